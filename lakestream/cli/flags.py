@@ -1,0 +1,251 @@
+"""The command line of a server, in Go's style.
+
+Belongs here: the table of flags and how a list of arguments becomes `Flags`. One or two dashes are the same; a value
+follows after `=` or in the next argument; a switch takes a value only after `=`. What a flag means for the server is
+in server/options.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from lakestream.server.errors import StartError
+from lakestream.server.options import Flags
+
+
+class Flag(msgspec.Struct, frozen=True):
+    """One flag: the names it answers to, the field it sets, and what it takes.
+
+    Attributes:
+        kind: "text", "number" or "switch".
+        field: a field of `Flags` or of `CommandLine`; "" for a flag of nats-server without effect here.
+        missing: for a flag of nats-server that is not supported: why, shown to the user.
+    """
+
+    names: tuple[str, ...]
+    kind: str
+    field: str = ""
+    value: str = ""
+    help: str = ""
+    missing: str = ""
+
+
+class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A command line: the server's settings, and what to do instead of serving."""
+
+    flags: Flags = Flags()
+    show_help: bool = False
+    show_version: bool = False
+    test_config: bool = False
+    signal: str = ""
+
+
+def _text(names: str, field: str, value: str, help: str) -> Flag:
+    return Flag(tuple(names.split()), "text", field, value, help)
+
+
+def _number(names: str, field: str, value: str, help: str) -> Flag:
+    return Flag(tuple(names.split()), "number", field, value, help)
+
+
+def _switch(names: str, field: str, help: str) -> Flag:
+    return Flag(tuple(names.split()), "switch", field, "", help)
+
+
+def _missing(names: str, kind: str, why: str) -> Flag:
+    return Flag(tuple(names.split()), kind, missing=why)
+
+
+def _ignored(names: str, kind: str) -> Flag:
+    return Flag(tuple(names.split()), kind)
+
+
+_TLS = "TLS is not supported yet; put a TLS proxy in front"
+_CLUSTER = "clusters are not supported yet; start a single server"
+_ROTATE = "use -l with logrotate and `lakestream serve -sl reopen=PID`"
+
+SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
+    (
+        "Server Options",
+        (
+            _text("a addr net", "host", "host", "Bind to host address (default: 0.0.0.0)"),
+            _number("p port", "port", "port", "Use port for clients (default: 4222; -1: a free one)"),
+            _text("n name server_name", "server_name", "name", "Server name (default: auto)"),
+            _text("P pid", "pid_file", "file", "File to store PID"),
+            _number("m http_port", "http_port", "port", "Use port for http monitoring (-1: a free one)"),
+            _text("c config", "config", "file", "Configuration file"),
+            _switch("t", "test_config", "Test configuration and exit"),
+            _text(
+                "sl signal", "signal", "signal[=pid]", "Send signal to a server (ldm, stop, quit, term, reopen, reload)"
+            ),
+            _text(
+                "ports_file_dir",
+                "ports_file_dir",
+                "dir",
+                "Creates a ports file in the directory (nats-server_<pid>.ports)",
+            ),
+        ),
+    ),
+    (
+        "Logging Options",
+        (
+            _text("l log", "log_file", "file", "File to redirect log output"),
+            _switch("T logtime", "logtime", "Timestamp log entries (default: true)"),
+            _switch("logtime_utc", "logtime_utc", "Timestamps in UTC instead of local timezone (default: false)"),
+            _switch("D debug", "debug", "Enable debugging output"),
+            _switch("V trace", "trace", "Trace the raw protocol"),
+            _switch("VV", "trace", "Verbose trace (the same as -V here)"),
+            _switch("DV", "debug trace", "Debug and trace"),
+            _switch("DVV", "debug trace", "Debug and verbose trace"),
+        ),
+    ),
+    (
+        "JetStream Options",
+        (
+            _switch("js jetstream", "jetstream", "Enable JetStream functionality"),
+            _text("sd store_dir", "store_dir", "dir", "Set the storage directory"),
+            _text("lake", "lake", "url", "Where the lake is: a directory or URL (default: <store_dir>/lake)"),
+        ),
+    ),
+    (
+        "Authorization Options",
+        (
+            _text("user", "user", "user", "User required for connections"),
+            _text("pass", "password", "password", "Password required for connections"),
+            _text("auth", "token", "token", "Authorization token required for connections"),
+        ),
+    ),
+    (
+        "Common Options",
+        (
+            _switch("h help", "show_help", "Show this message"),
+            _switch("v version", "show_version", "Show version"),
+        ),
+    ),
+)
+
+OF_NATS_SERVER: tuple[Flag, ...] = (
+    _missing("ms https_port", "number", _TLS),
+    _missing("tls tlsverify", "switch", _TLS),
+    _missing("tlscert tlskey tlscacert", "text", _TLS),
+    _missing("help_tls", "switch", _TLS),
+    _missing("s syslog", "switch", "log to stderr or to a file (-l)"),
+    _missing("r remote_syslog", "text", "log to stderr or to a file (-l)"),
+    _missing("log_size_limit", "number", _ROTATE),
+    _missing("routes cluster cluster_name cluster_advertise cluster_listen", "text", _CLUSTER),
+    _missing("connect_retries", "number", _CLUSTER),
+    _missing("profile", "number", "there is no profiling port; use py-spy on the process"),
+    _ignored("client_advertise", "text"),
+    _ignored("max_traced_msg_len", "number"),
+    _ignored("no_advertise", "switch"),
+)
+"""Flags of nats-server that are not settings here: refused with the reason, or without effect on a single server."""
+
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+
+
+def _table() -> dict[str, Flag]:
+    flags = [flag for _, section in SECTIONS for flag in section]
+    return {name: flag for flag in (*flags, *OF_NATS_SERVER) for name in flag.names}
+
+
+def parse(arguments: Sequence[str]) -> CommandLine:
+    """Read the arguments after `lakestream serve`.
+
+    Raises:
+        StartError: unknown flag, missing or malformed value, a stray word.
+    """
+    table = _table()
+    found: dict[str, Any] = {}
+    warnings: list[str] = []
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        position += 1
+        if argument == "--":
+            _words(arguments[position:], found)
+            break
+        if len(argument) < 2 or argument[0] != "-":
+            _words(arguments[position - 1 :], found)
+            break
+        name, given, value = _split(argument)
+        flag = table.get(name)
+        if flag is None:
+            raise StartError(f"flag provided but not defined: -{name}{_similar(name, table)}; see lakestream serve -h")
+        if not given and flag.kind != "switch":
+            if position == len(arguments):
+                raise StartError(f"flag needs an argument: -{name}")
+            value = arguments[position]
+            position += 1
+        _set(flag, name, _convert(flag, name, value if given or flag.kind != "switch" else "true"), found, warnings)
+    return _command_line(found, tuple(warnings))
+
+
+def _split(argument: str) -> tuple[str, bool, str]:
+    body = argument[2:] if argument.startswith("--") else argument[1:]
+    name, equals, value = body.partition("=")
+    if not name or name[0] == "-":
+        raise StartError(f"bad flag syntax: {argument}")
+    return name, bool(equals), value
+
+
+def _convert(flag: Flag, name: str, value: str) -> str | int | bool:
+    if flag.kind == "text":
+        return value
+    if flag.kind == "switch":
+        if value in _TRUE:
+            return True
+        if value in _FALSE:
+            return False
+        raise StartError(f'invalid boolean value "{value}" for -{name}: use -{name}=true or -{name}=false')
+    try:
+        return int(value)
+    except ValueError:
+        raise StartError(f'invalid value "{value}" for flag -{name}: not a whole number') from None
+
+
+def _set(flag: Flag, name: str, value: str | int | bool, found: dict[str, Any], warnings: list[str]) -> None:
+    if flag.missing:
+        raise StartError(f"flag -{name} is not supported: {flag.missing}")
+    if not flag.field:
+        warnings.append(f"flag -{name} has no effect on a single server")
+    for field in flag.field.split():
+        found[field] = value
+
+
+def _words(words: Sequence[str], found: dict[str, Any]) -> None:
+    """Words without a dash: only `version` and `help` mean something."""
+    for word in words:
+        if word not in ("version", "help"):
+            raise StartError(f'unrecognized command: "{word}"; see lakestream serve -h')
+        found[f"show_{word}"] = True
+
+
+def _command_line(found: dict[str, Any], warnings: tuple[str, ...]) -> CommandLine:
+    own = {name: found.pop(name) for name in ("show_help", "show_version", "test_config", "signal") if name in found}
+    return CommandLine(flags=Flags(warnings=warnings, **found), **own)
+
+
+def _similar(name: str, table: dict[str, Flag]) -> str:
+    import difflib  # only on the way to an error
+
+    near = difflib.get_close_matches(name, [known for known in table if len(known) > 2], 1, 0.7)
+    return f", did you mean --{near[0]}?" if near else ""
+
+
+def usage(command: str = "lakestream serve") -> str:
+    """The help text, laid out like nats-server's."""
+    lines = ["", f"Usage: {command} [options]"]
+    for title, flags in SECTIONS:
+        lines += ["", f"{title}:"]
+        for flag in flags:
+            names = ", ".join(("-" if len(name) < 3 else "--") + name for name in flag.names)
+            left = f"{names} <{flag.value}>" if flag.value else names
+            if len(flag.names[0]) > 3:
+                left = "    " + left
+            lines.append(f"    {left:<34} {flag.help}" if len(left) <= 34 else f"    {left}\n{'':<39}{flag.help}")
+    return "\n".join((*lines, ""))

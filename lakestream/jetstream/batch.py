@@ -1,0 +1,75 @@
+"""Messages on their way into the log.
+
+Belongs here: what one event-loop turn gathers for one stream: the encoded records and, beside them in columns, what
+is needed to apply and acknowledge them once they are committed. A batch becomes one MESSAGES frame.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakestream.log.record import encode_record
+
+MAX_BATCH_BYTES = 8 << 20
+"""A batch that reaches this size (8 MiB) is closed and another begun, so that no frame grows without bound."""
+
+
+class Effect(msgspec.Struct, gc=False):
+    """What a stored message does beyond being stored. Read from its headers at publish and again at recovery."""
+
+    seq: int
+    msg_id: bytes = b""
+    rollup: bytes = b""
+    """`b"sub"`, `b"all"` or `b""`."""
+    ttl_ns: int = 0
+    """> 0: lifetime; -1: never expires; 0: the stream's max_age alone decides."""
+
+
+class Batch:
+    """Consecutive messages of one stream, gathered for one frame."""
+
+    __slots__ = ("effects", "first_seq", "last_time", "late", "lengths", "records", "replies", "size", "subjects", "_last")
+
+    def __init__(self, first_seq: int) -> None:
+        self.first_seq = first_seq
+        self.last_time = 0
+        self.size = 0
+        self.records: list[bytes] = []
+        self.subjects: list[bytes] = []
+        self.lengths: list[int] = []
+        self.replies: list[bytes] = []
+        self.effects: list[Effect] = []
+        self.late: list[tuple[bytes, bytes]] = []
+        """Answers that may only leave once this batch is on disk: duplicates of messages in it."""
+        self._last: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def add(self, seq: int, time_ns: int, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
+        """Append a message and return its record length in bytes."""
+        record = encode_record(seq, time_ns, subject, header, payload)
+        length = len(record)
+        self.records.append(record)
+        self.subjects.append(subject)
+        self.lengths.append(length)
+        self.replies.append(reply)
+        self.last_time = time_ns
+        self.size += length
+        return length
+
+    def last(self, subject: bytes) -> int:
+        """The last sequence of `subject` in this batch, 0 if it has none. Indexes only what came since the last call."""
+        index, subjects = self._last, self.subjects
+        done = index.get(b"", 0)
+        if done < len(subjects):
+            first = self.first_seq
+            for position in range(done, len(subjects)):
+                index[subjects[position]] = first + position
+            index[b""] = len(subjects)
+        return index.get(subject, 0) if subject else 0
+
+    def subjects_seen(self) -> dict[bytes, int]:
+        """Last sequence by subject of everything in the batch."""
+        self.last(b"")
+        return {subject: seq for subject, seq in self._last.items() if subject}

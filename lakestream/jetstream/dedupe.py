@@ -1,0 +1,55 @@
+"""The duplicate window: which message ids were stored recently.
+
+Belongs here: the bounded memory of `Nats-Msg-Id` values and nothing about where they come from (streams.md §6).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Dedupe:
+    """Message ids seen within `window_ns`, oldest forgotten first.
+
+    Args:
+        window_ns: how long an id is remembered; 0 remembers nothing.
+    """
+
+    def __init__(self, window_ns: int) -> None:
+        self.window_ns = window_ns
+        self.last_id = b""
+        self._seqs: dict[bytes, int] = {}
+        self._order: deque[tuple[int, bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._seqs)
+
+    def seen(self, msg_id: bytes, now_ns: int) -> int:
+        """The sequence stored under `msg_id` within the window, or 0."""
+        self._forget(now_ns)
+        return self._seqs.get(msg_id, 0)
+
+    def add(self, msg_id: bytes, seq: int, time_ns: int) -> None:
+        """Remember an id. Times must not go backwards (invariant 5 of the streams)."""
+        self.last_id = msg_id
+        if self.window_ns > 0:
+            self._seqs[msg_id] = seq
+            self._order.append((time_ns, msg_id))
+
+    def _forget(self, now_ns: int) -> None:
+        horizon = now_ns - self.window_ns
+        order, seqs = self._order, self._seqs
+        while order and order[0][0] <= horizon:
+            _, msg_id = order.popleft()
+            seqs.pop(msg_id, None)
+
+    def dump(self, now_ns: int) -> list[tuple[int, bytes, int]]:
+        """(time, id, seq) of everything remembered, oldest first: for the checkpoint."""
+        self._forget(now_ns)
+        return [(time, msg_id, self._seqs[msg_id]) for time, msg_id in self._order if msg_id in self._seqs]
+
+    def load(self, entries: list[tuple[int, bytes, int]], last_id: bytes) -> None:
+        """Take back what `dump` gave."""
+        self._seqs = {msg_id: seq for _, msg_id, seq in entries}
+        self._order = deque((time, msg_id) for time, msg_id, _ in entries)
+        self.last_id = last_id

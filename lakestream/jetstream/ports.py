@@ -1,0 +1,112 @@
+"""What JetStream needs from the outside, as protocols.
+
+Belongs here: the narrow interfaces through which streams and consumers reach clients (`Bus`), time (`Clock`), threads
+(`Io`) and old messages (`History`). JetStream imports none of the implementations; the node that puts the parts
+together passes them in, and tests pass small ones of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from lakestream.log.record import Record
+
+T = TypeVar("T")
+
+
+class ClientInfo(msgspec.Struct, frozen=True):
+    """Who sent a message: shown in advisories and used to tell one account's streams from another's."""
+
+    id: int
+    host: str
+    account: str
+    user: str = ""
+    name: str = ""
+    lang: str = ""
+    version: str = ""
+    kind: str = "Client"
+
+
+Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]
+"""Called in the event loop for each message: (subject, reply, header, payload, client). Must not block."""
+
+Delivery = tuple[bytes, bytes, bytes, bytes]
+"""One message on its way to a client: (subject shown, reply, header, payload); `b""` where there is none."""
+
+
+class Subscribed(Protocol):
+    """A live internal subscription."""
+
+    def cancel(self) -> None:
+        """End it; idempotent."""
+
+
+class Bus(Protocol):
+    """Core NATS as streams and consumers see it."""
+
+    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"") -> Subscribed:
+        """Call `handler` for each message whose subject matches. Wildcards allowed."""
+
+    def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
+        """Route one message to every subscriber of `subject` (clients and internal); False when nobody listens."""
+
+    def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
+        """Publish (reply subject, payload) pairs without headers: the path of pub acks, one write per connection."""
+
+    def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
+        """Send messages to the subscribers of `to`, each shown under its own subject; False when nobody listens."""
+
+    def interest(self, subject: bytes, queue: bytes = b"") -> bool:
+        """Whether anybody subscribes to `subject` (with that queue group, when one is given)."""
+
+    def writable(self, to: bytes) -> bool:
+        """False while a receiver of `to` has more unsent bytes than its high-water mark."""
+
+    def when_writable(self, to: bytes, callback: Callable[[], None]) -> None:
+        """Call back once when every receiver of `to` has drained below its mark, or has gone. Soon, if they have."""
+
+    def watch_interest(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> Subscribed:
+        """Call back with the new value whenever `interest(subject, queue)` changes, until cancelled."""
+
+
+class Timer(Protocol):
+    """A pending call."""
+
+    def cancel(self) -> None:
+        """Forget the call; idempotent."""
+
+
+class Clock(Protocol):
+    """Wall time, timers and the event loop's turn."""
+
+    def now(self) -> int:
+        """Wall clock in ns since the epoch."""
+
+    def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Timer:
+        """Call after `delay_ns`."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call once this turn's reads are done: the place where batches are closed."""
+
+    def spawn(self, awaitable: Awaitable[Any]) -> None:
+        """Run a coroutine off the hot path; a failure is logged."""
+
+
+class Io(Protocol):
+    """Threads for what would block the event loop."""
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run `work` in a thread, then call `done(result, None)` or `done(None, error)` in the event loop."""
+
+
+class History(Protocol):
+    """Messages that have left the log for the lake's table. Results are in sequence order; deleted ones may appear."""
+
+    async def read(self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None) -> list[Record]:
+        """At most `limit` messages with first ≤ seq ≤ last, of those literal subjects only when they are given."""
+
+    async def first_at(self, time_ns: int) -> int:
+        """The lowest sequence in the table whose time is ≥ `time_ns`; 0 when there is none."""

@@ -1,0 +1,501 @@
+"""A stream: from a published message to its ack, and every change of its state.
+
+Belongs here: the two steps of invariant 2. `ingest` and `propose` decide what shall happen and hand it to the group;
+`apply` makes it happen once the group says that it is committed, the same way on every replica and at recovery.
+The rules of publishing are in publish.py, the removal of old messages in limits.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.jetstream import limits, publish
+from lakestream.jetstream.batch import MAX_BATCH_BYTES, Batch, Effect
+from lakestream.jetstream.dedupe import Dedupe
+from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.expiry import Expiry
+from lakestream.jetstream.operations import (
+    CreateConsumer,
+    CreateStream,
+    DeleteConsumer,
+    DeleteMessage,
+    Expire,
+    Operation,
+    Progress,
+    Purge,
+    Remove,
+    ResetConsumer,
+    UpdateConsumer,
+    UpdateStream,
+    decode_operation,
+    decode_progress,
+    encode,
+)
+from lakestream.jetstream.ports import Bus, ClientInfo, Clock, History, Io
+from lakestream.jetstream.reader import Reader
+from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.view import ProposedView
+from lakestream.log.frame import Frame, Kind
+from lakestream.log.record import Record, iter_records
+from lakestream.log.store import Appended, Store
+from lakestream.raft.group import Committed, Group, Proposal
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.consumer import Consumer
+
+PROGRESS_INTERVAL_NS = 250_000_000
+"""Consumer progress is logged at most this often (250 ms) unless a confirmed ack asks for it at once."""
+
+MAX_BUFFERED_MSGS = 100_000
+MAX_BUFFERED_BYTES = 128 << 20
+"""Publishes waiting for the log beyond these are refused with 10167 (nats-server's max_buffered_msgs/_size)."""
+
+Done = Callable[[object], None]
+
+
+class StreamState(msgspec.Struct):
+    """What the checkpoint keeps of a stream beside the store's own indexes."""
+
+    create: CreateStream
+    dedupe: list[tuple[int, bytes, int]]
+    last_msg_id: bytes
+    ttls: list[tuple[int, int]]
+    consumers: list[tuple[str, bytes]]
+
+
+class Stream:
+    """One stream on this server.
+
+    Everything runs in the event loop; only the group's writes happen in threads. All durations are ns.
+    """
+
+    def __init__(self, create: CreateStream, store: Store, bus: Bus, clock: Clock, io: Io, domain: str = "") -> None:
+        self.config = msgspec.json.decode(create.config, type=StreamConfig)
+        self.name, self.uid, self.account = self.config.name, create.uid, create.account
+        self.created_ns = create.created_ns
+        self.store, self.bus, self.clock, self.io = store, bus, clock, io
+        self.consumers: dict[str, Consumer] = {}
+        self.history: History | None = None
+        self.failed: ApiError | None = None
+        self.closed = False
+        self.reader = Reader(self)
+        self.group = Group(store.log, io, self._committed, self._failure)
+        self.dedupe = Dedupe(self.config.duplicate_window)
+        self.expiry = Expiry(self)
+        self.on_updated: Callable[[Stream], None] = lambda _: None
+        domain_part = f'"domain":"{domain}",' if domain else ""
+        self._ack = f'{{"stream":"{self.name}",{domain_part}"seq":'.encode()
+        self._error_tail = f'"stream":"{self.name}","seq":0}}'.encode()
+        self._next_seq = store.last_seq + 1
+        self._last_time = store.last_time
+        self._batch: Batch | None = None
+        self._open: list[Proposal] = []
+        self._flying: list[Proposal] = []
+        self._scheduled = False
+        self._operations = 0
+        self._deferred: list[tuple[bytes, bytes, bytes, bytes, ClientInfo]] = []
+        self._progress_timer = False
+        self.view = ProposedView(self)
+        self._guarded = False
+        self._adopt(self.config)
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence that the next message gets."""
+        return self._next_seq
+
+    def uncommitted(self) -> list[Proposal]:
+        """Everything proposed but not committed, oldest first."""
+        return self._flying + self._open
+
+    # Reading is the reader's; these are its short names for consumers and direct get.
+    def local(self, seq: int) -> bool:
+        """See `Reader.local`."""
+        return self.store.is_local(seq)
+
+    def get(self, seq: int) -> Record | None:
+        """See `Reader.get`."""
+        return self.store.read(seq)
+
+    def run(self, first: int, max_msgs: int, max_bytes: int) -> list[Record]:
+        """See `Reader.run`."""
+        return self.store.read_run(first, max_msgs, max_bytes)
+
+    async def fetch(self, seq: int) -> Record | None:
+        """See `Reader.fetch`."""
+        return await self.reader.fetch(seq)
+
+    async def fetch_run(
+        self, first: int, max_msgs: int, max_bytes: int, subjects: Sequence[bytes] | None = None
+    ) -> list[Record]:
+        """See `Reader.fetch_run`."""
+        return await self.reader.fetch_run(first, max_msgs, max_bytes, subjects)
+
+    async def first_at(self, time_ns: int) -> int:
+        """See `Reader.first_at`."""
+        return await self.reader.first_at(time_ns)
+
+    def _adopt(self, config: StreamConfig) -> None:
+        """Take a configuration: what follows from it is worked out once, not for each message."""
+        self.config = config
+        self.dedupe.window_ns = config.duplicate_window
+        self._guarded = config.sealed or config.max_msg_size >= 0 or config.no_ack or limits.refuses_new(config)
+        self._per_message = limits.needs_single_steps(config)
+
+    # ------------------------------------------------------------------ publish: decide
+    def ingest(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        """Take a published message. The pub ack leaves once the message is committed (invariant 1)."""
+        if header or self._guarded or self._deferred or len(payload) > MAX_BUFFERED_BYTES:
+            self._ingest_checked(subject, reply, header, payload, client)
+            return
+        self._append(subject, reply, b"", payload)
+
+    def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
+        """Put a message that passed every rule into the open batch; returns its sequence, 0 when refused."""
+        batch = self._batch
+        if batch is None or batch.size >= MAX_BATCH_BYTES:
+            opened = self._open_batch()
+            if opened is None:
+                self._refuse(reply, self.failed or api_error(10167))
+                return 0
+            batch = opened
+        # Invariant 5: times never go backwards in a stream, whatever the clock does.
+        now = time.time_ns()
+        if now < self._last_time:
+            now = self._last_time
+        self._last_time = now
+        seq = self._next_seq
+        self._next_seq = seq + 1
+        batch.add(seq, now, subject, reply, header, payload)
+        return seq
+
+    def _open_batch(self) -> Batch | None:
+        if self.failed is not None or self.closed:
+            return None
+        if self.view.pending_msgs() > MAX_BUFFERED_MSGS or self.view.pending_bytes() > MAX_BUFFERED_BYTES:
+            return None
+        batch = Batch(self._next_seq)
+        self._batch = batch
+        self._open.append(Proposal(Kind.MESSAGES, batch.records, 0, batch))
+        self._schedule()
+        return batch
+
+    def _ingest_checked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        """The way of a message with headers, or into a stream whose configuration can refuse it."""
+        if self._deferred or self._operations:
+            # A rule may depend on what a purge or delete in flight will leave, and order among publishes stays.
+            self._deferred.append((subject, reply, header, payload, client))
+            return
+        if self.config.no_ack:
+            reply = b""
+        try:
+            outcome = publish.check(self.view, subject, header, payload)
+            if isinstance(outcome, publish.Duplicate):
+                self._answer_duplicate(reply, outcome.seq)
+                return
+            refused = self.view.room(subject, limits.accounted(self.config, subject, header, payload))
+            if refused is not None:
+                raise refused
+        except ApiError as error:
+            self._refuse(reply, error)
+            return
+        seq = self._append(subject, reply, header, payload)
+        if not seq or self._batch is None:
+            return
+        if outcome.msg_id:
+            self.dedupe.add(outcome.msg_id, seq, self._last_time)
+        if outcome.rollup or outcome.ttl_ns:
+            outcome.seq = seq
+            self._batch.effects.append(outcome)
+            if outcome.rollup:
+                self._batch = None  # a rollup ends its batch: what it removes is settled before the next message
+
+    def _answer_duplicate(self, reply: bytes, seq: int) -> None:
+        if not reply:
+            return
+        answer = (reply, b'%b%d,"duplicate": true}' % (self._ack, seq))
+        for proposal in reversed(self.uncommitted()):
+            batch = proposal.context
+            if isinstance(batch, Batch) and batch.first_seq <= seq < batch.first_seq + len(batch):
+                batch.late.append(answer)
+                return
+        self.bus.reply_many([answer])
+
+    def _refuse(self, reply: bytes, error: ApiError) -> None:
+        if reply:
+            body = msgspec.json.encode(error.as_dict())
+            self.bus.publish(reply, b"", b"", b'{"error":%b,%b' % (body, self._error_tail))
+
+    # ------------------------------------------------------------------ operations: decide
+    def propose(self, operation: Operation, done: Done | None = None) -> None:
+        """Log an operation; `done(result)` after it is applied, or `done(ApiError)` when the stream has failed."""
+        if self.failed is not None or self.closed:
+            if done is not None:
+                done(self.failed or api_error(10059))
+            return
+        self._operations += 1
+        self._batch = None
+        self._open.append(Proposal(Kind.OPERATION, encode(operation), 0, (operation, done)))
+        self._schedule()
+
+    def request_progress(self) -> None:
+        """A consumer's progress has changed: log it with the others within `PROGRESS_INTERVAL_NS`."""
+        if not self._progress_timer and not self.closed:
+            self._progress_timer = True
+            self.clock.call_later(PROGRESS_INTERVAL_NS, self._log_progress)
+
+    def _log_progress(self) -> None:
+        self._progress_timer = False
+        self._propose_progress(list(self.consumers.values()), None)
+
+    def progress_now(self, consumer: Consumer, done: Callable[[], None]) -> None:
+        """Log one consumer's progress at once; `done` when it is committed (a confirmed ack)."""
+        self._propose_progress([consumer], done)
+
+    def _propose_progress(self, consumers: Iterable[Consumer], done: Callable[[], None] | None) -> None:
+        if self.failed is not None or self.closed:
+            return
+        entries = []
+        for consumer in consumers:
+            state = consumer.progress()
+            if state is not None:
+                entries.append(Progress(consumer.name, state))
+        if not entries and done is None:
+            return
+        self._batch = None
+        self._open.append(Proposal(Kind.PROGRESS, encode(entries), 0, done))
+        self._schedule()
+
+    # ------------------------------------------------------------------ the group
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.clock.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Hand over what was gathered, unless a write is under way: then it goes on gathering (group commit)."""
+        self._scheduled = False
+        if self.group.in_flight or not self._open or self.failed is not None or self.closed:
+            return
+        proposals, self._open = self._open, []
+        self._batch = None
+        for proposal in proposals:
+            if isinstance(proposal.context, Batch):
+                proposal.count = len(proposal.context)
+        self._flying = proposals
+        self.group.propose(proposals)
+
+    def _committed(self, entries: list[Committed]) -> None:
+        """Apply what is now durable, in order, and answer for it."""
+        self._flying = []
+        for entry in entries:
+            kind, context = entry.frame.kind, entry.context
+            if kind == Kind.MESSAGES:
+                assert isinstance(context, Batch)
+                self._apply_batch(entry, context)
+            elif kind == Kind.OPERATION:
+                operation, done = context  # type: ignore[misc]
+                result = self.apply_operation(operation)
+                self._operations -= 1
+                if done is not None:
+                    done(result)
+            elif kind == Kind.PROGRESS and context is not None:
+                context()  # type: ignore[operator]
+            self.store.applied = entry.frame.index
+        if self._deferred and not self._operations:
+            deferred, self._deferred = self._deferred, []
+            for message in deferred:
+                self.ingest(*message)
+        if self._open:
+            self._schedule()
+        if self.store.checkpoint_due and not self.closed:
+            self.checkpoint()
+
+    def _failure(self, error: Exception) -> None:
+        """Invariant 4: a failed write freezes the stream. Nothing in flight was acked; say so to whoever waits."""
+        self.failed = api_error(10077, err=str(error))
+        waiting, self._flying, self._open, self._batch = self._flying + self._open, [], [], None
+        for proposal in waiting:
+            context = proposal.context
+            if isinstance(context, Batch):
+                for reply in context.replies:
+                    self._refuse(reply, self.failed)
+            elif proposal.kind == Kind.OPERATION:
+                done = context[1]  # type: ignore[index]
+                if done is not None:
+                    done(self.failed)
+        deferred, self._deferred = self._deferred, []
+        for _, reply, _, _, _ in deferred:
+            self._refuse(reply, self.failed)
+
+    # ------------------------------------------------------------------ apply
+    def _apply_batch(self, entry: Committed, batch: Batch) -> None:
+        first, store = batch.first_seq, self.store
+        store.apply_messages(entry.at, first, batch.subjects, batch.lengths, batch.last_time)
+        self._after_messages(batch.subjects, batch.effects)
+        prefix = self._ack
+        replies = [(reply, b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(batch.replies, first) if reply]
+        if batch.late:
+            replies += batch.late
+        if replies:
+            self.bus.reply_many(replies)
+        last = first + len(batch) - 1
+        for consumer in list(self.consumers.values()):
+            consumer.stored(first, last)
+
+    def _after_messages(self, subjects: list[bytes], effects: list[Effect]) -> None:
+        """What storing messages brings with it: rollups, limits, timers."""
+        for effect in effects:
+            if effect.rollup:
+                self._roll_up(effect)
+            if effect.ttl_ns:
+                self.expiry.track(effect.seq, self.store.last_time, effect.ttl_ns)
+        for seq, subject in limits.enforce(self.config, self.store, subjects):
+            self._tell_removed(seq, subject)
+        self.expiry.arm()
+
+    def _roll_up(self, effect: Effect) -> None:
+        if effect.rollup == b"all":
+            removed = self.store.remove_through(effect.seq - 1)
+        else:
+            removed = []
+            subject = self.store.subject_of(effect.seq)
+            for seq in self.store.subjects.seqs(subject, 0, effect.seq - 1):
+                self.store.remove(seq)
+                removed.append((seq, subject))
+        for seq, subject in removed:
+            self._tell_removed(seq, subject)
+
+    def _tell_removed(self, seq: int, subject: bytes) -> None:
+        for consumer in self.consumers.values():
+            consumer.removed(seq, subject)
+
+    def apply_frame(self, frame: Frame, at: Appended) -> None:
+        """Apply a committed frame that this process did not propose itself: recovery (and, one day, a follower)."""
+        if frame.kind == Kind.MESSAGES:
+            self._apply_records(list(iter_records(frame.body)), at)
+        elif frame.kind == Kind.OPERATION:
+            self.apply_operation(decode_operation(frame.body))
+        elif frame.kind == Kind.PROGRESS:
+            for entry in decode_progress(frame.body):
+                consumer = self.consumers.get(entry.name)
+                if consumer is not None:
+                    consumer.apply_progress(entry.state)
+        self.store.applied = frame.index
+        self._next_seq = self.store.last_seq + 1
+        self._last_time = self.store.last_time
+
+    def _apply_records(self, records: list[Record], at: Appended) -> None:
+        self.store.apply_records(at, records)
+        effects = []
+        for record in records:
+            if record.header:
+                effect = publish.effect_of(record.header, record.seq)
+                if effect.msg_id:
+                    self.dedupe.add(effect.msg_id, record.seq, record.time_ns)
+                if effect.rollup or effect.ttl_ns:
+                    effects.append(effect)
+        self._after_messages([record.subject for record in records], effects)
+
+    def apply_operation(self, operation: Operation) -> object:
+        """Apply one operation and return what its proposer waits for. Reads no clock (DESIGN §4, invariant 2)."""
+        match operation:
+            case CreateStream():
+                return None
+            case UpdateStream():
+                return self._apply_update(operation)
+            case DeleteMessage():
+                removed = self.store.remove(operation.seq)
+                if removed is not None:
+                    self._tell_removed(operation.seq, removed[0])
+                return removed is not None
+            case Purge():
+                return self._apply_removals(limits.purge(self.store, operation), purged=True)
+            case Expire():
+                return self._apply_removals(self.store.remove_through(operation.through))
+            case Remove():
+                return self._apply_removals(limits.remove_each(self.store, operation.seqs))
+            case CreateConsumer() | UpdateConsumer() | ResetConsumer() | DeleteConsumer():
+                return self._apply_consumer(operation)
+            case _:
+                raise TypeError(f"unknown operation {operation!r}")
+
+    def _apply_removals(self, removed: list[tuple[int, bytes]], purged: bool = False) -> int:
+        for seq, subject in removed:
+            self._tell_removed(seq, subject)
+        self._next_seq = max(self._next_seq, self.store.last_seq + 1)
+        if purged:
+            for consumer in list(self.consumers.values()):
+                consumer.purged()
+        return len(removed)
+
+    def _apply_update(self, operation: UpdateStream) -> object:
+        self._adopt(msgspec.json.decode(operation.config, type=StreamConfig))
+        self._apply_removals(limits.enforce(self.config, self.store, None))
+        self.expiry.arm()
+        self.on_updated(self)
+        return None
+
+    def _apply_consumer(
+        self, operation: CreateConsumer | UpdateConsumer | ResetConsumer | DeleteConsumer
+    ) -> Consumer | None:
+        from lakestream.jetstream.consumer import Consumer  # the two know each other; streams come first
+
+        consumer = self.consumers.get(operation.name)
+        match operation:
+            case CreateConsumer() if consumer is None:
+                consumer = Consumer.create(self, operation)
+                self.consumers[operation.name] = consumer
+            case UpdateConsumer() if consumer is not None:
+                consumer.apply_update(operation)
+            case ResetConsumer() if consumer is not None:
+                consumer.apply_reset(operation)
+            case DeleteConsumer() if consumer is not None:
+                del self.consumers[operation.name]
+                consumer.deleted()
+        return consumer
+
+    # ------------------------------------------------------------------ life
+    def checkpoint(self) -> None:
+        """Let the store write its indexes and our state beside the log, so that recovery starts from here."""
+        self.store.checkpoint(self.dump())
+
+    def dump(self) -> bytes:
+        """This stream's own part of the checkpoint."""
+        state = StreamState(
+            create=CreateStream(self.uid, self.account, msgspec.json.encode(self.config), self.created_ns),
+            dedupe=self.dedupe.dump(self.clock.now()),
+            last_msg_id=self.dedupe.last_id,
+            ttls=self.expiry.dump(),
+            consumers=[(name, consumer.snapshot()) for name, consumer in self.consumers.items()],
+        )
+        return msgspec.msgpack.encode(state)
+
+    def load(self, state: StreamState) -> None:
+        """Take back what `dump` gave; called before the frames after the checkpoint are applied."""
+        from lakestream.jetstream.consumer import Consumer
+
+        self.dedupe.load(state.dedupe, state.last_msg_id)
+        self.expiry.load(state.ttls)
+        for name, snapshot in state.consumers:
+            self.consumers[name] = Consumer.restore(self, name, snapshot)
+
+    def start(self) -> None:
+        """Recovery is over, or the stream is new: timers and deliveries may begin."""
+        self.expiry.start()
+        for consumer in list(self.consumers.values()):
+            consumer.start()
+
+    def stop(self, deleted: bool = False) -> None:
+        """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients are told."""
+        self.closed = True
+        self.expiry.stop()
+        for consumer in list(self.consumers.values()):
+            if deleted:
+                consumer.deleted()
+            else:
+                consumer.stop()

@@ -1,0 +1,66 @@
+"""What can be wrong with a lake, as exceptions that say what to do.
+
+Belongs here: every error that the lake package raises for its callers. Nothing else of the package is imported here.
+"""
+
+from __future__ import annotations
+
+
+class LakeError(Exception):
+    """Something about the lake that a person has to decide or repair; the text says what."""
+
+
+class UnsupportedLake(LakeError):
+    """The lake's address is of a kind that this version cannot write to."""
+
+    def __init__(self, lake: str) -> None:
+        super().__init__(f"lake {lake!r}: only a directory (a path or a file: URL) is supported for staging so far")
+
+
+class StagingConflict(LakeError):
+    """Two different segments claim the same place in the staging area."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is already staged with other content: the lake belongs to another store directory, or the store "
+            "was restored from a copy; give this server a lake of its own (lake.url)"
+        )
+
+
+class SegmentGap(LakeError):
+    """The staged segments do not follow on from what the table holds."""
+
+    def __init__(self, table: str, position: int, first_index: int) -> None:
+        super().__init__(
+            f"{table} holds the stream's log through index {position}, but the next staged segment starts at "
+            f"{first_index}: entries {position + 1} to {first_index - 1} are missing. Was the table or the staging "
+            "area restored from an older copy? Bring back the newer one, or recreate the stream"
+        )
+
+
+class BadSegment(LakeError):
+    """A staged segment does not decode; nothing of it was used."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        self.path = path
+        self.offset = offset
+        super().__init__(f"{path} at offset {offset}: {reason}. Restore the file from the server's log or a replica")
+
+
+class ForeignTable(LakeError):
+    """A Delta table that lakestream did not make stands where a stream's table belongs."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"{table} is a Delta table that lakestream did not create; move it away")
+
+
+class JavaMissing(LakeError):
+    """No Java of a usable version."""
+
+
+class JarsMissing(LakeError):
+    """The Delta JARs are not there and could not be fetched."""
+
+
+class HistoryUnavailable(LakeError):
+    """The table could not be read, even after taking a new snapshot."""

@@ -1,0 +1,105 @@
+"""Where things are in the lake.
+
+Belongs here: every path under the lake's root, and the spelling of names in them. Nothing here touches a file.
+
+    streams/<STREAM>                                          Delta table of a stream of the default account
+    accounts/<ACCOUNT>/streams/<STREAM>                       the same for another account
+    segments/<STREAM>/<uid>/<first>-<last>.seg                staged segments, named by their log indexes
+    segments/<STREAM>/<uid>/stream.json                       whose they are
+    segments/<STREAM>/<uid>/deleted                           the stream is gone, and its table shall go too
+    accounts/<ACCOUNT>/segments/<STREAM>/<uid>/...            the same for another account
+    _compactor/                                               the compactor's checkpoint
+    _removed/                                                 tables on their way out
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from urllib.parse import unquote, urlsplit
+
+from lakestream.lake.errors import UnsupportedLake
+
+DEFAULT_ACCOUNT = "$G"
+STREAMS = "streams"
+SEGMENTS = "segments"
+ACCOUNTS = "accounts"
+CHECKPOINT = "_compactor"
+REMOVED = "_removed"
+STREAM_FILE = "stream.json"
+DELETED_FILE = "deleted"
+
+MAX_NAME_BYTES = 240
+"""Longest directory name made of a stream or account name, in bytes; a longer one is cut and ends in its hash."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_\-$\u0080-\U0010ffff]")
+_SEGMENT = re.compile(r"^(\d{20})-(\d{20})\.seg$")
+
+
+def directory_name(name: str) -> str:
+    """Spell a stream or account name as one directory name.
+
+    Letters, digits, `_`, `-`, `$` and everything beyond ASCII stand as they are; any other character becomes `~` and
+    two hex digits, because `%`, `:`, `#`, `?` and blanks mean something to one or another of the tools that read
+    Delta tables by path.
+    """
+    spelled = _UNSAFE.sub(lambda match: f"~{ord(match.group()):02X}", name)
+    raw = spelled.encode("utf-8", "surrogatepass")
+    if len(raw) <= MAX_NAME_BYTES:
+        return spelled
+    digest = hashlib.sha256(raw).hexdigest()[:32]
+    return f"{raw[: MAX_NAME_BYTES - 34].decode('utf-8', 'ignore')}~~{digest}"
+
+
+def normalise(lake: str) -> str:
+    """The lake's root as an absolute path without a trailing slash, or as a URL when it is no directory."""
+    if lake.startswith("file:"):
+        return os.path.abspath(unquote(urlsplit(lake).path))
+    if "://" in lake:
+        return lake.rstrip("/")
+    return os.path.abspath(os.path.expanduser(lake))
+
+
+def local_root(lake: str) -> str:
+    """The lake's root as an absolute path. Raises UnsupportedLake when it is not a directory on this machine."""
+    root = normalise(lake)
+    if "://" in root:
+        raise UnsupportedLake(lake)
+    return root
+
+
+def table(lake: str, stream: str, account: str = DEFAULT_ACCOUNT) -> str:
+    """Path or URL of a stream's Delta table."""
+    return f"{_account_root(lake, account)}/{STREAMS}/{directory_name(stream)}"
+
+
+def staging(lake: str, stream: str, uid: str, account: str = DEFAULT_ACCOUNT) -> str:
+    """Directory of one stream's staged segments. `uid` tells it from earlier streams of the same name."""
+    return f"{_account_root(lake, account)}/{SEGMENTS}/{directory_name(stream)}/{uid}"
+
+
+def segment_name(first_index: int, last_index: int) -> str:
+    """File name of a staged segment that holds the log entries `first_index` to `last_index`."""
+    return f"{first_index:020d}-{last_index:020d}.seg"
+
+
+def parse_segment_name(name: str) -> tuple[int, int] | None:
+    """(first_index, last_index) of a staged segment's file name; None for any other file."""
+    match = _SEGMENT.match(name)
+    return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def checkpoint(lake: str) -> str:
+    """Default directory of the compactor's streaming checkpoint."""
+    return f"{normalise(lake)}/{CHECKPOINT}"
+
+
+def removed(lake: str, uid: str) -> str:
+    """Where the table of a deleted stream is moved, so that it disappears at once, before its files are deleted."""
+    return f"{normalise(lake)}/{REMOVED}/{uid}"
+
+
+def _account_root(lake: str, account: str) -> str:
+    root = normalise(lake)
+    return root if account == DEFAULT_ACCOUNT else f"{root}/{ACCOUNTS}/{directory_name(account)}"

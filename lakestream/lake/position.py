@@ -1,0 +1,118 @@
+"""How far a stream's Delta table is.
+
+Belongs here: reading the compactor's position from a table's transaction log, cheaply enough to ask every second for
+every stream. The position is a log index: every entry of the stream's log up to it is reflected in the table. It is
+the `txn` action of application `lakestream:<uid>` (Delta protocol, "Transaction Identifiers"), so it moves in the very
+commit that adds the rows. Only the transaction log is looked at, never a Parquet file, and deltalake is loaded only
+where the log's JSON files no longer reach back far enough.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+_COMMIT = re.compile(r"^(\d{20})\.json$")
+
+
+def application(uid: str) -> str:
+    """The `txnAppId` of a stream's commits."""
+    return f"lakestream:{uid}"
+
+
+def read(table: str, uid: str) -> int | None:
+    """The log index through which `table` holds the stream `uid`; None when it holds nothing of that stream.
+
+    To ask repeatedly, keep a `PositionWatch`.
+    """
+    return PositionWatch(table, uid).read()
+
+
+class PositionWatch:
+    """The position of one stream in its table, remembered between reads.
+
+    A read when nothing changed costs two `stat` calls. Not for use by two threads at once.
+    """
+
+    def __init__(self, table: str, uid: str) -> None:
+        self._log = os.path.join(table, "_delta_log")
+        self._table = table
+        self._app = application(uid)
+        self._version = -1
+        self._identity: tuple[int, int] | None = None
+        self._position: int | None = None
+
+    def read(self) -> int | None:
+        """The log index through which the table holds the stream; None when it holds nothing of it."""
+        if self._version >= 0 and self._stat(self._version) == self._identity:
+            while self._take(self._version + 1):
+                pass
+            return self._position
+        return self._start_over()
+
+    def _start_over(self) -> int | None:
+        """Look from the newest commit backwards; the table is new to us, or it was removed and made again."""
+        self._version, self._identity, self._position = -1, None, None
+        versions = self._versions()
+        if not versions:
+            return None
+        newest = versions[-1]
+        for version in reversed(versions):
+            found = self._transaction(version)
+            if found is not None:
+                self._position = found
+                break
+        else:
+            if versions[0] > 0:
+                self._position = self._from_snapshot()
+        self._version, self._identity = newest, self._stat(newest)
+        return self._position
+
+    def _take(self, version: int) -> bool:
+        identity = self._stat(version)
+        if identity is None:
+            return False
+        found = self._transaction(version)
+        if found is not None:
+            self._position = found
+        self._version, self._identity = version, identity
+        return True
+
+    def _transaction(self, version: int) -> int | None:
+        """The position that one commit sets, if it does."""
+        needle = b'"txn"'
+        try:
+            with open(self._path(version), "rb") as file:
+                for line in file:
+                    if needle in line:
+                        action = json.loads(line).get("txn")
+                        if action and action.get("appId") == self._app:
+                            return int(action["version"])
+        except FileNotFoundError:
+            return None
+        return None
+
+    def _from_snapshot(self) -> int | None:
+        """The JSON commits do not go back to version 0 and none names us: ask for the checkpointed state."""
+        from deltalake import DeltaTable
+
+        found = DeltaTable(self._table, without_files=True).transaction_version(self._app)
+        return None if found is None else int(found)
+
+    def _versions(self) -> list[int]:
+        try:
+            names = os.listdir(self._log)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(int(match.group(1)) for match in map(_COMMIT.match, names) if match)
+
+    def _stat(self, version: int) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path(version))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def _path(self, version: int) -> str:
+        return os.path.join(self._log, f"{version:020d}.json")

@@ -1,0 +1,312 @@
+"""From a time to a version of a stream's Delta table.
+
+Belongs here: reading a table's commits (when each was made, and how far into the stream it reaches) and the two
+questions that a time can ask of them. *Commit time*: the table as it was committed at T, which is what Delta means by
+TIMESTAMP AS OF. *Message time*: the version that holds every message stored at or before T, which is what a NATS client
+means by `up_to_time`. The two differ by the compaction lag, so they are two functions with two names.
+
+Only the transaction log is read, one commit file at a time and by bisection, so that a table with a hundred thousand
+commits answers in some twenty small reads. No Parquet file is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+_COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
+_MS = 1_000_000
+Key = TypeVar("Key")
+
+
+class TimeTravelError(Exception):
+    """The table has no version for the question; the text says which there are."""
+
+
+class NotATable(TimeTravelError):
+    """There is no Delta transaction log at the path."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"{table} is not a Delta table: it has no _delta_log with commits")
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compaction commit says about itself in Delta's userMetadata: how far into the stream the table reaches.
+
+    `last_index` is the log index (it moves with deletes and purges too), `last_seq` and `last_time_ns` belong to the
+    newest message ever written to the table, `floor` is the stream's first sequence at that point.
+    """
+
+    uid: str
+    last_index: int
+    last_seq: int
+    last_time_ns: int
+    floor: int = 0
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """One commit of a table: its version, when it was made (ms since the epoch), what it says of the stream, how many
+    data files it added, and the smallest message time in them (ns; None when a file's statistics do not say)."""
+
+    version: int
+    time_ms: int
+    progress: Progress | None
+    adds: int
+    first_time_ns: int | None
+
+
+class _CommitInfo(msgspec.Struct):
+    userMetadata: str | None = None
+    inCommitTimestamp: int | None = None
+
+
+class _Add(msgspec.Struct):
+    stats: str | None = None
+
+
+class _Action(msgspec.Struct):
+    """The two actions of a commit file that matter here; the others decode to nothing."""
+
+    commitInfo: _CommitInfo | None = None
+    add: _Add | None = None
+
+
+class _Smallest(msgspec.Struct):
+    time_ns: int
+
+
+class _Stats(msgspec.Struct):
+    minValues: _Smallest
+
+
+_ACTION = msgspec.json.Decoder(_Action)
+_STATS = msgspec.json.Decoder(_Stats)
+
+
+class AsOf(msgspec.Struct, frozen=True):
+    """The answer to `as_of`: read `version` and keep rows with time_ns <= `at_ns`.
+
+    `version` is None when the stream had no message yet. `complete` tells that no message stored at or before
+    `at_ns` can still be on its way: the table already holds a later one.
+    """
+
+    version: int | None
+    at_ns: int
+    complete: bool
+
+
+class CommitLog:
+    """The commits of the Delta table at a local path, read lazily and remembered (a commit never changes).
+
+    Raises:
+        NotATable: when the path holds no transaction log.
+
+    Source: Delta protocol, "Delta Log Entries", "Commit Provenance Information", "In-Commit Timestamps".
+    """
+
+    def __init__(self, table: str | os.PathLike[str]) -> None:
+        self.table = os.fspath(table)
+        self._log = Path(self.table, "_delta_log")
+        self._read: dict[int, Commit] = {}
+        self.versions = self._list()
+
+    def _list(self) -> list[int]:
+        try:
+            names = os.listdir(self._log)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotATable(self.table) from None
+        versions = sorted(int(match[1]) for name in names if (match := _COMMIT_NAME.match(name)))
+        if not versions:
+            raise NotATable(self.table)
+        # Log clean-up removes a prefix. Should a hole ever show, only what follows it can be resolved by time.
+        for position in range(len(versions) - 1, 0, -1):
+            if versions[position - 1] != versions[position] - 1:
+                return versions[position:]
+        return versions
+
+    def __len__(self) -> int:
+        return len(self.versions)
+
+    @property
+    def latest(self) -> int:
+        """The newest version."""
+        return self.versions[-1]
+
+    def commit(self, version: int) -> Commit:
+        """Read one commit; FileNotFoundError when log clean-up has taken it since the listing."""
+        if (commit := self._read.get(version)) is None:
+            commit = self._read[version] = self._parse(version)
+        return commit
+
+    def _parse(self, version: int) -> Commit:
+        path = self._log / f"{version:020d}.json"
+        info = _CommitInfo()
+        oldest: list[int | None] = []
+        with path.open("rb") as lines:
+            modified_ms = os.fstat(lines.fileno()).st_mtime_ns // _MS
+            for line in lines:
+                action = _ACTION.decode(line)
+                if action.commitInfo is not None:
+                    info = action.commitInfo
+                if action.add is not None:
+                    oldest.append(_smallest_time(action.add))
+        # With in-commit timestamps the time is part of the commit; else Delta goes by the file's modification time.
+        time_ms = modified_ms if info.inCommitTimestamp is None else info.inCommitTimestamp
+        known = [time for time in oldest if time is not None]
+        first_time_ns = min(known) if known and len(known) == len(oldest) else None
+        return Commit(version, time_ms, _progress(info.userMetadata), len(oldest), first_time_ns)
+
+    def progress(self, version: int) -> Progress | None:
+        """How far the table reached at `version`. Commits that move no data (OPTIMIZE, DELETE) may not say it; the
+        nearest earlier commit that does speaks for them. None before the first."""
+        for earlier in range(version, self.versions[0] - 1, -1):
+            if (progress := self.commit(earlier).progress) is not None:
+                return progress
+        return None
+
+
+def _smallest_time(add: _Add) -> int | None:
+    """The smallest `time_ns` in a data file's statistics; None where they are missing."""
+    if add.stats is None:
+        return None
+    try:
+        return _STATS.decode(add.stats).minValues.time_ns
+    except msgspec.DecodeError:
+        return None
+
+
+def _progress(metadata: str | None) -> Progress | None:
+    """Our userMetadata, or None where a commit carries none or somebody else's."""
+    if metadata is None:
+        return None
+    try:
+        return msgspec.json.decode(metadata, type=Progress)
+    except msgspec.DecodeError:
+        return None
+
+
+class _ByVersion(Generic[Key]):
+    """A read-only sequence over versions for `bisect`: computes the key of one only when it is looked at."""
+
+    def __init__(self, versions: list[int], key: Callable[[int], Key]) -> None:
+        self._versions = versions
+        self._key = key
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def __getitem__(self, index: int) -> Key:
+        return self._key(self._versions[index])
+
+
+def latest_progress(table: str | os.PathLike[str]) -> Progress | None:
+    """How far the table reaches now; None when there is no table yet, or no compaction has written it."""
+    try:
+        log = CommitLog(table)
+        return log.progress(log.latest)
+    except NotATable:
+        return None
+
+
+def version_for_commit_time(log: CommitLog, at_ns: int, now_ns: int) -> int:
+    """The version that was current at `at_ns`: the last one committed at or before it (TIMESTAMP AS OF).
+
+    Commit times count in whole milliseconds, as in Delta. A time after the last commit means the latest version, which
+    was and still is current then (Spark refuses this); a time that has not come yet is refused.
+
+    Args:
+        log: the table's commits.
+        at_ns: the time asked for, ns since the epoch.
+        now_ns: the present, ns since the epoch.
+
+    Raises:
+        TimeTravelError: before the first commit that is still known, or in the future.
+
+    Source: Delta protocol, "In-Commit Timestamps"; Delta's rule of the last commit whose timestamp is not greater.
+    """
+    if at_ns > now_ns:
+        raise TimeTravelError(f"{rfc3339(at_ns)} has not come yet; the table's latest version is {log.latest}")
+    times = _ByVersion(log.versions, lambda version: log.commit(version).time_ms)
+    count = bisect_right(times, at_ns // _MS)
+    if count == 0:
+        oldest = log.commit(log.versions[0])
+        raise TimeTravelError(
+            f"{rfc3339(at_ns)} is before the first commit of {log.table} that is still known: "
+            f"version {oldest.version} of {rfc3339(oldest.time_ms * _MS)}"
+        )
+    return log.versions[count - 1]
+
+
+def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
+    """The version that holds all messages stored at or before `at_ns`, by message time.
+
+    It is the first version that reaches the last such message: a later one may already have lost some of them to
+    deletes and limits. It may hold later messages too (a commit carries many), so read it with `time_ns <= at_ns`: the
+    rows are then those that a direct get with `up_to_time` saw. Only the present stream of that name counts, not a
+    deleted one.
+
+    Args:
+        log: the table's commits.
+        at_ns: message time, ns since the epoch.
+
+    Raises:
+        TimeTravelError: when log clean-up has taken the version.
+
+    Source: ADR-31 (`up_to_time`); Delta protocol, userMetadata.
+    """
+    newest = log.progress(log.latest)
+    if newest is None:
+        return AsOf(None, at_ns, complete=False)
+
+    def reached(version: int) -> tuple[int, int]:
+        progress = log.progress(version)
+        return (progress.last_time_ns, progress.last_seq) if progress and progress.uid == newest.uid else (-1, 0)
+
+    # Invariant: times never go backwards in a stream and last_seq only grows, so `reached` ascends over versions.
+    times = _ByVersion(log.versions, lambda version: reached(version)[0])
+    count = bisect_right(times, at_ns)
+    if count < len(log) and _begins_by(log, log.versions[count], at_ns):
+        return AsOf(log.versions[count], at_ns, complete=True)
+    complete = count < len(log)
+    if count == 0 or (seq := reached(log.versions[count - 1])[1]) == 0:
+        oldest = log.progress(log.versions[0])
+        if log.versions[0] > 0 and (oldest is None or oldest.uid == newest.uid):
+            raise TimeTravelError(
+                f"the versions of {log.table} that held {rfc3339(at_ns)} are gone from its log; "
+                f"the oldest still known is {log.versions[0]}"
+            )
+        return AsOf(None, at_ns, complete)
+    sequences = _ByVersion(log.versions[:count], lambda version: reached(version)[1])
+    first = bisect_right(sequences, seq - 1)
+    return AsOf(log.versions[first], at_ns, complete)
+
+
+def _begins_by(log: CommitLog, version: int, at_ns: int) -> bool:
+    """Whether the commit added messages stored at or before `at_ns`. One that does not say is taken to have: the extra
+    version then costs a filter, never a message."""
+    commit = log.commit(version)
+    return commit.adds > 0 and (commit.first_time_ns is None or commit.first_time_ns <= at_ns)
+
+
+def as_of(table: str | os.PathLike[str], at_ns: int) -> AsOf:
+    """`version_for_message_time` for the table at a path.
+
+    Raises:
+        NotATable: when there is no table there.
+        TimeTravelError: when log clean-up has taken the version.
+    """
+    return version_for_message_time(CommitLog(table), at_ns)
+
+
+def rfc3339(at_ns: int) -> str:
+    """A time in ns as RFC 3339 text in UTC, without trailing zeros of the fraction."""
+    seconds, fraction = divmod(at_ns, 1_000_000_000)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{fraction:09d}".rstrip("0").rstrip(".") + "Z"

@@ -1,0 +1,391 @@
+"""One client connection.
+
+Belongs here: the thin asyncio shell around the protocol parser: what each verb does to this client's state, what is
+written back, when the connection ends and with which words. Routing is the hub's; bytes are the parser's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from lakestream.jetstream.ports import ClientInfo, Clock, Delivery, Timer
+from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
+from lakestream.protocol.parser import Parser
+from lakestream.protocol.subjects import valid_literal, valid_subject
+from lakestream.server.auth import Authenticator
+from lakestream.server.hub import Hub
+from lakestream.server.interest import Subscription
+from lakestream.server.options import Options
+
+HIGH_WATER = 1 << 20
+"""Unsent bytes (default 1 MiB) above which a connection counts as congested and JetStream holds its deliveries."""
+
+FIRST_PING_NS = 2_000_000_000
+"""The first PING leaves this long after the connection began (2 s), to measure the round trip."""
+
+RESERVED_REPLIES = (b"$JS.ACK.", b"_R_.")
+
+
+class Owner(Protocol):
+    """What a connection needs of the server that accepted it."""
+
+    options: Options
+    hub: Hub
+    clock: Clock
+    authenticator: Authenticator
+
+    def info(self, connection: Connection, second: bool = False) -> bytes:
+        """The INFO frame for this client; `second` is the one after the first PONG (protocol.md §3)."""
+
+    def opened(self, connection: Connection) -> bool:
+        """Register; False when the server is full."""
+
+    def closed(self, connection: Connection) -> None:
+        """Forget."""
+
+
+class Connection(asyncio.Protocol):
+    """A client's side of the wire. One instance per accepted socket; everything runs in the event loop."""
+
+    def __init__(self, owner: Owner, identifier: int) -> None:
+        self.owner = owner
+        self.id = identifier
+        self.echo = True
+        self.name = self.lang = self.version = self.user = ""
+        self.host, self.port = "", 0
+        self.start_ns = self.last_ns = owner.clock.now()
+        self.rtt_ns = 0
+        self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
+        self.subs: dict[bytes, Subscription] = {}
+        self.close_reason = ""
+        self.client = ClientInfo(id=identifier, host="", account="$G")
+        self._hub = owner.hub
+        self._parser = Parser(owner.options.max_control_line, owner.options.max_payload)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._dirty = False
+        self._headers = False
+        self._no_responders = False
+        # nats-server leaves both on until a CONNECT turns them off (checklist, surprise 1).
+        self._verbose = self._pedantic = True
+        self._protocol = 0
+        self._ready = not owner.authenticator.required
+        self._first_pong = True
+        self._paused = False
+        self._drained: list[Callable[[], None]] = []
+        self._pings_out = 0
+        self._ping_sent_ns = 0
+        self._timer: Timer | None = None
+        self._auth_timer: Timer | None = None
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.host, self.port = str(peer[0]), int(peer[1])
+        self.client = ClientInfo(id=self.id, host=self.host, account="$G")
+        if not self.owner.opened(self):
+            self._fail("maximum connections exceeded", "Maximum Connections Exceeded")
+            return
+        self._send(self.owner.info(self))
+        options = self.owner.options
+        if not self._ready:
+            self._auth_timer = self.owner.clock.call_later(options.auth_timeout_ns, self._auth_timeout)
+        self._timer = self.owner.clock.call_later(min(FIRST_PING_NS, options.ping_interval_ns), self._ping)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_ns = self.owner.clock.now()
+        self._pings_out = 0
+        publish = self._publish
+        for command in self._parser.feed(data):
+            if type(command) is Publish:
+                publish(command)
+            else:
+                self._control(command)
+            if self.close_reason:
+                return
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if not self.close_reason:
+            self.close_reason = "Client Closed" if exc is None else "Read Error"
+        for timer in (self._timer, self._auth_timer):
+            if timer is not None:
+                timer.cancel()
+        for sub in self.subs.values():
+            self._hub.interest_graph.remove(sub)
+        self._release()
+        self.owner.closed(self)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._release()
+
+    def _release(self) -> None:
+        drained, self._drained = self._drained, []
+        for callback in drained:
+            callback()
+
+    # ------------------------------------------------------------------ sink
+    @property
+    def congested(self) -> bool:
+        """See `Sink.congested`."""
+        return self._paused and not self.close_reason
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes handed to the socket but not yet sent."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """See `Sink.on_drain`."""
+        if self.congested:
+            self._drained.append(callback)
+        else:
+            callback()
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        """See `Sink.receive`."""
+        if header and self._headers:
+            n = len(header)
+            frame = b"HMSG %b %b %b%d %d\r\n%b%b\r\n" % (
+                subject,
+                sub.sid,
+                reply + b" " if reply else b"",
+                n,
+                n + len(payload),
+                header,
+                payload,
+            )
+        elif reply:
+            frame = b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sub.sid, reply, len(payload), payload)
+        else:
+            frame = b"MSG %b %b %d\r\n%b\r\n" % (subject, sub.sid, len(payload), payload)
+        self._out.append(frame)
+        self.out_msgs += 1
+        self.out_bytes += len(payload)
+        if not self._dirty:
+            self._dirty = True
+            self._hub.dirty(self)
+        sub.delivered += 1
+        if sub.maximum and sub.delivered >= sub.maximum:
+            self._drop(sub)
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        """See `Sink.receive_many`."""
+        if sub.maximum or not self._headers:
+            for subject, reply, header, payload in messages:
+                if sub.maximum and sub.delivered >= sub.maximum:
+                    return
+                self.receive(sub, subject, reply, header, payload, self.client)
+            return
+        append, sid, size = self._out.append, sub.sid, 0
+        for subject, reply, header, payload in messages:
+            length = len(payload)
+            size += length
+            if header:
+                n = len(header)
+                gap = reply + b" " if reply else b""
+                append(b"HMSG %b %b %b%d %d\r\n%b%b\r\n" % (subject, sid, gap, n, n + length, header, payload))
+            elif reply:
+                append(b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sid, reply, length, payload))
+            else:
+                append(b"MSG %b %b %d\r\n%b\r\n" % (subject, sid, length, payload))
+        sub.delivered += len(messages)
+        self.out_msgs += len(messages)
+        self.out_bytes += size
+        if not self._dirty:
+            self._dirty = True
+            self._hub.dirty(self)
+
+    def flush(self) -> None:
+        """Write what this turn gathered; a receiver too far behind is cut (max_pending)."""
+        self._dirty = False
+        out, self._out = self._out, []
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(b"".join(out))
+        if transport.get_write_buffer_size() > self.owner.options.max_pending:
+            self.close_reason = "Slow Consumer (Pending Bytes)"
+            transport.abort()
+
+    def _send(self, frame: bytes) -> None:
+        self._out.append(frame)
+        if not self._dirty:
+            self._dirty = True
+            self._hub.dirty(self)
+
+    def send_info(self) -> None:
+        """Announce a change (lame duck) to clients that understand asynchronous INFO."""
+        if self._protocol >= 1:
+            self._send(self.owner.info(self))
+
+    # ------------------------------------------------------------------ verbs
+    def _publish(self, command: Publish) -> None:
+        if not self._ready:
+            self._fail("Authorization Violation", "Authentication Failure")
+            return
+        subject, reply, header, payload = command.subject, command.reply, command.header, command.payload
+        self.in_msgs += 1
+        self.in_bytes += len(payload) + len(header)
+        if header and not self._headers:
+            self.close("Message Header Violation")
+            return
+        if reply and reply.startswith(RESERVED_REPLIES):
+            self._error(f'Permissions Violation for Publish with Reply of "{reply.decode("utf-8", "replace")}"')
+            return
+        if self._pedantic and not valid_literal(subject):
+            self._error("Invalid Publish Subject")
+        if self._verbose:
+            self._send(b"+OK\r\n")
+        found = self._hub.route(self, self.client, subject, reply, header, payload)
+        if not found and reply and self._no_responders:
+            self._nobody(subject, reply)
+
+    def _nobody(self, subject: bytes, reply: bytes) -> None:
+        """503 to the requester, if this very client listens on the reply (protocol.md §7)."""
+        for sub in self._hub.interest_graph.match(reply).plain:
+            if sub.sink is self:
+                header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
+                self.receive(sub, reply, b"", header, b"", self.client)
+                return
+
+    def _control(self, command: Command) -> None:
+        match command:
+            case Ping():
+                self._on_ping()
+            case Pong():
+                self._on_pong()
+            case Connect():
+                self._connect(command.options)
+            case Violation():
+                self._fail(command.text, command.reason)
+            case Subscribe() if self._ready:
+                self._subscribe(command)
+            case Unsubscribe() if self._ready:
+                self._unsubscribe(command)
+            case _:
+                self._fail("Authorization Violation", "Authentication Failure")
+
+    def _on_ping(self) -> None:
+        if not self._ready:
+            self._fail("Authorization Violation", "Authentication Failure")
+            return
+        self._send(b"PONG\r\n")
+        if self._first_pong:
+            self._first_pong = False
+            if self._protocol >= 1:
+                self._send(self.owner.info(self, second=True))
+
+    def _on_pong(self) -> None:
+        self._pings_out = 0
+        if self._ping_sent_ns:
+            self.rtt_ns = self.owner.clock.now() - self._ping_sent_ns
+            self._ping_sent_ns = 0
+
+    def _connect(self, options: dict[str, Any]) -> None:
+        if options.get("account") or options.get("new_account") or not self.owner.authenticator.check(options):
+            self._fail("Authorization Violation", "Authentication Failure")
+            return
+        self._verbose = bool(options.get("verbose", True))
+        self._pedantic = bool(options.get("pedantic", True))
+        self.echo = bool(options.get("echo", True))
+        self._headers = bool(options.get("headers", False))
+        self._no_responders = bool(options.get("no_responders", False))
+        protocol = options.get("protocol", 0)
+        if protocol not in (0, 1):
+            self._fail("invalid client protocol", "Bad Client Protocol Version")
+            return
+        if self._no_responders and not self._headers:
+            self._fail("no responders requires headers support", "No Responders Requires Headers")
+            return
+        self._protocol = protocol
+        self.name, self.lang = str(options.get("name") or ""), str(options.get("lang") or "")
+        self.version, self.user = str(options.get("version") or ""), str(options.get("user") or "")
+        self.client = ClientInfo(
+            id=self.id,
+            host=self.host,
+            account="$G",
+            user=self.user,
+            name=self.name,
+            lang=self.lang,
+            version=self.version,
+        )
+        self._ready = True
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
+            self._auth_timer = None
+        self._ok()
+
+    def _subscribe(self, command: Subscribe) -> None:
+        if not valid_subject(command.subject):
+            self._error("Invalid Subject")
+            return
+        if command.sid not in self.subs:  # a second SUB with a live sid changes nothing (protocol.md §1)
+            limit = self.owner.options.max_subscriptions
+            if limit and len(self.subs) >= limit:
+                self._error("maximum subscriptions exceeded")
+                return
+            sub = Subscription(self, command.subject, command.queue, command.sid)
+            self.subs[command.sid] = sub
+            self._hub.interest_graph.insert(sub)
+        self._ok()
+
+    def _unsubscribe(self, command: Unsubscribe) -> None:
+        sub = self.subs.get(command.sid)
+        if sub is not None:
+            sub.maximum = command.maximum
+            if not sub.maximum or sub.delivered >= sub.maximum:
+                self._drop(sub)
+        self._ok()
+
+    def _drop(self, sub: Subscription) -> None:
+        if self.subs.pop(sub.sid, None) is not None:
+            self._hub.interest_graph.remove(sub)
+
+    # ------------------------------------------------------------------ words and ends
+    def _ok(self) -> None:
+        if self._verbose:
+            self._send(b"+OK\r\n")
+
+    def _error(self, text: str) -> None:
+        self._send(b"-ERR '%b'\r\n" % text.encode())
+
+    def _fail(self, text: str, reason: str) -> None:
+        if text:
+            self._error(text)
+        self.close(reason)
+
+    def close(self, reason: str) -> None:
+        """Say what is left to say, then close. `reason` is what connz shows."""
+        if self.close_reason:
+            return
+        self.close_reason = reason
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _auth_timeout(self) -> None:
+        if not self._ready:
+            self._fail("Authentication Timeout", "Authentication Timeout")
+
+    def _ping(self) -> None:
+        options = self.owner.options
+        if self._pings_out >= options.ping_max:
+            self._fail("Stale Connection", "Stale Connection")
+            return
+        self._pings_out += 1
+        self._ping_sent_ns = self.owner.clock.now()
+        self._send(b"PING\r\n")
+        self._timer = self.owner.clock.call_later(options.ping_interval_ns, self._ping)

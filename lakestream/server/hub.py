@@ -1,0 +1,228 @@
+"""The hub: from one published message to everybody who listens.
+
+Belongs here: routing by the interest graph, the end of an event-loop turn (one write per connection), and the `Bus`
+that JetStream uses. The hub knows receivers only as sinks; what a stream is, it does not know: a stream is a
+subscriber like any other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from lakestream.jetstream.ports import ClientInfo, Delivery, Handler
+from lakestream.server.interest import Interest, Subscription
+from lakestream.server.logging import Logger
+
+
+class Sink(Protocol):
+    """Something that takes messages: a client connection or an internal subscriber."""
+
+    echo: bool
+
+    @property
+    def congested(self) -> bool:
+        """More unsent bytes than the high-water mark."""
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        """Take one message for the subscription `sub`."""
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        """Take a batch for the subscription `sub`."""
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call back once when no longer congested, or when gone."""
+
+
+class Flushable(Protocol):
+    """A sink with output to write at the end of the turn."""
+
+    def flush(self) -> None:
+        """Write everything gathered."""
+
+
+class _Internal:
+    """A sink that calls a handler in this process."""
+
+    __slots__ = ("_handler", "_log", "echo")
+
+    congested = False
+
+    def __init__(self, handler: Handler, log: Logger) -> None:
+        self._handler = handler
+        self._log = log
+        self.echo = True
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        # Whatever a client sends must not take the server down: a handler's failure stays with its message.
+        try:
+            self._handler(subject, reply, header, payload, client)
+        except Exception as error:
+            self._log.exception(f"internal subscriber of {sub.subject!r} failed on {subject!r}", error)
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        for subject, reply, header, payload in messages:
+            self.receive(sub, subject, reply, header, payload, SYSTEM)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        callback()
+
+
+SYSTEM = ClientInfo(id=0, host="", account="$G", kind="System")
+"""The origin of what the server itself publishes."""
+
+
+class _Handle:
+    """Cancels an internal subscription."""
+
+    __slots__ = ("_interest", "_sub")
+
+    def __init__(self, interest: Interest, sub: Subscription) -> None:
+        self._interest = interest
+        self._sub: Subscription | None = sub
+
+    def cancel(self) -> None:
+        if self._sub is not None:
+            self._interest.remove(self._sub)
+            self._sub = None
+
+
+class Hub:
+    """Routes messages among connections and internal subscribers; implements `Bus`.
+
+    Args:
+        call_soon: runs a callback once the event loop's turn has read all ready sockets.
+    """
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], log: Logger) -> None:
+        self.interest_graph = Interest()
+        self.log = log
+        self._call_soon = call_soon
+        self._dirty: list[Flushable] = []
+        self._choice = random.Random().choice
+
+    # ------------------------------------------------------------------ routing
+    def route(
+        self,
+        origin: Sink | None,
+        client: ClientInfo,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+    ) -> bool:
+        """Hand one message to every plain subscriber and to one member of each queue group. False: nobody."""
+        match = self.interest_graph.match(subject)
+        found = False
+        for sub in match.plain:
+            sink = sub.sink
+            if sink is origin and not sink.echo:
+                continue
+            sink.receive(sub, subject, reply, header, payload, client)
+            found = True
+        for group in match.queues:
+            if origin is not None and not origin.echo:
+                group = [sub for sub in group if sub.sink is not origin]
+                if not group:
+                    continue
+            sub = group[0] if len(group) == 1 else self._choice(group)
+            sub.sink.receive(sub, subject, reply, header, payload, client)
+            found = True
+        return found
+
+    def dirty(self, sink: Flushable) -> None:
+        """Note that `sink` has output; all of it is written once, at the end of the turn."""
+        if not self._dirty:
+            self._call_soon(self._flush)
+        self._dirty.append(sink)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for sink in dirty:
+            sink.flush()
+
+    # ------------------------------------------------------------------ Bus
+    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"") -> _Handle:
+        """See `Bus.subscribe`."""
+        sub = Subscription(_Internal(handler, self.log), subject, queue, b"")
+        self.interest_graph.insert(sub)
+        return _Handle(self.interest_graph, sub)
+
+    def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
+        """See `Bus.publish`."""
+        return self.route(None, SYSTEM, subject, reply, header, payload)
+
+    def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `Bus.reply_many`."""
+        match = self.interest_graph.match
+        for subject, payload in replies:
+            found = match(subject)
+            for sub in found.plain:
+                sub.sink.receive(sub, subject, b"", b"", payload, SYSTEM)
+            if found.queues:
+                for group in found.queues:
+                    sub = self._choice(group)
+                    sub.sink.receive(sub, subject, b"", b"", payload, SYSTEM)
+
+    def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
+        """See `Bus.deliver`."""
+        match = self.interest_graph.match(to)
+        found = False
+        for sub in match.plain:
+            sub.sink.receive_many(sub, messages)
+            found = True
+        for group in match.queues:
+            found = True
+            if len(group) == 1:
+                group[0].sink.receive_many(group[0], messages)
+                continue
+            for message in messages:
+                sub = self._choice(group)
+                sub.sink.receive_many(sub, (message,))
+        return found
+
+    def interest(self, subject: bytes, queue: bytes = b"") -> bool:
+        """See `Bus.interest`."""
+        return self.interest_graph.interest(subject, queue)
+
+    def _receivers(self, to: bytes) -> list[Sink]:
+        match = self.interest_graph.match(to)
+        sinks: list[Sink] = [sub.sink for sub in match.plain]
+        for group in match.queues:
+            sinks.extend(sub.sink for sub in group)
+        return sinks
+
+    def writable(self, to: bytes) -> bool:
+        """See `Bus.writable`."""
+        return not any(sink.congested for sink in self._receivers(to))
+
+    def when_writable(self, to: bytes, callback: Callable[[], None]) -> None:
+        """See `Bus.when_writable`."""
+        for sink in self._receivers(to):
+            if sink.congested:
+                sink.on_drain(lambda: self.when_writable(to, callback))
+                return
+        self._call_soon(callback)
+
+    def watch_interest(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> _Watch:
+        """See `Bus.watch_interest`."""
+        return _Watch(self.interest_graph, subject, queue, callback)
+
+
+class _Watch:
+    """Cancels a watch on interest."""
+
+    __slots__ = ("_cancel",)
+
+    def __init__(self, graph: Interest, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> None:
+        self._cancel: Callable[[], None] | None = graph.watch(subject, queue, callback)
+
+    def cancel(self) -> None:
+        if self._cancel is not None:
+            self._cancel()
+            self._cancel = None

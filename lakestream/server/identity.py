@@ -1,0 +1,68 @@
+"""Who this server says it is.
+
+Belongs here: the server's id and the INFO frame. Clients decide by `version` and `api_lvl` which features they may
+use, so INFO names the nats-server release whose behaviour this server keeps; our own version stands beside it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+
+from lakestream import __version__
+
+NATS_VERSION = "2.15.1"
+"""The nats-server release that the wire contract is taken from."""
+
+API_LEVEL = 5
+"""JetStream API level of that release."""
+
+_BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+
+
+def new_server_id() -> str:
+    """A fresh id in the form of a public server nkey: `N` and 55 base32 characters."""
+    return "N" + "".join(secrets.choice(_BASE32) for _ in range(55))
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Id, name and addresses as INFO and monitoring show them."""
+
+    server_id: str
+    server_name: str
+    host: str
+    port: int
+    max_payload: int
+    jetstream: bool
+    domain: str
+    auth_required: bool
+
+    def info(self, client_id: int, client_ip: str, *, second: bool, lame_duck: bool) -> bytes:
+        """The INFO frame for one client; `second` is the one that follows the first PONG (protocol.md §3)."""
+        fields: dict[str, Any] = {
+            "server_id": self.server_id,
+            "server_name": self.server_name,
+            "version": NATS_VERSION,
+            "lakestream": __version__,
+            "proto": 1,
+            "host": self.host,
+            "port": self.port,
+            "headers": True,
+        }
+        if self.auth_required:
+            fields["auth_required"] = True
+        fields["max_payload"] = self.max_payload
+        if self.jetstream:
+            fields["jetstream"] = True
+        fields["client_id"] = client_id
+        fields["client_ip"] = client_ip
+        if second:
+            fields |= {"connect_info": True, "remote_account": "$G"}
+        if lame_duck:
+            fields["ldm"] = True
+        if self.domain:
+            fields["domain"] = self.domain
+        fields["api_lvl"] = API_LEVEL
+        return b"INFO %b \r\n" % msgspec.json.encode(fields)

@@ -1,0 +1,342 @@
+"""Runs one scripted scenario against two servers and compares what they said.
+
+What belongs here: the script that a scenario is given, its transcript, the normalising of what must differ (times,
+random names, ids), the register of scenarios, and the comparison. The scenarios are in `scenarios/`; what may differ for
+good is in `differences.py`.
+
+A scenario is a function of a `Script`. It must say the same on every run against the same server: it waits for
+frames, never for time to pass, and fences with PING or a request what it does not wait for. All streams are removed after it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import functools
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from tests.conformance.differences import DIFFERENCES
+from tests.wire import Closed, Frame, Headers, Wire, WireTimeout, pub
+
+_TIME = re.compile(r"20(?:2[4-9]|[3-9]\d)-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{0,8}[1-9])?Z")
+_ACK = re.compile(r"^(\$JS\.ACK\.[^.]+\.[^.]+\.\d+\.\d+\.\d+)\.\d{19}\.(\d+)$")
+_FLOW = re.compile(r"^(\$JS\.FC\.[^.]+\.[^.]+)\.[^.]+$")
+_NUMBER_KEYS = {"pause_remaining", "rtt", "active"}
+_IDENTITY_KEYS = {"server_id", "git_commit", "go", "client_id", "port", "nonce"}
+
+Transcript = list[tuple[str, Any]]
+
+
+class Scenario(NamedTuple):
+    """A registered script: its id, and the function that plays it."""
+
+    id: str
+    play: Callable[[Script], None]
+
+
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(play: Callable[[Script], None]) -> Callable[[Script], None]:
+    """Register a script under `<module>.<function>`."""
+    SCENARIOS.append(Scenario(f"{play.__module__.rsplit('.', 1)[-1]}.{play.__name__}", play))
+    return play
+
+
+def table(rows: Iterable[tuple[Any, ...]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a script once for each row; a row is its name and the arguments after the Script."""
+
+    def register(play: Callable[..., None]) -> Callable[..., None]:
+        module = play.__module__.rsplit(".", 1)[-1]
+        for name, *arguments in rows:
+            bound = functools.partial(_with_arguments, play, tuple(arguments))
+            SCENARIOS.append(Scenario(f"{module}.{play.__name__}[{name}]", bound))
+        return play
+
+    return register
+
+
+def _with_arguments(play: Callable[..., None], arguments: tuple[Any, ...], script: Script) -> None:
+    play(script, *arguments)
+
+
+class Script:
+    """What a scenario works with: connections to one server, and the transcript.
+
+    The methods that talk also record. `wire` is the main connection for what shall not be recorded.
+    """
+
+    def __init__(self, address: tuple[str, int], timeout: float) -> None:
+        self.address = address
+        self.timeout = timeout
+        self.transcript: Transcript = []
+        self._hidden: dict[str, str] = {}
+        self._wires: list[Wire] = []
+        self._main: Wire | None = None
+
+    @property
+    def wire(self) -> Wire:
+        """The main connection, opened when first needed."""
+        if self._main is None:
+            self._main = self.connect()
+        return self._main
+
+    def connect(self, **fields: Any) -> Wire:
+        """A further connection with these CONNECT fields; closed at the end of the scenario."""
+        return self._keep(Wire(self.address, fields, self.timeout))
+
+    def connect_bare(self) -> Wire:
+        """A further connection on which no CONNECT was sent."""
+        return self._keep(Wire(self.address, None, self.timeout))
+
+    def _keep(self, wire: Wire) -> Wire:
+        wire.inbox = f"_INBOX.w{len(self._wires)}"
+        self._wires.append(wire)
+        return wire
+
+    def close(self) -> None:
+        """Close every connection."""
+        for wire in self._wires:
+            wire.close()
+
+    # ---- the transcript
+
+    def hide(self, value: str, name: str) -> None:
+        """Show this random value as `name` from now on."""
+        self._hidden[value] = name
+
+    def note(self, label: str, value: Any) -> None:
+        """Record a value."""
+        self.transcript.append((label, self.normal(value)))
+
+    def normal(self, value: Any, key: str = "") -> Any:
+        """The value without what differs between any two runs."""
+        if isinstance(value, dict):
+            return {self._text(name): self.normal(inner, name) for name, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.normal(inner) for inner in value]
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "backslashreplace")
+        if key in _IDENTITY_KEYS and value:
+            return f"<{key}>"
+        if key in _NUMBER_KEYS and isinstance(value, int) and value > 0:
+            return "<positive>"
+        return self._text(value) if isinstance(value, str) else value
+
+    def _text(self, text: str) -> str:
+        for value, name in self._hidden.items():
+            text = text.replace(value, name)
+        text = _ACK.sub(r"\1.<time>.\2", text)
+        text = _FLOW.sub(r"\1.<token>", text)
+        return _TIME.sub("<time>", text)
+
+    def show(self, frame: Frame) -> Any:
+        """A frame as transcript data."""
+        if frame.verb not in ("MSG", "HMSG"):
+            return f"{frame.verb} {frame.text}".strip()
+        shown: dict[str, Any] = {"verb": frame.verb, "subject": frame.subject, "data": frame.data}
+        if frame.reply:
+            shown["reply"] = frame.reply
+        if frame.header:
+            shown["header"] = frame.header.decode("utf-8", "backslashreplace").split("\r\n")
+        return self.normal(shown)
+
+    def frames(self, label: str, frames: Iterable[Frame]) -> None:
+        """Record frames."""
+        self.note(label, [self.show(frame) for frame in frames])
+
+    # ---- JetStream
+
+    def api(self, subject: str, body: Any = None, *, headers: Headers = None, wire: Wire | None = None) -> Any:
+        """An API request (subject without `$JS.API.`; body: None, bytes, or data for JSON); records the answer."""
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        frame = (wire or self.wire).request(f"$JS.API.{subject}", data, headers)
+        try:
+            answer = json.loads(frame.data)
+        except ValueError:
+            answer = self.show(frame)._asdict() if isinstance(self.show(frame), tuple) else self.show(frame)
+        self.note(f"{subject} {_short(data)}", answer)
+        return answer
+
+    def silent(self, subject: str, body: Any = None, *, for_s: float = 0.25) -> None:
+        """An API request that must not be answered at all within `for_s` seconds."""
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            frame = self.wire.request(f"$JS.API.{subject}", data, timeout=for_s)
+        except WireTimeout:
+            self.note(f"{subject} {_short(data)}", "no answer")
+        else:
+            self.note(f"{subject} {_short(data)}", self.show(frame))
+
+    def setup(self, subject: str, body: Any = None) -> Any:
+        """An API request that belongs to the stage, not to the play: not recorded, must succeed."""
+        answer = self.wire.api(subject, body)
+        assert "error" not in answer, f"{subject}: {answer}"
+        return answer
+
+    def stream(self, name: str, subjects: Sequence[str] | None = None, **config: Any) -> None:
+        """Create a stream as stage; memory storage unless said otherwise."""
+        fields = {"name": name, "storage": "memory", **config}
+        if subjects is not None:
+            fields["subjects"] = list(subjects)
+        self.setup(f"STREAM.CREATE.{name}", fields)
+
+    def consumer(self, stream: str, name: str, **config: Any) -> None:
+        """Create a durable consumer with explicit acks (unless said otherwise) as stage."""
+        fields = {"durable_name": name, "ack_policy": "explicit", **config}
+        self.setup(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": fields})
+
+    def fill(self, subjects: Sequence[str], data: bytes | None = None, headers: Headers = None) -> None:
+        """Publish one message to each subject, in order, as stage: all must be acked. Data: `data`, or m1, m2…"""
+        wire = self.wire
+        replies = [wire.new_reply() for _ in subjects]
+        bodies = [f"m{n}".encode() if data is None else data for n in range(1, len(subjects) + 1)]
+        wire.send(b"".join(pub(s, d, r, headers) for s, d, r in zip(subjects, bodies, replies, strict=True)))
+        for reply in replies:
+            answer = wire.message(reply).json()
+            assert "error" not in answer, answer
+
+    def publish(self, subject: str, data: bytes = b"", headers: Headers = None, *, wire: Wire | None = None) -> Any:
+        """Publish with a reply subject; records and returns the ack."""
+        frame = (wire or self.wire).request(subject, data, headers)
+        self.note(f"publish {subject} {headers if isinstance(headers, dict) else ''}", self.show(frame))
+        return frame.json() if frame.data else None
+
+    def state(self, stream: str, **body: Any) -> Any:
+        """Record STREAM.INFO's state."""
+        answer = self.wire.api(f"STREAM.INFO.{stream}", body or None)
+        self.note(f"state of {stream} {body or ''}", answer.get("state", answer))
+        return answer
+
+    def numbers(self, stream: str, consumer: str) -> Any:
+        """Record CONSUMER.INFO without the configuration."""
+        answer = self.wire.api(f"CONSUMER.INFO.{stream}.{consumer}")
+        numbers = {key: value for key, value in answer.items() if key not in ("config", "cluster")}
+        self.note(f"numbers of {consumer}", numbers)
+        return answer
+
+    def numbers_when(self, stream: str, consumer: str, ready: Callable[[Any], bool]) -> Any:
+        """Record CONSUMER.INFO once `ready` holds for it (for what the server does in its own time)."""
+        deadline = time.monotonic() + self.timeout
+        while not ready(self.wire.api(f"CONSUMER.INFO.{stream}.{consumer}")):
+            if time.monotonic() > deadline:
+                self.note(f"numbers of {consumer}", "never as expected")
+                break
+            time.sleep(0.01)
+        return self.numbers(stream, consumer)
+
+    def state_when(self, stream: str, ready: Callable[[Any], bool]) -> Any:
+        """Record STREAM.INFO's state once `ready` holds for it."""
+        deadline = time.monotonic() + self.timeout
+        while not ready(self.wire.api(f"STREAM.INFO.{stream}")["state"]):
+            if time.monotonic() > deadline:
+                self.note(f"state of {stream}", "never as expected")
+                break
+            time.sleep(0.01)
+        return self.state(stream)
+
+    def pull(self, stream: str, consumer: str, body: Any, count: int, *, wire: Wire | None = None) -> list[Frame]:
+        """Ask for messages, and record the next `count` answers (messages and statuses alike)."""
+        wire = wire or self.wire
+        reply = wire.new_reply()
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", data, reply)
+        frames = self.collect(wire, count, reply=reply)
+        self.frames(f"MSG.NEXT {_short(data)}", frames)
+        return frames
+
+    def collect(self, wire: Wire, count: int, *, reply: str = "", sid: str = "") -> list[Frame]:
+        """The next `count` frames answered to a pull's reply subject (by its subscription), or for a sid.
+
+        What comes in time is returned; a missing frame is shown as a frame of its own.
+        """
+        inbox = sid or wire._inbox_sid
+        frames: list[Frame] = []
+        try:
+            while len(frames) < count:
+                frames.append(wire.next(lambda frame: frame.sid == inbox))
+        except WireTimeout:
+            frames.append(Frame("MISSING"))
+        except Closed:
+            frames.append(Frame("CLOSED"))
+        return frames
+
+    def ack(self, frame: Frame, body: bytes = b"+ACK", *, wire: Wire | None = None) -> None:
+        """Ack with a reply subject and wait for the server's confirmation, not recorded."""
+        answer = (wire or self.wire).request(frame.reply, body)
+        assert not answer.data, f"a confirmed ack has an empty body, not {answer.data!r}"
+
+    def direct(self, stream: str, body: Any, count: int = 1) -> list[Frame]:
+        """A direct get; records the next `count` answers, or with count 0 all up to and with the end or error status."""
+        wire = self.wire
+        reply = wire.new_reply()
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        wire.publish(f"$JS.API.DIRECT.GET.{stream}", data, reply)
+        if count:
+            frames = self.collect(wire, count, reply=reply)
+        else:
+            frames = [wire.message(reply)]
+            while not frames[-1].status:
+                frames.append(wire.message(reply))
+        self.frames(f"DIRECT.GET.{stream} {_short(data)}", frames)
+        return frames
+
+
+def _short(data: bytes) -> str:
+    text = data.decode("utf-8", "replace")
+    return text if len(text) <= 160 else f"{text[:150]}… ({len(text)} characters)"
+
+
+def remove_streams(address: tuple[str, int], timeout: float) -> None:
+    """Delete every stream of the server."""
+    with Wire(address, timeout=timeout) as wire:
+        while names := wire.api("STREAM.NAMES").get("streams"):
+            for name in names:
+                answer = wire.api(f"STREAM.DELETE.{name}")
+                assert answer.get("success"), answer
+
+
+def play(scenario: Scenario, address: tuple[str, int], timeout: float) -> Transcript:
+    """The transcript of a scenario; when it could not go on, the last entry says why."""
+    script = Script(address, timeout)
+    try:
+        scenario.play(script)
+    except (WireTimeout, Closed, AssertionError, OSError, KeyError, IndexError, TypeError, ValueError) as error:
+        script.transcript.append(("STOPPED", f"{type(error).__name__}: {error}"))
+    finally:
+        script.close()
+    return script.transcript
+
+
+def stopped(transcript: Transcript) -> str:
+    """Why the scenario did not come to its end, or an empty string."""
+    return str(transcript[-1][1]) if transcript and transcript[-1][0] == "STOPPED" else ""
+
+
+def compare(scenario: str, expected: Transcript, got: Transcript) -> str:
+    """Unified difference of two transcripts, empty when they agree but for the allowed differences."""
+    wanted, seen = (_lines(scenario, transcript) for transcript in (expected, got))
+    return "\n".join(difflib.unified_diff(wanted, seen, "expected", "got", lineterm="", n=4))
+
+
+def _lines(scenario: str, transcript: Transcript) -> list[str]:
+    allowed = [d for d in DIFFERENCES if fnmatch.fnmatchcase(scenario, d.scenario)]
+    lines: list[str] = []
+    for label, value in transcript:
+        kept = _without(value, label, [d.where for d in allowed])
+        lines += [f"# {label}", *json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False).split("\n")]
+    return lines
+
+
+def _without(value: Any, path: str, allowed: Sequence[str]) -> Any:
+    if any(fnmatch.fnmatchcase(path, where) for where in allowed):
+        return "<may differ>"
+    if isinstance(value, dict):
+        return {key: _without(inner, f"{path}/{key}", allowed) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without(inner, f"{path}/{n}", allowed) for n, inner in enumerate(value)]
+    return value

@@ -1,0 +1,38 @@
+"""Every registered scenario says the same against nats-server and against lakestream."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.conformance import harness, scenarios
+from tests.conformance.harness import Scenario, compare, play, remove_streams, stopped
+from tests.pairs import Pair
+
+pytestmark = pytest.mark.conformance
+
+TIMEOUT_S = 5.0
+
+scenarios.load()
+
+
+@pytest.mark.parametrize("scenario", harness.SCENARIOS, ids=[s.id for s in harness.SCENARIOS])
+def test_the_servers_agree(scenario: Scenario, pair: Pair) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        expected, got = threads.map(lambda s: _play(scenario, pair, s), (0, 1))
+    assert not stopped(expected), f"the scenario does not work against {pair.expected.kind.value}: {stopped(expected)}"
+    assert expected, "a scenario that records nothing proves nothing"
+    if difference := compare(scenario.id, expected, got):
+        pytest.fail(f"{scenario.id}\n{difference}", pytrace=False)
+
+
+def _play(scenario: Scenario, pair: Pair, side: int) -> harness.Transcript:
+    server = pair.alive(side)
+    transcript = play(scenario, server.address, TIMEOUT_S)
+    try:
+        remove_streams(server.address, TIMEOUT_S)
+    except Exception as error:  # the next scenario needs a clean server, whatever is wrong with this one
+        transcript.append(("CLEANING UP", f"{type(error).__name__}: {error}"))
+        pair.renew(side)
+    return transcript

@@ -1,0 +1,80 @@
+"""Fixtures for tests against server processes.
+
+`--against` chooses the server under test: `lakestream`, or `real` to try the tests themselves on nats-server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pairs import Pair
+from tests.servers import Kind, Server
+
+_SHOWN_LOGS = pytest.StashKey[list[Callable[[], str]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--against",
+        choices=["lakestream", "real"],
+        default="lakestream",
+        help="the server under test (real: nats-server, to try the tests themselves)",
+    )
+
+
+@pytest.fixture(scope="session")
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Which program is under test."""
+    return Kind.REAL if request.config.getoption("--against") == "real" else Kind.OURS
+
+
+@pytest.fixture(scope="session")
+def _pair(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    pair = Pair(tmp_path_factory.mktemp("pair"), kind)
+    yield pair
+    pair.stop()
+
+
+@pytest.fixture
+def pair(_pair: Pair, request: pytest.FixtureRequest) -> Pair:
+    """The session's two servers; the log of the one under test is shown with a failure."""
+    request.node.stash.setdefault(_SHOWN_LOGS, []).append(_pair.log)
+    return _pair
+
+
+@pytest.fixture
+def server(pair: Pair) -> Server:
+    """The session's server under test, running, with JetStream; other tests use it too."""
+    return pair.tested
+
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture
+def start_server(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartServer]:
+    """Make and start a server of one's own: `start_server(store=…, config=…, args=…)`; killed after the test."""
+    started: list[Server] = []
+
+    def start(*, of: Kind = kind, store: Path | None = None, **options: Any) -> Server:
+        server = Server(of, store or tmp_path / f"store{len(started)}", **options)
+        started.append(server)
+        request.node.stash.setdefault(_SHOWN_LOGS, []).append(server.log)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.failed:
+        for log in item.stash.get(_SHOWN_LOGS, []):
+            report.sections.append(("server log", log()))
+    return report

