@@ -1,0 +1,242 @@
+"""From the bytes of a client to commands.
+
+Belongs here: the lexical rules of the client protocol (protocol.md §1, §2) and the limits that bound what is held
+while a command is incomplete. No sockets and no decisions about what a command means. However the byte stream is cut
+into pieces, the commands are the same; whatever the bytes are, nothing is raised: bad ones end in a `Violation`.
+
+Speed comes from one compiled expression per hot verb, matched at a position in the whole read buffer. It takes the
+lines that clients really send; everything else (lower case, tabs, runs of blanks, bare LF, mistakes, the incomplete
+command at the end) goes through the careful path below, which knows every rule. Both paths give the same commands.
+
+What nats-server does only by accident is not imitated: there a line feed as the first byte of the arguments becomes
+part of them (here it ends them), and a carriage return inside a line swallows the line's last byte (here it does not).
+"""
+
+from __future__ import annotations
+
+import re
+
+from lakestream.protocol.commands import Command, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
+from lakestream.protocol.connect import connect_command, is_json_object
+
+MAX_CONTROL_LINE = 4096
+"""Longest arguments of a control line in bytes (default). Longer ones are a violation."""
+
+MAX_PAYLOAD = 1 << 20
+"""Largest header block + payload in bytes (default 1 MiB). A larger one is a violation."""
+
+UNKNOWN = Violation("Unknown Protocol Operation", "Protocol Violation")
+BAD_ARGUMENTS = Violation("", "Protocol Violation")
+CLIENT_ERROR = Violation("", "Parse Error")
+PAYLOAD_TOO_LARGE = Violation("Maximum Payload Violation", "Maximum Message Payload Exceeded")
+LINE_TOO_LONG = Violation("maximum control line exceeded", "Maximum Control Line Exceeded")
+
+_PING = Ping()
+_PONG = Pong()
+
+# Any byte above the blank is one class: a single range test a byte. What it leaves out (control characters inside
+# words, legal but unheard of) the careful path takes. Possessive: a word can be given back at no other place.
+_PUB = rb"PUB ([!-\xff]{1,%d}+) (?:([!-\xff]{1,%d}+) )?([0-9]{1,9})\r\n"
+_HPUB = rb"HPUB ([!-\xff]{1,%d}+) (?:([!-\xff]{1,%d}+) )?([0-9]{1,9}) ([0-9]{1,9})\r\n"
+
+# Three kinds of verb: those that ignore what follows, those whose arguments may follow at once, and those that need a
+# blank first.
+_VERB = re.compile(rb"(?i:(PING|PONG|\+OK)|(CONNECT|INFO)[ \t]*+|(H?PUB|(?:UN)?SUB|-ERR)[ \t]++)")
+_VERBS = (b"PUB", b"HPUB", b"SUB", b"UNSUB", b"PING", b"PONG", b"CONNECT", b"INFO", b"+OK", b"-ERR")
+_BLANK_WORDS = re.compile(rb"[^ \t]+").findall
+_WORDS = re.compile(rb"[^ \t\r\n]+").findall
+_LF, _CR = 10, 13
+_CAREFUL_WORDS = 32
+_MAX_SIZE_DIGITS = 9
+
+
+def _size(digits: bytes) -> int:
+    """A size or count: at most nine digits; -1 for anything else."""
+    return int(digits) if len(digits) <= _MAX_SIZE_DIGITS and digits.isdigit() else -1
+
+
+class Parser:
+    """The parser of one connection.
+
+    Args:
+        max_control_line: limit in bytes for the arguments of one line.
+        max_payload: limit in bytes for header block + payload.
+    """
+
+    __slots__ = ("_held", "_hpub", "_in_line", "_need", "_pub", "ended", "max_control_line", "max_payload")
+
+    def __init__(self, max_control_line: int = MAX_CONTROL_LINE, max_payload: int = MAX_PAYLOAD) -> None:
+        self.max_control_line = max_control_line
+        self.max_payload = max_payload
+        self.ended = False
+        """A violation was reported; every further byte is ignored."""
+        # The two words together stay below the limit, so that a line the expressions take is never too long.
+        word = max(1, (max_control_line - _CAREFUL_WORDS) // 2)
+        self._pub = re.compile(_PUB % (word, word)).match
+        self._hpub = re.compile(_HPUB % (word, word)).match
+        self._held = bytearray()
+        self._need = 0
+        self._in_line = False
+
+    def feed(self, data: bytes) -> list[Command]:
+        """The commands completed by `data`, in order.
+
+        The cost is linear in the bytes fed, however they are cut. At most one incomplete command is held: a control
+        line up to its limit, or a payload up to `max_payload`.
+
+        Args:
+            data: the next bytes of the stream. Commands hold slices of them.
+        """
+        held = self._held
+        if held:
+            held += data
+            if self._in_line:
+                # Past the limit it is looked at, to be refused or (what follows PING) forgotten.
+                if b"\n" not in data and len(held) <= self.max_control_line:
+                    return []
+            elif len(held) < self._need:
+                return []
+            data = bytes(held)
+            self._held = bytearray()
+        elif self.ended:
+            return []
+        commands: list[Command] = []
+        self._scan(data, commands)
+        return commands
+
+    def _hold(self, rest: bytes, need: int, in_line: bool = False) -> int:
+        """Keep an incomplete command: until `need` bytes are there, or a line feed, when it is in its arguments."""
+        self._held += rest
+        self._need = need
+        self._in_line = in_line
+        return -1
+
+    def _end(self, commands: list[Command], violation: Violation) -> int:
+        self.ended = True
+        commands.append(violation)
+        return -1
+
+    def _scan(self, buf: bytes, commands: list[Command]) -> None:
+        append, pub, hpub, limit = commands.append, self._pub, self._hpub, self.max_payload
+        position, length = 0, len(buf)
+        while 0 <= position < length:
+            found = pub(buf, position)
+            if found is not None:
+                subject, reply, digits = found.groups(b"")
+                start = found.end()
+                end = start + int(digits)
+                # The one-byte slack in the first test is what the two index tests need.
+                if end + 1 < length and buf[end] == _CR and buf[end + 1] == _LF and end - start <= limit:
+                    append(Publish(subject, reply, b"", buf[start:end]))
+                    position = end + 2
+                    continue
+            elif buf[position] == 72:  # H
+                found = hpub(buf, position)
+                if found is not None:
+                    subject, reply, digits, total = found.groups(b"")
+                    start = found.end()
+                    middle, end = start + int(digits), start + int(total)
+                    if (
+                        middle <= end
+                        and end + 1 < length
+                        and buf[end] == _CR
+                        and buf[end + 1] == _LF
+                        and end - start <= limit
+                    ):
+                        append(Publish(subject, reply, buf[start:middle], buf[middle:end]))
+                        position = end + 2
+                        continue
+            position = self._careful(buf, position, commands)
+
+    # ------------------------------------------------------------------ the careful path
+    # Each function returns the position after its command, or -1 when nothing more can be taken from the buffer:
+    # the rest is held, or the stream has ended in a violation.
+
+    def _careful(self, buf: bytes, position: int, commands: list[Command]) -> int:
+        found = _VERB.match(buf, position)
+        if found is None:
+            rest = buf[position : position + 8].upper()
+            if len(buf) - position < 8 and any(verb.startswith(rest) for verb in _VERBS):
+                return self._hold(buf[position:], 0)
+            return self._end(commands, UNKNOWN)
+        start = found.end()
+        if found[1]:
+            return self._bare(buf, start, found[1].upper(), commands)
+        verb: bytes = (found[2] or found[3]).upper()
+        if start == len(buf):
+            # One blank says as much as many; CONNECT and INFO need none.
+            return self._hold(verb + b" " if found[3] else verb, 0)
+        stop = buf.find(b"\n", start)
+        if stop < 0:
+            end = len(buf) - (buf[-1] == _CR)
+            if end - start > self.max_control_line:
+                return self._end(commands, LINE_TOO_LONG)
+            return self._hold(verb + b" " + buf[start:], 0, in_line=True)
+        end = stop - (stop > start and buf[stop - 1] == _CR)
+        if end - start > self.max_control_line:
+            return self._end(commands, LINE_TOO_LONG)
+        arguments = buf[start:end]
+        if verb == b"PUB" or verb == b"HPUB":
+            return self._publish(buf, position, stop + 1, verb, arguments, commands)
+        command = self._line(verb, arguments)
+        if isinstance(command, Violation):
+            return self._end(commands, command)
+        if command is not None:
+            commands.append(command)
+        return stop + 1
+
+    def _bare(self, buf: bytes, start: int, verb: bytes, commands: list[Command]) -> int:
+        """PING, PONG, +OK: whatever stands between the verb and the line feed is ignored, however long."""
+        stop = buf.find(b"\n", start)
+        if stop < 0:
+            return self._hold(verb, 0, in_line=True)
+        if verb == b"PING":
+            commands.append(_PING)
+        elif verb == b"PONG":
+            commands.append(_PONG)
+        return stop + 1
+
+    def _line(self, verb: bytes, arguments: bytes) -> Command | None:
+        """The command of a whole line; None for one that a client may send but that means nothing."""
+        if verb == b"SUB":
+            words = _WORDS(arguments)
+            if len(words) == 2:
+                return Subscribe(words[0], b"", words[1])
+            return Subscribe(*words) if len(words) == 3 else BAD_ARGUMENTS
+        if verb == b"UNSUB":
+            words = _WORDS(arguments)
+            if len(words) == 1:
+                return Unsubscribe(words[0], 0)
+            # nats-server takes a count that is no number as "at once".
+            return Unsubscribe(words[0], max(0, _size(words[1]))) if len(words) == 2 else BAD_ARGUMENTS
+        if verb == b"CONNECT":
+            return connect_command(arguments) or BAD_ARGUMENTS
+        if verb == b"INFO":
+            return None if is_json_object(arguments) else BAD_ARGUMENTS
+        # Invariant: only -ERR is left of the verbs with arguments.
+        assert verb == b"-ERR", verb
+        return CLIENT_ERROR
+
+    def _publish(
+        self, buf: bytes, position: int, start: int, verb: bytes, arguments: bytes, commands: list[Command]
+    ) -> int:
+        words = _BLANK_WORDS(arguments)
+        sizes = 2 if verb == b"HPUB" else 1
+        if not sizes < len(words) <= sizes + 2:
+            return self._end(commands, BAD_ARGUMENTS)
+        total = _size(words[-1])
+        header = _size(words[-2]) if sizes == 2 else 0
+        if total < 0 or not 0 <= header <= total:
+            return self._end(commands, BAD_ARGUMENTS)
+        if total > self.max_payload:
+            return self._end(commands, PAYLOAD_TOO_LARGE)
+        end = start + total
+        # A wrong end is refused as soon as its first wrong byte is there.
+        if not b"\r\n".startswith(buf[end : end + 2]):
+            return self._end(commands, UNKNOWN)
+        if len(buf) < end + 2:
+            need = end + (2 if len(buf) > end else 1)
+            return self._hold(buf[position:], need - position)
+        reply = words[1] if len(words) == sizes + 2 else b""
+        commands.append(Publish(words[0], reply, buf[start : start + header], buf[start + header : end]))
+        return end + 2

@@ -1,0 +1,123 @@
+"""Subjects and filters: what is valid, what matches what.
+
+Belongs here: pure functions over subjects as raw bytes, with the rules of nats-server 2.15 (protocol.md §6). A subject
+is tokens joined by `.`; in a filter the whole token `*` stands for exactly one token and a last token `>` for one or
+more. Anything that keeps state (who subscribes to what) is the interest graph's; what a stream allows is JetStream's.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BLANKS = re.compile(rb"[ \t\r\n\f]")
+_HAS_WILDCARD = re.compile(rb"(?:^|\.)(?:\*(?:\.|\Z)|>\Z)")
+_ANY_WILDCARD_TOKEN = re.compile(rb"(?:^|\.)[*>](?:\.|\Z)")
+
+
+def tokens(subject: bytes) -> list[bytes]:
+    """The tokens of `subject`; empty ones where dots meet."""
+    return subject.split(b".")
+
+
+def is_literal(subject: bytes) -> bool:
+    """Whether `subject` holds no wildcard token: it then names exactly one subject. `a*` and `a.>b` are literal."""
+    if b"*" not in subject and b">" not in subject:
+        return True
+    return _HAS_WILDCARD.search(subject) is None
+
+
+def subscribable(subject: bytes) -> bool:
+    """Whether SUB accepts `subject`: no empty token, and `>` only as the last token.
+
+    Blanks that end a word on the wire cannot be inside one; a form feed can, and the server takes it.
+    """
+    if not subject or subject[0] == 46 or subject[-1] == 46 or b".." in subject:
+        return False
+    # A `>` token anywhere but at the end.
+    return not subject.startswith(b">.") and b".>." not in subject
+
+
+def valid_subject(subject: bytes, wildcards: bool = True) -> bool:
+    """Whether `subject` may stand in a configuration (a stream's subjects, a consumer's filter).
+
+    Args:
+        subject: the subject or filter.
+        wildcards: False refuses a filter: only a literal subject is valid then.
+    """
+    if not subscribable(subject) or _BLANKS.search(subject) is not None:
+        return False
+    return wildcards or is_literal(subject)
+
+
+def valid_literal(subject: bytes) -> bool:
+    """Whether a pedantic PUB accepts `subject`: no empty token and no token that is `*` or `>`.
+
+    Laxer than `valid_subject(…, wildcards=False)`: blanks are not looked at, as in nats-server.
+    """
+    if not subject or subject[0] == 46 or subject[-1] == 46 or b".." in subject:
+        return False
+    if b"*" not in subject and b">" not in subject:
+        return True
+    return _ANY_WILDCARD_TOKEN.search(subject) is None
+
+
+def matches(pattern: bytes, subject: bytes) -> bool:
+    """Whether the filter `pattern` selects `subject`.
+
+    A subject with an empty token is selected by nothing. In `subject` the tokens `*` and `>` are ordinary: nats-server
+    routes a message published to `a.*` to the subscribers of `a.*` and `a.>`.
+    """
+    if not subject or subject[0] == 46 or subject[-1] == 46 or b".." in subject:
+        return False
+    if pattern == subject:
+        return True
+    want, have = pattern.split(b"."), subject.split(b".")
+    count = len(have)
+    for i, token in enumerate(want):
+        if i >= count:
+            return False
+        if token == b">" and i == len(want) - 1:
+            return True
+        if token not in (b"*", have[i]):
+            return False
+    return len(want) == count
+
+
+def overlaps(a: bytes, b: bytes) -> bool:
+    """Whether some subject is selected by both filters. Both must be valid."""
+    left, right = a.split(b"."), b.split(b".")
+    for x, y in zip(left, right, strict=False):
+        if x == b">" or y == b">":
+            return True
+        if x != y and x != b"*" and y != b"*":
+            return False
+    return len(left) == len(right)
+
+
+def covers(a: bytes, b: bytes) -> bool:
+    """Whether filter `a` selects every subject that filter `b` selects. Both must be valid."""
+    left, right = a.split(b"."), b.split(b".")
+    for x, y in zip(left, right, strict=False):
+        if x == b">":
+            return True
+        if y == b">" or (x not in (b"*", y)):
+            return False
+    return len(left) == len(right)
+
+
+def to_regex(pattern: bytes) -> re.Pattern[bytes]:
+    """A compiled expression that selects what `pattern` selects, for scans over many subjects.
+
+    `match` and `fullmatch` agree (the expression is anchored). It is meant for stored subjects, which have no empty
+    tokens: `>` is taken as "anything", because that scans faster than token by token.
+    """
+    parts = []
+    words = pattern.split(b".")
+    for i, word in enumerate(words):
+        if word == b"*":
+            parts.append(rb"[^.]+")
+        elif word == b">" and i == len(words) - 1:
+            parts.append(rb"(?s:.+)")
+        else:
+            parts.append(re.escape(word))
+    return re.compile(rb"\.".join(parts) + rb"\Z")

@@ -1,0 +1,213 @@
+"""Filters with wildcards, by token.
+
+Belongs here: the subscriptions of one filter (`Leaf`), what several of them select together (`merge`), and the trie of
+filters. Caches, and who asks, are the interest graph's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lakestream.server.hub import Sink
+
+
+class Subscription:
+    """One subscription of one sink.
+
+    Attributes:
+        sink: who takes the messages.
+        subject: the filter, valid for SUB; never changes.
+        queue: the queue group, b"" for none; never changes.
+        sid: the client's own name for it.
+        maximum: deliveries since SUB after which it ends; 0 = no end. Kept by the sink.
+        delivered: deliveries so far. Kept by the sink.
+    """
+
+    __slots__ = ("delivered", "maximum", "queue", "sid", "sink", "subject")
+
+    def __init__(self, sink: Sink, subject: bytes, queue: bytes, sid: bytes) -> None:
+        self.sink = sink
+        self.subject = subject
+        self.queue = queue
+        self.sid = sid
+        self.maximum = 0
+        self.delivered = 0
+
+
+class Match:
+    """Whoever listens to one subject. Never changes once made: a change of interest makes another.
+
+    Attributes:
+        plain: subscriptions without a queue group; each gets the message.
+        queues: for each queue group its subscriptions; one of each gets the message.
+    """
+
+    __slots__ = ("plain", "queues")
+
+    def __init__(self, plain: list[Subscription], queues: list[list[Subscription]]) -> None:
+        self.plain = plain
+        self.queues = queues
+
+
+NOBODY = Match([], [])
+
+
+class Leaf:
+    """The subscriptions of one filter."""
+
+    __slots__ = ("plain", "queues")
+
+    def __init__(self) -> None:
+        self.plain: dict[Subscription, None] = {}
+        self.queues: dict[bytes, dict[Subscription, None]] | None = None
+
+    def add(self, sub: Subscription) -> bool:
+        """False when it is there already."""
+        if sub.queue:
+            if self.queues is None:
+                self.queues = {}
+            members = self.queues.setdefault(sub.queue, {})
+        else:
+            members = self.plain
+        if sub in members:
+            return False
+        members[sub] = None
+        return True
+
+    def discard(self, sub: Subscription) -> bool:
+        """False when it is not there."""
+        if not sub.queue:
+            if sub not in self.plain:
+                return False
+            del self.plain[sub]
+            return True
+        members = self.queues.get(sub.queue) if self.queues is not None else None
+        if members is None or sub not in members:
+            return False
+        del members[sub]
+        if not members:
+            assert self.queues is not None
+            del self.queues[sub.queue]
+        return True
+
+    def empty(self) -> bool:
+        return not self.plain and not self.queues
+
+
+class Node:
+    """One token of the trie. `rest` holds the subscriptions of a `>` that follows this node."""
+
+    __slots__ = ("children", "leaf", "rest", "star")
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, Node] = {}
+        self.star: Node | None = None
+        self.rest: Leaf | None = None
+        self.leaf: Leaf | None = None
+
+    def empty(self) -> bool:
+        return not self.children and self.star is None and self.rest is None and self.leaf is None
+
+
+def merge(leaves: Iterable[Leaf]) -> Match:
+    """What several filters select together; members of one queue group are one group whatever filter they used."""
+    plain: list[Subscription] = []
+    groups: dict[bytes, list[Subscription]] = {}
+    for leaf in leaves:
+        plain.extend(leaf.plain)
+        if leaf.queues:
+            for name, members in leaf.queues.items():
+                groups.setdefault(name, []).extend(members)
+    return Match(plain, list(groups.values())) if plain or groups else NOBODY
+
+
+class Trie:
+    """Filters with wildcards, by token."""
+
+    __slots__ = ("_root",)
+
+    def __init__(self) -> None:
+        self._root = Node()
+
+    def add(self, sub: Subscription) -> bool:
+        words = sub.subject.split(b".")
+        node = self._root
+        if words[-1] == b">":
+            words.pop()
+            node = self._descend(node, words)
+            if node.rest is None:
+                node.rest = Leaf()
+            return node.rest.add(sub)
+        node = self._descend(node, words)
+        if node.leaf is None:
+            node.leaf = Leaf()
+        return node.leaf.add(sub)
+
+    @staticmethod
+    def _descend(node: Node, words: list[bytes]) -> Node:
+        for word in words:
+            if word == b"*":
+                if node.star is None:
+                    node.star = Node()
+                node = node.star
+            else:
+                child = node.children.get(word)
+                if child is None:
+                    child = node.children[word] = Node()
+                node = child
+        return node
+
+    def discard(self, sub: Subscription) -> bool:
+        words = sub.subject.split(b".")
+        rest = words[-1] == b">"
+        if rest:
+            words.pop()
+        path = [self._root]
+        for word in words:
+            child = path[-1].star if word == b"*" else path[-1].children.get(word)
+            if child is None:
+                return False
+            path.append(child)
+        last = path[-1]
+        leaf = last.rest if rest else last.leaf
+        if leaf is None or not leaf.discard(sub):
+            return False
+        if leaf.empty():
+            if rest:
+                last.rest = None
+            else:
+                last.leaf = None
+            self._prune(path, words)
+        return True
+
+    @staticmethod
+    def _prune(path: list[Node], words: list[bytes]) -> None:
+        """Drop nodes that hold nothing any more, from the end of the path."""
+        for depth in range(len(words), 0, -1):
+            if not path[depth].empty():
+                return
+            if words[depth - 1] == b"*":
+                path[depth - 1].star = None
+            else:
+                del path[depth - 1].children[words[depth - 1]]
+
+    def reach(self, words: list[bytes]) -> tuple[list[Leaf], list[Node]]:
+        """Follow `words`: the `>` leaves passed on the way, and the nodes that are reached."""
+        found: list[Leaf] = []
+        nodes = [self._root]
+        for word in words:
+            following: list[Node] = []
+            for node in nodes:
+                if node.rest is not None:
+                    found.append(node.rest)
+                child = node.children.get(word)
+                if child is not None:
+                    following.append(child)
+                if node.star is not None:
+                    following.append(node.star)
+            nodes = following
+            if not nodes:
+                break
+        return found, nodes

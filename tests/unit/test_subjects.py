@@ -1,0 +1,183 @@
+"""Subjects and filters: validity as nats-server 2.15.1 has it, and set relations against enumeration."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestream.protocol.subjects import (
+    covers,
+    is_literal,
+    matches,
+    overlaps,
+    subscribable,
+    to_regex,
+    tokens,
+    valid_literal,
+    valid_subject,
+)
+
+pytestmark = pytest.mark.unit
+
+
+# subject, SUB takes it, a stream's configuration takes it, a pedantic PUB takes it, it is literal
+RULES = [
+    (b"a", True, True, True, True),
+    (b"a.b.c", True, True, True, True),
+    (b"*", True, True, False, False),
+    (b">", True, True, False, False),
+    (b"a.*", True, True, False, False),
+    (b"a.>", True, True, False, False),
+    (b"*.a", True, True, False, False),
+    (b"a.*.b", True, True, False, False),
+    (b"a*", True, True, True, True),
+    (b"*a.b", True, True, True, True),
+    (b"a.b>", True, True, True, True),
+    (b"a>b", True, True, True, True),
+    (b"**", True, True, True, True),
+    (b">>", True, True, True, True),
+    (b"a.*b.>c", True, True, True, True),
+    (b"a\x00b", True, True, True, True),
+    (b"a\x0bb", True, True, True, True),
+    (b"\xff\xfe", True, True, True, True),
+    ("é".encode(), True, True, True, True),
+    (b"a\x0c", True, False, True, True),
+    (b"\x0c", True, False, True, True),
+    (b"", False, False, False, True),
+    (b".", False, False, False, True),
+    (b"a.", False, False, False, True),
+    (b".a", False, False, False, True),
+    (b"a..b", False, False, False, True),
+    (b">.a", False, False, False, True),
+    (b"a.>.b", False, False, False, True),
+    (b">.>", False, False, False, False),
+    (b".*", False, False, False, False),
+]
+
+
+@pytest.mark.parametrize(("subject", "sub", "config", "pub", "literal"), RULES)
+def test_validity(subject: bytes, sub: bool, config: bool, pub: bool, literal: bool) -> None:
+    assert subscribable(subject) is sub
+    assert valid_subject(subject) is config
+    assert valid_subject(subject, wildcards=False) is (config and literal)
+    assert valid_literal(subject) is pub
+    assert is_literal(subject) is literal
+
+
+@pytest.mark.parametrize("blank", [b" ", b"\t", b"\r", b"\n", b"\f"])
+@pytest.mark.parametrize("subject", [b"%b", b"a%b", b"a.%bb", b"%b.>"])
+def test_a_configured_subject_holds_no_blank(subject: bytes, blank: bytes) -> None:
+    assert not valid_subject(subject % blank)
+
+
+def test_tokens() -> None:
+    assert tokens(b"a.*.>") == [b"a", b"*", b">"]
+
+
+# ---------------------------------------------------------------------- matching
+@pytest.mark.parametrize(
+    ("pattern", "subject", "expected"),
+    [
+        (b"a", b"a", True),
+        (b"a", b"b", False),
+        (b"*", b"a", True),
+        (b"*", b"a.b", False),
+        (b">", b"a.b", True),
+        (b"a.>", b"a", False),
+        (b"a.>", b"a.b.c", True),
+        (b"a.*", b"a", False),
+        (b"a.*", b"a.b", True),
+        (b"a.*.c", b"a.b.c", True),
+        (b"a.*.c", b"a.b.d", False),
+        (b"*.*", b"a.b", True),
+        (b"a*", b"ab", False),
+        (b"a*", b"a*", True),
+        (b"a.*", b"a.*", True),
+        (b"a.*", b"a.>", True),
+        (b"a.b", b"a.*", False),
+        (b"a.*.b", b"a.>.b", True),
+        (b">", b"a..b", False),
+        (b">", b"", False),
+        (b">", b".", False),
+        (b"a.*", b"a.", False),
+        (b"*.a", b".a", False),
+    ],
+)
+def test_matches(pattern: bytes, subject: bytes, expected: bool) -> None:
+    assert matches(pattern, subject) is expected
+
+
+def by_definition(pattern: list[bytes], subject: list[bytes]) -> bool:
+    """A filter token by token, by recursion on its definition."""
+    if not pattern or not subject:
+        return not pattern and not subject
+    if pattern == [b">"]:
+        return True
+    return pattern[0] in (b"*", subject[0]) and by_definition(pattern[1:], subject[1:])
+
+
+filters = (
+    st.lists(st.sampled_from([b"a", b"b", b"*", b">"]), min_size=1, max_size=5).map(b".".join).filter(subscribable)
+)
+WORLD = [b".".join(words) for n in range(1, 7) for words in itertools.product([b"a", b"b", b"z"], repeat=n)]
+"""Every subject of up to six tokens over three words: more than filters of five tokens over two can tell apart."""
+
+
+@settings(max_examples=100, deadline=None)
+@given(filters)
+def test_matching_and_the_expression_follow_the_definition(pattern: bytes) -> None:
+    expression = to_regex(pattern)
+    words = pattern.split(b".")
+    for subject in WORLD:
+        expected = by_definition(words, subject.split(b"."))
+        assert matches(pattern, subject) is expected
+        assert (expression.fullmatch(subject) is not None) is expected
+        assert (expression.match(subject) is not None) is expected
+
+
+@pytest.mark.parametrize("subject", [b"a.+", b"a.[", b"a.\n", b"a.\xff", b"a.b\n"])
+def test_the_expression_takes_every_byte_for_itself(subject: bytes) -> None:
+    assert to_regex(subject).match(subject)
+    assert not to_regex(subject).match(subject[:-1] + b"x")
+    assert not to_regex(subject).match(subject + b"\n")
+    for pattern in (b"a.*", b"a.>", b">", b"*.*"):
+        assert to_regex(pattern).match(subject)
+
+
+def selected(pattern: bytes) -> frozenset[bytes]:
+    words = pattern.split(b".")
+    return frozenset(subject for subject in WORLD if by_definition(words, subject.split(b".")))
+
+
+@settings(max_examples=200, deadline=None)
+@given(filters, filters)
+def test_overlaps_and_covers_follow_from_the_subjects_selected(a: bytes, b: bytes) -> None:
+    left, right = selected(a), selected(b)
+    assert overlaps(a, b) is bool(left & right)
+    assert overlaps(b, a) is bool(left & right)
+    assert covers(a, b) is (left >= right)
+    assert covers(b, a) is (right >= left)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "overlap", "cover"),
+    [
+        (b"a.*", b"a.b", True, True),
+        (b"a.b", b"a.*", True, False),
+        (b"a.>", b"a", False, False),
+        (b">", b"a", True, True),
+        (b">", b">", True, True),
+        (b"*.>", b">", True, False),
+        (b"a.*", b"a.>", True, False),
+        (b"a.>", b"a.*", True, True),
+        (b"*.b", b"a.*", True, False),
+        (b"a.*.c", b"*.b", False, False),
+        (b"t.*.b", b"t.a.*", True, False),
+    ],
+)
+def test_overlaps_and_covers(a: bytes, b: bytes, overlap: bool, cover: bool) -> None:
+    assert overlaps(a, b) is overlap
+    assert covers(a, b) is cover
