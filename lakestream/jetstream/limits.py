@@ -20,7 +20,9 @@ Removed = list[tuple[int, bytes]]
 class Pending(Protocol):
     """What is proposed but not committed; see view.ProposedView."""
 
-    config: StreamConfig
+    @property
+    def config(self) -> StreamConfig:
+        """The stream's configuration."""
 
     def pending_msgs(self) -> int:
         """Uncommitted messages."""

@@ -8,13 +8,12 @@ together passes them in, and tests pass small ones of their own.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
+from lakestream.log.files import Io as Io  # the log needs it too, and knows nothing of JetStream
 from lakestream.log.record import Record
-
-T = TypeVar("T")
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
@@ -60,7 +59,13 @@ class Bus(Protocol):
         """Send messages to the subscribers of `to`, each shown under its own subject; False when nobody listens."""
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
-        """Whether anybody subscribes to `subject` (with that queue group, when one is given)."""
+        """Whether a message to `subject` would reach anybody (in that queue group, when one is given)."""
+
+    def bound(self, subject: bytes, queue: bytes = b"") -> bool:
+        """Whether somebody subscribes to exactly `subject`, in exactly that queue group (b"": in none).
+
+        The rule for push consumers: a subscriber through a wildcard does not start one, though it gets its messages.
+        """
 
     def writable(self, to: bytes) -> bool:
         """False while a receiver of `to` has more unsent bytes than its high-water mark."""
@@ -69,7 +74,7 @@ class Bus(Protocol):
         """Call back once when every receiver of `to` has drained below its mark, or has gone. Soon, if they have."""
 
     def watch_interest(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> Subscribed:
-        """Call back with the new value whenever `interest(subject, queue)` changes, until cancelled."""
+        """Call back with the new value whenever `bound(subject, queue)` changes, until cancelled."""
 
 
 class Timer(Protocol):
@@ -93,13 +98,6 @@ class Clock(Protocol):
 
     def spawn(self, awaitable: Awaitable[Any]) -> None:
         """Run a coroutine off the hot path; a failure is logged."""
-
-
-class Io(Protocol):
-    """Threads for what would block the event loop."""
-
-    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `work` in a thread, then call `done(result, None)` or `done(None, error)` in the event loop."""
 
 
 class History(Protocol):

@@ -29,7 +29,9 @@ _SECOND = 1_000_000_000
 class View(Protocol):
     """The stream as a publish sees it: committed state plus everything in flight."""
 
-    config: StreamConfig
+    @property
+    def config(self) -> StreamConfig:
+        """The stream's configuration."""
 
     def last_seq(self) -> int:
         """The last sequence given."""
@@ -59,7 +61,7 @@ def check(view: View, subject: bytes, header: bytes, payload: bytes) -> Effect |
     if config.sealed:
         raise api_error(10109)
     size = len(header) + len(payload)
-    if 0 <= config.max_msg_size < size or len(subject) + size > MAX_RECORD_BYTES:
+    if 0 < config.max_msg_size < size or len(subject) + size > MAX_RECORD_BYTES:
         raise api_error(10054)
     if len(header) > MAX_HEADER_BYTES:
         raise api_error(10097)

@@ -40,7 +40,7 @@ from lakestream.jetstream.reader import Reader
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.jetstream.view import ProposedView
 from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import Record, iter_records
+from lakestream.log.record import Record, iter_records, record_length
 from lakestream.log.store import Appended, Store
 from lakestream.raft.group import Committed, Group, Proposal
 
@@ -99,6 +99,7 @@ class Stream:
         self._operations = 0
         self._deferred: list[tuple[bytes, bytes, bytes, bytes, ClientInfo]] = []
         self._progress_timer = False
+        self._started = False
         self.view = ProposedView(self)
         self._guarded = False
         self._adopt(self.config)
@@ -142,8 +143,10 @@ class Stream:
     def _adopt(self, config: StreamConfig) -> None:
         """Take a configuration: what follows from it is worked out once, not for each message."""
         self.config = config
+        self.store.describe(self.uid, self.name, self.account, msgspec.json.encode(config))
+        self.store.describe(self.uid, self.name, self.account, msgspec.json.encode(config))
         self.dedupe.window_ns = config.duplicate_window
-        self._guarded = config.sealed or config.max_msg_size >= 0 or config.no_ack or limits.refuses_new(config)
+        self._guarded = config.sealed or config.max_msg_size > 0 or config.no_ack or limits.refuses_new(config)
         self._per_message = limits.needs_single_steps(config)
 
     # ------------------------------------------------------------------ publish: decide
@@ -334,9 +337,12 @@ class Stream:
 
     # ------------------------------------------------------------------ apply
     def _apply_batch(self, entry: Committed, batch: Batch) -> None:
-        first, store = batch.first_seq, self.store
-        store.apply_messages(entry.at, first, batch.subjects, batch.lengths, batch.last_time)
-        self._after_messages(batch.subjects, batch.effects)
+        first = batch.first_seq
+        if self._per_message:
+            self._apply_one_by_one(entry.at, batch)
+        else:
+            self.store.apply_messages(entry.at, first, batch.subjects, batch.lengths, batch.last_time)
+            self._after_messages(batch.subjects, batch.effects)
         prefix = self._ack
         replies = [(reply, b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(batch.replies, first) if reply]
         if batch.late:
@@ -346,6 +352,16 @@ class Stream:
         last = first + len(batch) - 1
         for consumer in list(self.consumers.values()):
             consumer.stored(first, last)
+
+    def _apply_one_by_one(self, at: Appended, batch: Batch) -> None:
+        """Store and enforce limits message by message; see `limits.needs_single_steps`."""
+        offset = at.offset
+        effects = {effect.seq: effect for effect in batch.effects}
+        for seq, (subject, length) in enumerate(zip(batch.subjects, batch.lengths, strict=True), batch.first_seq):
+            place = Appended(at.segment, offset, at.index)
+            self.store.apply_messages(place, seq, [subject], [length], batch.last_time)
+            self._after_messages([subject], [effects[seq]] if seq in effects else [])
+            offset += length
 
     def _after_messages(self, subjects: list[bytes], effects: list[Effect]) -> None:
         """What storing messages brings with it: rollups, limits, timers."""
@@ -390,6 +406,12 @@ class Stream:
         self._last_time = self.store.last_time
 
     def _apply_records(self, records: list[Record], at: Appended) -> None:
+        if self._per_message and len(records) > 1:
+            offset = at.offset
+            for record in records:
+                self._apply_records([record], Appended(at.segment, offset, at.index))
+                offset += record_length(record.subject, record.header, record.data)
+            return
         self.store.apply_records(at, records)
         effects = []
         for record in records:
@@ -450,6 +472,8 @@ class Stream:
             case CreateConsumer() if consumer is None:
                 consumer = Consumer.create(self, operation)
                 self.consumers[operation.name] = consumer
+                if self._started:
+                    consumer.start()
             case UpdateConsumer() if consumer is not None:
                 consumer.apply_update(operation)
             case ResetConsumer() if consumer is not None:
@@ -486,6 +510,7 @@ class Stream:
 
     def start(self) -> None:
         """Recovery is over, or the stream is new: timers and deliveries may begin."""
+        self._started = True
         self.expiry.start()
         for consumer in list(self.consumers.values()):
             consumer.start()

@@ -18,7 +18,35 @@ the message (streams.md §4): `state.bytes` is a sum of record lengths.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Iterator
+from zlib import crc32
+
 import msgspec
+
+from lakestream.log.errors import CorruptRecord
+
+FIXED = 30
+"""Bytes of a record before its subject, when there is no header block."""
+FLAG_HEADER = 1
+MAX_SUBJECT = 0xFFFF
+"""Longest subject in bytes (a u16 field); the protocol's control line limit is far below it."""
+
+SEQ_AT, TIME_AT, SUBJECT_LENGTH_AT, FLAGS_AT = 4, 12, 20, 22
+"""Offsets of single fields, for code that needs one field of many records."""
+
+_HEAD = struct.Struct("<IQqHHIH")
+_CRC = struct.Struct("<I")
+_REST = struct.Struct("<QqHHIH")
+_REST_HEADER = struct.Struct("<QqHHIHI")
+_U32 = struct.Struct("<I")
+assert _HEAD.size == FIXED
+
+_pack_crc = _CRC.pack
+_pack_rest = _REST.pack
+_pack_rest_header = _REST_HEADER.pack
+_unpack_head = _HEAD.unpack_from
+_unpack_u32 = _U32.unpack_from
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -29,3 +57,100 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     subject: bytes
     header: bytes
     data: bytes
+
+
+def encode_record(seq: int, time_ns: int, subject: bytes, header: bytes, data: bytes) -> bytes:
+    """Encode one message. `time_ns` counts from the epoch; `header` is the raw block, `b""` for none.
+
+    Raises `struct.error` for a subject above MAX_SUBJECT bytes or a payload of 4 GiB.
+    """
+    if header:
+        rest = (
+            _pack_rest_header(seq, time_ns, len(subject), FLAG_HEADER, len(data), 0, len(header))
+            + subject
+            + header
+            + data
+        )
+    else:
+        rest = _pack_rest(seq, time_ns, len(subject), 0, len(data), 0) + subject + data
+    return _pack_crc(crc32(rest)) + rest
+
+
+def record_length(subject: bytes, header: bytes, data: bytes) -> int:
+    """The bytes that `encode_record` makes of this message, which is also its share of `state.bytes`."""
+    if header:
+        return FIXED + 4 + len(subject) + len(header) + len(data)
+    return FIXED + len(subject) + len(data)
+
+
+def decode_record(buf: bytes, offset: int = 0, verify: bool = True) -> Record:
+    """Decode the record at `offset`. Raises CorruptRecord when it is cut short or, with `verify`, its crc is wrong."""
+    record, _ = _decode(buf, offset, len(buf), verify)
+    return record
+
+
+def iter_records(buf: bytes, start: int = 0, end: int | None = None) -> Iterator[Record]:
+    """The records that lie back to back in `buf[start:end]`. Raises CorruptRecord at the first one that is damaged."""
+    stop = len(buf) if end is None else end
+    offset = start
+    while offset < stop:
+        record, offset = _decode(buf, offset, stop, True)
+        yield record
+
+
+def decode_spans(buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> list[Record]:
+    """Decode the records at `offsets`, each `lengths` bytes long, in a tight loop.
+
+    Raises CorruptRecord when a crc or a length does not fit.
+    """
+    records: list[Record] = []
+    append = records.append
+    unpack_head, crc = _unpack_head, crc32
+    for offset, length in zip(offsets, lengths, strict=True):
+        end = offset + length
+        if end > len(buf) or length < FIXED:
+            raise CorruptRecord(offset, f"{length} bytes do not lie in a buffer of {len(buf)}")
+        expected, seq, time_ns, subject_length, flags, data_length, _ = unpack_head(buf, offset)
+        if crc(buf[offset + 4 : end]) != expected:
+            raise CorruptRecord(offset, "its crc does not match")
+        at = offset + FIXED
+        if flags:
+            at += 4
+            subject_end = at + subject_length
+            data_at = end - data_length
+            append(Record(seq, time_ns, buf[at:subject_end], buf[subject_end:data_at], buf[data_at:end]))
+        else:
+            subject_end = at + subject_length
+            append(Record(seq, time_ns, buf[at:subject_end], b"", buf[subject_end:end]))
+    return records
+
+
+def subjects_at(buf: bytes, offsets: Iterable[int]) -> list[bytes]:
+    """The subjects of the records at `offsets`, without looking at the rest of them."""
+    subjects: list[bytes] = []
+    append = subjects.append
+    for offset in offsets:
+        at = offset + FIXED + 4 if buf[offset + FLAGS_AT] & FLAG_HEADER else offset + FIXED
+        append(buf[at : at + (buf[offset + SUBJECT_LENGTH_AT] | buf[offset + SUBJECT_LENGTH_AT + 1] << 8)])
+    return subjects
+
+
+def _decode(buf: bytes, offset: int, stop: int, verify: bool) -> tuple[Record, int]:
+    if stop - offset < FIXED:
+        raise CorruptRecord(offset, f"{stop - offset} bytes are left where at least {FIXED} belong")
+    crc, seq, time_ns, subject_length, flags, data_length, _ = _unpack_head(buf, offset)
+    at = offset + FIXED
+    header_length = 0
+    if flags & FLAG_HEADER:
+        if stop - at < 4:
+            raise CorruptRecord(offset, "it is cut short")
+        (header_length,) = _unpack_u32(buf, at)
+        at += 4
+    subject_end = at + subject_length
+    header_end = subject_end + header_length
+    end = header_end + data_length
+    if end > stop:
+        raise CorruptRecord(offset, f"it claims {end - offset} bytes where {stop - offset} are left")
+    if verify and crc32(buf[offset + 4 : end]) != crc:
+        raise CorruptRecord(offset, "its crc does not match")
+    return Record(seq, time_ns, buf[at:subject_end], buf[subject_end:header_end], buf[header_end:end]), end

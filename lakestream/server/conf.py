@@ -1,7 +1,7 @@
 """The grammar of nats.conf.
 
-Belongs here: text to a tree of items, each of which knows its file and line; variables, includes, number suffixes,
-durations and sizes. Which keys exist and what they set is not known here. Any text gives a tree or a `ConfError`.
+Belongs here: text to a tree of items, each of which knows its file and line; variables, includes, number suffixes
+and sizes. Which keys exist and what they set is not known here. Any text gives a tree or a `ConfError`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ class ConfError(StartError):
 class Item(msgspec.Struct):
     """A value and where it stands: the line of its key in a map, its own line in an array.
 
-    `used` marks keys that a variable refers to: such a key need not be a setting.
+    `used` marks keys that a variable refers to: such a key need not be a setting. `raw` is a number as it is written:
+    `2m` is the number 2,000,000 by the grammar, but where a duration is expected it means two minutes.
     """
 
     value: Scalar | list[Item] | dict[str, Item]
     file: str
     line: int
     used: bool = False
+    raw: str = ""
 
     def error(self, reason: str) -> ConfError:
         """An error at this place."""
@@ -53,7 +55,7 @@ _KEY = re.compile(r"[^\s:={\"'][^\s:={]*")
 _BARE = re.compile(r"(?:\\[\s\S]|[^\s,;\]}\\])+")
 _DOUBLE = re.compile(r'"((?:\\[\s\S]|[^"\\])*)"')
 _SINGLE = re.compile(r"'([^']*)'")
-_BLOCK = re.compile(r"\(([\s\S]*?(?:^|\n))\)(?=\n|\Z)")
+_BLOCK = re.compile(r"\(([\s\S]*?\n)[ \t]*\)(?=[ \t]*(?:\n|\Z))")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[\s\S])")
 _INTEGER = re.compile(r"(-?[0-9]+)([kmgtpe])?(b|i|ib)?", re.IGNORECASE)
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
@@ -242,9 +244,10 @@ class _Reader:
             raise self._error(f'"{key}" has no value', start)
         if self._peek() == "\n":
             raise self._error(f'"{key}" has no value: expected it on the same line', start)
-        item = Item(None, self._file, line)  # type: ignore[arg-type]
-        item.value = self._value()
-        items[key] = item
+        start = self._pos
+        value = self._value()
+        raw = self._text[start : self._pos] if isinstance(value, int) else ""
+        items[key] = Item(value, self._file, line, raw=raw)
 
     def _key(self) -> str:
         char = self._peek()
@@ -272,7 +275,7 @@ class _Reader:
             name = self._text[start : self._pos]
         if not name:
             raise ConfError(self._file, line, "include needs the name of a file")
-        path = os.path.join(os.path.dirname(self._file), name)
+        path = os.path.normpath(os.path.join(os.path.dirname(self._file), name))
         if os.path.abspath(path) in self._files:
             raise ConfError(self._file, line, f"{name} includes itself")
         if len(self._files) > MAX_DEPTH:
@@ -397,38 +400,7 @@ def _match(pattern: re.Pattern[str], text: str, pos: int) -> re.Match[str]:
 
 # ---------------------------------------------------------------------- values as text
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
-_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _SIZE = re.compile(r"([0-9]+) *([KMGT])(I?B)?", re.IGNORECASE)
-
-
-def duration_ns(text: str) -> int:
-    """A duration in Go's style (`1h30m`, `500ms`, `-2.5s`) in ns.
-
-    Raises:
-        ValueError: anything else, with what is wrong.
-    """
-    body = text[1:] if text[:1] in ("-", "+") else text
-    if body == "0":
-        return 0
-    total = 0
-    position = 0
-    for found in _DURATION.finditer(body):
-        if found.start() != position:
-            break
-        whole, _, part = found.group(1).partition(".")
-        unit = _UNITS[found.group(2)]
-        if len(whole) > 18:
-            raise ValueError(f"duration {text[:40]!r} is too long")
-        total += int(whole or "0") * unit
-        if part:
-            total += int(part[:18]) * unit // 10 ** len(part[:18])
-        position = found.end()
-    if not body or position != len(body):
-        raise ValueError(f"{text!r} is no duration: write it like 500ms, 10s, 2m or 1h30m")
-    if total >= 1 << 63:
-        raise ValueError(f"duration {text[:40]!r} is too long")
-    return -total if text[0] == "-" else total
 
 
 def size_bytes(text: str) -> int:

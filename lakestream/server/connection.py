@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 from lakestream.jetstream.ports import ClientInfo, Clock, Delivery, Timer
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.parser import Parser
-from lakestream.protocol.subjects import valid_literal, valid_subject
+from lakestream.protocol.subjects import subscribable, valid_literal
 from lakestream.server.auth import Authenticator
 from lakestream.server.hub import Hub
 from lakestream.server.interest import Subscription
@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
         self._ok()
 
     def _subscribe(self, command: Subscribe) -> None:
-        if not valid_subject(command.subject):
+        if not subscribable(command.subject):
             self._error("Invalid Subject")
             return
         if command.sid not in self.subs:  # a second SUB with a live sid changes nothing (protocol.md §1)

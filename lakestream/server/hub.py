@@ -190,6 +190,10 @@ class Hub:
         """See `Bus.interest`."""
         return self.interest_graph.interest(subject, queue)
 
+    def bound(self, subject: bytes, queue: bytes = b"") -> bool:
+        """See `Bus.bound`."""
+        return self.interest_graph.bound(subject, queue)
+
     def _receivers(self, to: bytes) -> list[Sink]:
         match = self.interest_graph.match(to)
         sinks: list[Sink] = [sub.sink for sub in match.plain]

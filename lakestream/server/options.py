@@ -96,7 +96,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         port, http_port: -1 a free one; `http_port` 0: no monitoring.
-        max_connections, max_subscriptions: `max_subscriptions` 0: no limit.
+        max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
         config_file: what was read, for reload and /varz; `config_digest` its SHA-256.
         warnings: lines for the log at start (settings without effect here).
         flags: the command line, so that a reload keeps its precedence.
@@ -188,8 +188,7 @@ def load(flags: Flags) -> Options:
     }
     _credentials(flags, values)
     values["jetstream"] = _jetstream(flags, from_file.get("jetstream"))
-    if flags.lake is not None:
-        values["lake"] = msgspec.structs.replace(values.get("lake", LakeOptions()), url=flags.lake)
+    values["lake"] = _lake(flags, values.get("lake", LakeOptions()))
     values["warnings"] = (*flags.warnings, *values.get("warnings", ()))
     options = Options(flags=flags, config_file=flags.config, **values)
     _check(options)
@@ -240,10 +239,10 @@ def _credentials(flags: Flags, values: dict[str, Any]) -> None:
 
 
 def _jetstream(flags: Flags, from_file: dict[str, Any] | None) -> JetStreamOptions | None:
-    values = dict(from_file or {})
+    values: dict[str, Any] = dict(from_file or {})
     enabled = values.pop("enabled", from_file is not None)
     if flags.jetstream is not None:
-        enabled = flags.jetstream or enabled
+        enabled = flags.jetstream
     in_file = values.get("store_dir", "")
     if flags.store_dir is not None:
         if in_file:
@@ -263,6 +262,13 @@ def _jetstream(flags: Flags, from_file: dict[str, Any] | None) -> JetStreamOptio
     if "max_file" not in values:
         values["max_file"] = default_max_file(values["store_dir"])
     return JetStreamOptions(**values)
+
+
+def _lake(flags: Flags, lake: LakeOptions) -> LakeOptions:
+    url = lake.url if flags.lake is None else flags.lake
+    if url and "://" not in url:
+        url = os.path.abspath(url)
+    return msgspec.structs.replace(lake, url=url)
 
 
 def _check(options: Options) -> None:
@@ -290,7 +296,8 @@ def default_max_memory() -> int:
 def default_max_file(store_dir: str) -> int:
     """Bytes for file streams when nobody says: 75 % of what the store's disk has free or already given to the store.
 
-    Without the part that the store itself fills, a restart would lower the limit below what is stored. 1 TiB if unknown.
+    Without the part that the store itself fills, a restart would lower the limit below what is stored. 1 TiB when the
+    system does not say.
     """
     place = store_dir
     while not os.path.isdir(place) and os.path.dirname(place) != place:

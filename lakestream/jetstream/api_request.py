@@ -1,0 +1,127 @@
+"""A request to the JetStream API and the way to answer it.
+
+Belongs here: what handlers see of a request, and the two envelopes of an answer. Which handler serves which subject is
+api.py's; what is answered is decided in stream_api.py and consumer_api.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.json_syntax import JsonError
+from lakestream.jetstream.jsonio import dumps, parse
+from lakestream.jetstream.ports import ClientInfo
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+API_LEVEL = 5
+"""The JetStream API level of nats-server 2.15 (api.md §12)."""
+
+SERVER_VERSION = "2.15.1"
+"""The nats-server release whose API this is; shown in stream and consumer metadata."""
+
+TYPE_PREFIX = "io.nats.jetstream.api.v1."
+
+
+class Answered(Protocol):
+    """Takes the outcome of requests: sends the bytes and counts."""
+
+    def answered(self, reply: bytes, body: bytes, failed: bool) -> None:
+        """Send `body` to `reply`; nothing is sent to an empty reply subject."""
+
+
+class Request:
+    """One API request. Exactly one of `respond` and `fail` is called, at once or later.
+
+    Args:
+        tokens: what stands in the subject where the route's pattern has wildcards.
+        body, header, reply: as on the wire.
+        client: who asks.
+        kind: the response type without its common prefix (`stream_info_response`).
+        empty: fields that an error reply carries beside the error.
+    """
+
+    __slots__ = ("_answers", "_empty", "_kind", "body", "client", "header", "reply", "tokens")
+
+    def __init__(
+        self,
+        answers: Answered,
+        kind: str,
+        empty: Mapping[str, Any],
+        tokens: Sequence[str],
+        reply: bytes,
+        header: bytes,
+        body: bytes,
+        client: ClientInfo,
+    ) -> None:
+        self._answers, self._kind, self._empty = answers, kind, empty
+        self.tokens, self.reply, self.header, self.body, self.client = tokens, reply, header, body, client
+
+    def respond(self, fields: Mapping[str, Any]) -> None:
+        """Answer with these fields after `type`."""
+        self._send({"type": TYPE_PREFIX + self._kind, **fields}, failed=False)
+
+    def fail(self, error: ApiError) -> None:
+        """Answer with an error."""
+        self._send({"type": TYPE_PREFIX + self._kind, "error": error.as_dict(), **self._empty}, failed=True)
+
+    def succeed(self, outcome: object) -> None:
+        """Answer `"success": true`, or with the error that `outcome` is."""
+        if isinstance(outcome, ApiError):
+            self.fail(outcome)
+        else:
+            self.respond({"success": True})
+
+    def parse(self, record: type[S], name: str = "", *, strict: bool = True) -> S:
+        """The body as a record; see `jsonio.parse`. Raises ApiError 10025."""
+        try:
+            return parse(self.body, record, name, strict=strict)
+        except JsonError as error:
+            raise api_error(10025, err=str(error)) from None
+
+    def parse_if_json(self, record: type[S], name: str = "", *, strict: bool = True) -> S:
+        """Like `parse`, but a body that does not begin an object or array is taken as absent."""
+        if self.body.lstrip(b" \t\r\n")[:1] not in (b"{", b"["):
+            return record()
+        return self.parse(record, name, strict=strict)
+
+    @property
+    def empty_body(self) -> bool:
+        """Whether there is nothing in the body: no byte, or `{}`."""
+        body = self.body
+        return not body or (body[:1] == b"{" and body[-1:] == b"}" and not body[1:-1].strip())
+
+    def _send(self, fields: Mapping[str, Any], failed: bool) -> None:
+        self._answers.answered(self.reply, dumps(fields), failed)
+
+
+Handler = Callable[[Request], None]
+"""Serves one kind of request. May raise ApiError instead of calling `fail`."""
+
+
+class Routes(Protocol):
+    """Where handlers are registered."""
+
+    def route(
+        self, pattern: str, kind: str, handler: Handler, *, empty: Mapping[str, Any] | None = None, level: bool = True
+    ) -> None:
+        """Serve subjects that match `pattern` (after `$JS.API.`).
+
+        Args:
+            pattern: tokens with `*` and `>`; the tokens that wildcards match become `Request.tokens` (a `>` one joined).
+            kind: the response type without its common prefix.
+            handler: called for each request.
+            empty: what an error reply carries beside the error.
+            level: check `Nats-Required-Api-Level` first (10185).
+        """
+
+
+class ApiPart(Protocol):
+    """A group of handlers."""
+
+    def register(self, routes: Routes) -> None:
+        """Register every route of this part."""

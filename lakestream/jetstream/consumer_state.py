@@ -1,0 +1,314 @@
+"""What a consumer has delivered and what became of it, and how that is written to the log.
+
+Belongs here: delivered sequences, pending messages, ack floor and redelivery counts as plain data with the rules of
+nats-server 2.15.1 for moving them (consumers.md §3, §7), and the encodings of that data: the delta of a PROGRESS entry
+and the snapshot of a checkpoint. No timers, no clients, no stream.
+
+A delta carries values, not actions: "sequence 7 is pending, 8 is done, the floor is 5". Applying it twice, or over a
+state that is already further on, changes nothing, so a checkpoint may be taken at any moment between two deltas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+
+class Delta(msgspec.Struct, array_like=True, gc=False):
+    """What changed since the last delta. Times in ns since the epoch."""
+
+    epoch: int
+    """Counts resets: a delta from before a reset says nothing about the time after it."""
+    delivered_consumer: int
+    delivered_stream: int
+    floor_consumer: int
+    floor_stream: int
+    next_seq: int
+    last_delivered_ns: int
+    last_ack_ns: int
+    pending: list[tuple[int, int, int]]
+    """(stream sequence, consumer sequence of the first delivery, deadline)."""
+    redelivered: list[tuple[int, int]]
+    """(stream sequence, deliveries beyond the first)."""
+    gone: list[int]
+    """Sequences above the floor that are neither pending nor counted any more."""
+
+
+class Snapshot(msgspec.Struct, array_like=True):
+    """A consumer in a checkpoint."""
+
+    config: bytes
+    created_ns: int
+    picked: list[int]
+    state: Delta
+
+
+class Ledger:
+    """Deliveries and acks of one consumer. `seq` is always a stream sequence."""
+
+    __slots__ = (
+        "_dirty",
+        "_floor_due",
+        "_moved",
+        "_uncounted",
+        "deadline",
+        "delivered_consumer",
+        "delivered_stream",
+        "epoch",
+        "floor_consumer",
+        "floor_stream",
+        "last_ack_ns",
+        "last_delivered_ns",
+        "next_seq",
+        "pending",
+        "redelivered",
+    )
+
+    def __init__(self, delivered_stream: int, next_seq: int) -> None:
+        self.epoch = 0
+        self.delivered_consumer = 0
+        self.delivered_stream = delivered_stream
+        self.floor_consumer = 0
+        self.floor_stream = delivered_stream
+        self.next_seq = next_seq
+        """Where to look for the next new message; may be far above `delivered_stream` when nothing between matched."""
+        self.last_delivered_ns = 0
+        self.last_ack_ns = 0
+        self.pending: dict[int, int] = {}
+        """Sequence → consumer sequence of its first delivery. Invariant: ascending in both, in insertion order."""
+        self.deadline: dict[int, int] = {}
+        """Sequence → when its ack is due. Invariant: the same keys as `pending`."""
+        self.redelivered: dict[int, int] = {}
+        """Sequence → deliveries beyond the first; kept when max_deliver ends a message, until it is acked or removed."""
+        self._dirty: set[int] = set()
+        self._uncounted: set[int] = set()
+        self._moved = False
+        self._floor_due = False
+
+    # ------------------------------------------------------------------ delivering
+    def deliver(self, seqs: Sequence[int], now: int, deadline: int) -> None:
+        """New messages went out and wait for acks until `deadline` (ns)."""
+        if not self.pending:
+            self._settle_floor()
+        first = self.delivered_consumer + 1
+        self.delivered_consumer += len(seqs)
+        self.delivered_stream = seqs[-1]
+        self.pending.update(zip(seqs, range(first, first + len(seqs)), strict=True))
+        self.deadline.update(dict.fromkeys(seqs, deadline))
+        self._dirty.update(seqs)
+        self.last_delivered_ns = now
+        self._moved = True
+
+    def deliver_unacked(self, count: int, last: int, now: int) -> None:
+        """`count` new messages through `last` went out, for which no ack is wanted."""
+        self.delivered_consumer += count
+        self.delivered_stream = last
+        self.floor_consumer, self.floor_stream = self.delivered_consumer, last
+        self.last_delivered_ns = now
+        self._moved = True
+
+    def redeliver(self, seq: int, now: int, deadline: int) -> None:
+        """A pending message went out again."""
+        self.delivered_consumer += 1
+        self.redelivered[seq] = self.redelivered.get(seq, 0) + 1
+        self._uncounted.discard(seq)
+        self.deadline[seq] = deadline
+        self._dirty.add(seq)
+        self.last_delivered_ns = now
+        self._moved = True
+
+    def postpone(self, seq: int, deadline: int) -> None:
+        """Another deadline (ns) for a pending message."""
+        self.deadline[seq] = deadline
+        self._dirty.add(seq)
+        self._moved = True
+
+    def deliveries(self, seq: int) -> int:
+        """How often a delivered message went out."""
+        return self.redelivered.get(seq, 0) + 1
+
+    def exhausted(self, seq: int, now: int) -> None:
+        """max_deliver is reached: no longer pending, but the floor waits for the next ack, as in nats-server."""
+        if self.pending.pop(seq, 0):
+            del self.deadline[seq]
+        self.last_delivered_ns = now
+        self._dirty.add(seq)
+        self._moved = True
+
+    # ------------------------------------------------------------------ acks
+    def ack(self, seq: int, now: int) -> bool:
+        """One message is done; False when it was not pending."""
+        self.last_ack_ns = now
+        self._moved = self._floor_due = True
+        if self.redelivered and self.redelivered.pop(seq, 0):
+            self._uncounted.add(seq)
+        if self.pending.pop(seq, 0):
+            del self.deadline[seq]
+            self._dirty.add(seq)
+            return True
+        return False
+
+    def ack_through(self, seq: int, now: int) -> list[int]:
+        """Ack policy all: everything ≤ `seq` is done. Returns what was pending."""
+        if seq <= self.floor_stream:
+            return []
+        self.last_ack_ns = now
+        self._moved = True
+        done: list[int] = []
+        consumer = self.pending.get(seq, 0)
+        for other in self.pending:
+            if other > seq:
+                break
+            done.append(other)
+        for other in done:
+            consumer = max(consumer, self.pending.pop(other))
+            del self.deadline[other]
+            if self.redelivered.pop(other, 0):
+                self._uncounted.add(other)
+        self.floor_stream = seq
+        self.floor_consumer = max(consumer, self.floor_consumer)
+        if not self.pending:
+            self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
+        return done
+
+    def removed(self, seq: int, now: int) -> bool:
+        """The stream let a delivered message go: as if acked. True when it was pending."""
+        if self.redelivered.pop(seq, 0):
+            self._uncounted.add(seq)
+            self._moved = True
+        return self.ack(seq, now) if seq in self.pending else False
+
+    def floor(self) -> tuple[int, int]:
+        """The ack floor as (consumer sequence, stream sequence)."""
+        self._settle_floor()
+        return self.floor_consumer, self.floor_stream
+
+    def _settle_floor(self) -> None:
+        """Work out the floor after acks. Done when it is looked at, not for each ack."""
+        if not self._floor_due:
+            return
+        self._floor_due = False
+        if not self.pending:
+            self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
+            return
+        seq, consumer = next(iter(self.pending.items()))
+        if consumer - 1 > self.floor_consumer:
+            self.floor_consumer, self.floor_stream = consumer - 1, seq - 1
+
+    # ------------------------------------------------------------------ jumps
+    def purged(self, first_seq: int, now: int) -> None:
+        """The stream now begins at `first_seq`."""
+        if first_seq - 1 > self.delivered_stream:
+            self.delivered_stream = first_seq - 1
+            self.next_seq = max(self.next_seq, first_seq)
+            self._moved = True
+        if not self.pending and self.floor_stream < self.delivered_stream:
+            self.redelivered.clear()
+            self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
+            self.last_ack_ns = now
+            self._moved = True
+
+    def reset(self, seq: int) -> None:
+        """Begin again: the next delivery is consumer sequence 1, from `seq` on."""
+        epoch = self.epoch + 1
+        Ledger.__init__(self, seq - 1, seq)
+        self.epoch = epoch
+
+    # ------------------------------------------------------------------ encoding
+    def take_delta(self) -> bytes | None:
+        """What changed since the last call, encoded; None when nothing did."""
+        if not self._moved:
+            return None
+        self._settle_floor()
+        floor, pending, redelivered, deadline = self.floor_stream, self.pending, self.redelivered, self.deadline
+        changed = sorted(seq for seq in self._dirty if seq > floor or seq in redelivered)
+        delta = self._delta(
+            [(seq, pending[seq], deadline[seq]) for seq in changed if seq in pending],
+            [(seq, redelivered[seq]) for seq in changed if seq in redelivered] if redelivered else [],
+            [*self._uncounted, *(seq for seq in changed if seq not in pending and seq not in redelivered)],
+        )
+        self._dirty.clear()
+        self._uncounted.clear()
+        self._moved = False
+        return _encode(delta)
+
+    def _delta(
+        self, pending: list[tuple[int, int, int]], redelivered: list[tuple[int, int]], gone: list[int]
+    ) -> Delta:
+        return Delta(
+            self.epoch,
+            self.delivered_consumer,
+            self.delivered_stream,
+            self.floor_consumer,
+            self.floor_stream,
+            self.next_seq,
+            self.last_delivered_ns,
+            self.last_ack_ns,
+            pending,
+            redelivered,
+            gone,
+        )
+
+    def whole(self) -> Delta:
+        """The whole state as one delta."""
+        self._settle_floor()
+        deadline = self.deadline
+        return self._delta(
+            [(seq, consumer, deadline[seq]) for seq, consumer in self.pending.items()],
+            list(self.redelivered.items()),
+            [],
+        )
+
+    def apply(self, state: bytes | Delta) -> None:
+        """Take in a delta: at recovery, and on replicas."""
+        delta = state if isinstance(state, Delta) else _decode(state)
+        if delta.epoch < self.epoch:
+            return
+        self.epoch = delta.epoch
+        self.delivered_consumer = max(self.delivered_consumer, delta.delivered_consumer)
+        self.delivered_stream = max(self.delivered_stream, delta.delivered_stream)
+        self.next_seq = max(self.next_seq, delta.next_seq)
+        self.floor_consumer = max(self.floor_consumer, delta.floor_consumer)
+        self.floor_stream = max(self.floor_stream, delta.floor_stream)
+        self.last_delivered_ns = max(self.last_delivered_ns, delta.last_delivered_ns)
+        self.last_ack_ns = max(self.last_ack_ns, delta.last_ack_ns)
+        for seq in delta.gone:
+            self.forget(seq)
+        floor = self.floor_stream
+        last = next(reversed(self.pending), 0)
+        for seq, consumer, deadline in delta.pending:
+            if seq > floor:
+                self.pending[seq] = consumer
+                self.deadline[seq] = deadline
+        self.redelivered.update(delta.redelivered)
+        for seq in [seq for seq in self.pending if seq <= floor]:
+            self.forget(seq)
+        if delta.pending and delta.pending[0][0] < last:
+            self.pending = dict(sorted(self.pending.items()))
+
+    def forget(self, seq: int) -> None:
+        """Drop everything kept about one sequence, without moving the floor."""
+        self.pending.pop(seq, 0)
+        self.deadline.pop(seq, 0)
+        self.redelivered.pop(seq, 0)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Delta).decode
+_decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """A consumer's part of the stream's checkpoint."""
+    return _encode(snapshot)
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    """Read what `encode_snapshot` wrote. Raises `msgspec.DecodeError`."""
+    return _decode_snapshot(data)
+
+
+def pending_by_deadline(ledger: Ledger) -> Iterable[tuple[int, int]]:
+    """(deadline, seq) of everything pending, soonest first."""
+    return sorted((deadline, seq) for seq, deadline in ledger.deadline.items())

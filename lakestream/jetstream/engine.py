@@ -1,0 +1,251 @@
+"""All streams of one server.
+
+Belongs here: creating, finding, recovering and deleting streams, their subscriptions, and what they share. What one
+stream does is in stream.py; what a client asks in JSON is in api.py and its siblings.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from lakestream.jetstream.direct_get import DirectGet
+from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.operations import CreateStream, decode_operation
+from lakestream.jetstream.ports import Bus, Clock, Io, Subscribed
+from lakestream.jetstream.stream import Stream, StreamState
+from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.log.errors import LogError
+from lakestream.log.frame import Frame, Kind
+from lakestream.log.store import Store
+
+ACCOUNT = "$G"
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and identity that streams and the API see. Bytes; -1 or 0 as in the API where nothing is limited."""
+
+    server_name: str
+    server_id: str
+    domain: str = ""
+    strict: bool = True
+    max_memory: int = -1
+    max_file: int = -1
+    duplicate_window_ns: int = 120_000_000_000
+    max_ack_pending: int = 0
+    max_request_batch: int = 0
+    default_max_consumers: int = 1000
+    max_pending: int = 64 << 20
+    sync_interval_ns: int = 0
+    """0: every write is synced before it counts (invariant 1); else the time between syncs, asked for explicitly."""
+
+
+class Stores(Protocol):
+    """Where streams keep their logs."""
+
+    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
+        """An empty store. Blocks (fsync); call it in a thread. Raises LogError."""
+
+    def found(self) -> list[tuple[str, str]]:
+        """(account, stream) of every log on disk."""
+
+    def open(self, account: str, name: str) -> Store:
+        """Open a log. Blocks. Raises LogError naming file and offset when it is damaged."""
+
+
+class LakeLink(Protocol):
+    """What the engine tells the lake's keeper."""
+
+    def attached(self, stream: Stream) -> None:
+        """A stream serves from now on."""
+
+    def deleted(self, stream: Stream) -> None:
+        """A stream is gone for good."""
+
+
+class Log(Protocol):
+    """Where the engine reports."""
+
+    def info(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
+    def error(self, text: str) -> None: ...
+
+
+class _Lakeless:
+    """A server without a lake."""
+
+    def attached(self, stream: Stream) -> None:
+        return
+
+    def deleted(self, stream: Stream) -> None:
+        return
+
+
+class Engine:
+    """The streams of this server (account `$G`)."""
+
+    def __init__(self, bus: Bus, clock: Clock, io: Io, stores: Stores, options: EngineOptions, log: Log) -> None:
+        self.bus, self.clock, self.io = bus, clock, io
+        self.stores, self.options, self.log = stores, options, log
+        self.lake: LakeLink = _Lakeless()
+        self.streams: dict[str, Stream] = {}
+        self.offline: dict[str, str] = {}
+        """Streams whose log can not be read, with the reason: they take no messages until somebody has looked."""
+        self.direct = DirectGet(self)
+        self._creating: dict[str, StreamConfig] = {}
+        self._subscriptions: dict[str, list[Subscribed]] = {}
+
+    @property
+    def server_name(self) -> str:
+        return self.options.server_name
+
+    @property
+    def server_id(self) -> str:
+        return self.options.server_id
+
+    @property
+    def domain(self) -> str:
+        return self.options.domain
+
+    def configs(self) -> list[StreamConfig]:
+        """Configurations of all streams, also of those being created: what a new one must not overlap."""
+        return [stream.config for stream in self.streams.values()] + list(self._creating.values())
+
+    # ------------------------------------------------------------------ create, update, delete
+    def create_stream(self, config: StreamConfig, done: Callable[[Stream | ApiError], None]) -> None:
+        """Make a stream from a validated configuration; `done` once its creation is on disk."""
+        name = config.name
+        if name in self._creating or name in self.streams:
+            done(api_error(10058))
+            return
+        self._creating[name] = config
+        create = CreateStream(secrets.token_hex(8), ACCOUNT, msgspec.json.encode(config), self.clock.now())
+
+        def opened(store: Store | None, error: BaseException | None) -> None:
+            if store is None:
+                del self._creating[name]
+                self.log.error(f"stream {name}: cannot create its store: {error}")
+                done(api_error(10049, err=f"cannot create the store: {error}"))
+                return
+            stream = self._stream(create, store)
+            stream.propose(create, lambda result: created(stream, result))
+
+        def created(stream: Stream, result: object) -> None:
+            del self._creating[name]
+            if isinstance(result, ApiError):
+                self.io.submit(stream.store.destroy, lambda _, __: done(result))
+                return
+            self._serve(stream)
+            done(stream)
+
+        memory = config.storage == "memory"
+        self.io.submit(lambda: self.stores.create(ACCOUNT, name, create.uid, memory=memory), opened)
+
+    def delete_stream(self, name: str, done: Callable[[ApiError | None], None]) -> None:
+        """Remove a stream with everything it holds; `done(None)` once its files are gone."""
+        stream = self.streams.pop(name, None)
+        if stream is None:
+            done(api_error(10059))
+            return
+        self._unsubscribe(name)
+        stream.stop(deleted=True)
+
+        def destroyed(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self.log.error(f"stream {name}: {error}")
+                done(api_error(10050, err=str(error)))
+                return
+            self.lake.deleted(stream)
+            done(None)
+
+        self.io.submit(stream.store.destroy, destroyed)
+
+    def _stream(self, create: CreateStream, store: Store) -> Stream:
+        return Stream(create, store, self.bus, self.clock, self.io, self.options.domain)
+
+    def _serve(self, stream: Stream) -> None:
+        self.streams[stream.name] = stream
+        stream.on_updated = self._updated
+        self._subscribe(stream)
+        self.lake.attached(stream)
+        stream.start()
+
+    def _subscribe(self, stream: Stream) -> None:
+        self._subscriptions[stream.name] = [
+            self.bus.subscribe(subject.encode(), stream.ingest) for subject in stream.config.subjects
+        ]
+        if stream.config.allow_direct:
+            self.direct.attach(stream)
+
+    def _unsubscribe(self, name: str) -> None:
+        for subscription in self._subscriptions.pop(name, []):
+            subscription.cancel()
+        self.direct.detach(name)
+
+    def _updated(self, stream: Stream) -> None:
+        """Its subjects may have changed."""
+        self._unsubscribe(stream.name)
+        self._subscribe(stream)
+
+    # ------------------------------------------------------------------ recovery and end
+    def recover(self) -> None:
+        """Open every stream on disk. A damaged one is set aside with its reason; the others serve (invariant 3)."""
+        for account, name in self.stores.found():
+            try:
+                stream = self._recover(account, name)
+            except LogError as error:
+                self.offline[name] = str(error)
+                self.log.error(f"stream {name} is offline: {error}")
+                continue
+            if stream is not None:
+                self._serve(stream)
+                self.log.info(f"  Restored {stream.store.msgs:,} messages for stream '{account} > {name}'")
+
+    def start(self) -> None:
+        """Begin what runs by the clock."""
+        if self.options.sync_interval_ns:
+            self.clock.call_later(self.options.sync_interval_ns, self._sync_all)
+
+    def _sync_all(self) -> None:
+        for stream in self.streams.values():
+            stream.group.sync()
+        self.clock.call_later(self.options.sync_interval_ns, self._sync_all)
+
+    def _recover(self, account: str, name: str) -> Stream | None:
+        store = self.stores.open(account, name)
+        frames = store.replay()
+        state = msgspec.msgpack.decode(store.extra, type=StreamState) if store.extra else None
+        if state is not None:
+            stream = self._stream(state.create, store)
+            stream.load(state)
+        else:
+            first = next(frames, None)
+            if first is None:
+                # Killed between making the directory and its first entry: nobody was told that the stream exists.
+                self.log.warn(f"stream {name}: an unfinished creation is removed")
+                store.destroy()
+                return None
+            stream = self._stream(self._creation(first[0]), store)
+            stream.apply_frame(*first)
+        for frame, at in frames:
+            stream.apply_frame(frame, at)
+        return stream
+
+    @staticmethod
+    def _creation(frame: Frame) -> CreateStream:
+        operation = decode_operation(frame.body) if frame.kind == Kind.OPERATION else None
+        if not isinstance(operation, CreateStream):
+            raise LogError(f"the log does not begin with the creation of its stream but with a {frame.kind.name} entry")
+        return operation
+
+    def close(self) -> None:
+        """Stop all streams and write their last checkpoints. Blocks; nothing may be in flight that matters."""
+        for stream in self.streams.values():
+            stream.stop()
+        for stream in self.streams.values():
+            stream.store.close(stream.dump())
+
+

@@ -1,0 +1,179 @@
+"""What is wrong with a text that should be JSON.
+
+Belongs here: the syntax of RFC 8259 as nats-server's decoder sees it, with its words and offsets. Used only after the
+fast decoder has refused a text: to say why, or to find that Go would have taken it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_DEPTH: Final = 500
+"""Nesting beyond this is refused. No request nests deeper than four; Go's own limit is 10,000."""
+
+_BLANK: Final = re.compile(rb"[ \t\r\n]*")
+_PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]*')
+_ESCAPE: Final = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_LITERALS: Final = {ord("t"): b"true", ord("f"): b"false", ord("n"): b"null"}
+_QUOTE, _BACKSLASH, _MINUS, _ZERO, _NINE = 34, 92, 45, 48, 57
+
+
+class JsonError(Exception):
+    """A text is no JSON, or not what was asked for. Its message is what follows `invalid JSON: ` in error 10025."""
+
+
+def syntax_error(body: bytes) -> str | None:
+    """Why Go refuses `body` as a request, or None. A second value after the first is not looked into."""
+    try:
+        at = _blank(body, _value(body, _blank(body, 0)))
+        if at < len(body) and not _begins_value(body[at]):
+            raise _wrong(body, at, "looking for beginning of value")
+    except JsonError as error:
+        return str(error)
+    return None
+
+
+def end_of_value(body: bytes) -> int:
+    """Where the first value of a text with sound syntax ends."""
+    return _value(body, _blank(body, 0))
+
+
+def _blank(body: bytes, at: int) -> int:
+    found = _BLANK.match(body, at)
+    assert found is not None
+    return found.end()
+
+
+def _begins_value(byte: int) -> bool:
+    return byte in b'{["-tfn' or _ZERO <= byte <= _NINE
+
+
+def _wrong(body: bytes, at: int, where: str) -> JsonError:
+    """The refusal of the character at `at`; offsets count the bytes read, that character included."""
+    if at >= len(body):
+        return JsonError("unexpected EOF")
+    length = 1
+    while at + length < len(body) and length < 4 and body[at + length] & 0xC0 == 0x80:
+        length += 1
+    char = body[at : at + length].decode("utf-8", "replace")[:1]
+    if char == "'":
+        shown = "\\'"
+    elif char in "\\" or not char.isprintable():
+        shown = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}.get(char, f"\\x{ord(char):02x}")
+    else:
+        shown = char
+    return JsonError(f"invalid character '{shown}' {where} at offset {at + length}")
+
+
+def _value(body: bytes, at: int) -> int:
+    """Check one value from `at` on; returns where it ends. Keeps its own stack, so that depth costs no recursion."""
+    stack: list[int] = []
+    while True:
+        at, opened = _begin(body, at, stack)
+        if opened:
+            continue
+        while True:
+            if not stack:
+                return at
+            at = _blank(body, at)
+            closing = stack[-1]
+            if at < len(body) and body[at] == closing:
+                stack.pop()
+                at += 1
+                continue
+            if at >= len(body) or body[at] != 44:
+                where = "after object key:value pair" if closing == 125 else "after array element"
+                raise _wrong(body, at, where)
+            at = _blank(body, at + 1)
+            if closing == 125:
+                at = _key(body, at)
+            break
+
+
+def _begin(body: bytes, at: int, stack: list[int]) -> tuple[int, bool]:
+    """Begin a value: (end of a scalar or of an empty container, False), or (begin of the first member, True)."""
+    byte = body[at] if at < len(body) else 0
+    if byte == 123 or byte == 91:
+        closing = byte + 2
+        at = _blank(body, at + 1)
+        if at < len(body) and body[at] == closing:
+            return at + 1, False
+        stack.append(closing)
+        if len(stack) > MAX_DEPTH:
+            raise JsonError("exceeded max depth")
+        return (_key(body, at) if closing == 125 else at), True
+    if byte == _QUOTE:
+        return _string(body, at), False
+    if byte == _MINUS or _ZERO <= byte <= _NINE:
+        return _number(body, at), False
+    if byte in _LITERALS:
+        return _literal(body, at, _LITERALS[byte]), False
+    raise _wrong(body, at, "looking for beginning of value")
+
+
+def _key(body: bytes, at: int) -> int:
+    if at >= len(body) or body[at] != _QUOTE:
+        raise _wrong(body, at, "looking for beginning of object key string")
+    at = _blank(body, _string(body, at))
+    if at >= len(body) or body[at] != 58:
+        raise _wrong(body, at, "after object key")
+    return _blank(body, at + 1)
+
+
+def _string(body: bytes, at: int) -> int:
+    at += 1
+    while True:
+        found = _PLAIN.match(body, at)
+        assert found is not None
+        at = found.end()
+        if at >= len(body):
+            raise JsonError("unexpected EOF")
+        if body[at] == _QUOTE:
+            return at + 1
+        if body[at] != _BACKSLASH:
+            raise _wrong(body, at, "in string")
+        escape = _ESCAPE.match(body, at)
+        if escape is None:
+            raise _bad_escape(body, at)
+        at = escape.end()
+
+
+def _bad_escape(body: bytes, at: int) -> JsonError:
+    length = 6 if body[at + 1 : at + 2] == b"u" else 2
+    if at + length > len(body):
+        return JsonError("unexpected EOF")
+    shown = body[at : at + length].decode("utf-8", "replace")
+    return JsonError(f"invalid escape sequence `{shown}` in string at offset {at + length}")
+
+
+def _number(body: bytes, at: int) -> int:
+    if body[at] == _MINUS:
+        at += 1
+    if body[at : at + 1] == b"0":
+        at += 1
+    else:
+        at = _digits(body, at)
+    if body[at : at + 1] == b".":
+        at = _digits(body, at + 1)
+    if body[at : at + 1] in (b"e", b"E"):
+        at += 2 if body[at + 1 : at + 2] in (b"+", b"-") else 1
+        at = _digits(body, at)
+    return at
+
+
+def _digits(body: bytes, at: int) -> int:
+    start = at
+    while at < len(body) and _ZERO <= body[at] <= _NINE:
+        at += 1
+    if at == start:
+        raise _wrong(body, at, "in numeric literal")
+    return at
+
+
+def _literal(body: bytes, at: int, word: bytes) -> int:
+    for position, expected in enumerate(word):
+        if at + position >= len(body) or body[at + position] != expected:
+            where = f"in literal {word.decode()} (expecting {chr(expected)!r})"
+            raise _wrong(body, at + position, where)
+    return at + len(word)

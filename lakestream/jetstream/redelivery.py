@@ -1,0 +1,165 @@
+"""Which delivered messages go out again, and when.
+
+Belongs here: deadlines of pending messages, the queue of those whose time has come, and the one timer of a consumer
+for both. There is no timer per message: messages delivered together share a deadline and are kept as one block.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from lakestream.jetstream.consumer_state import Ledger, pending_by_deadline
+from lakestream.jetstream.ports import Clock, Timer
+
+MIN_DELAY_NS = 1_000_000
+"""The timer is never set to less than this (1 ms)."""
+
+
+class Redelivery:
+    """Deadlines and the redelivery queue of one consumer.
+
+    Args:
+        due: called after deadlines have passed; takes the expired sequences, ascending.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Clock, due: Callable[[list[int]], None]) -> None:
+        self._ledger, self._clock, self._due = ledger, clock, due
+        self._blocks: deque[tuple[int, Sequence[int]]] = deque()
+        """(deadline, sequences) in order of both: what was delivered once and not touched since."""
+        self._single: list[tuple[int, int]] = []
+        """Heap of (deadline, seq): redelivered, postponed or recovered messages."""
+        self._queue: deque[int] = deque()
+        self._queued: set[int] = set()
+        self._timer: Timer | None = None
+        self._timer_due = 0
+        self._running = False
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    # ------------------------------------------------------------------ deadlines
+    def delivered(self, seqs: Sequence[int], deadline: int) -> None:
+        """New messages went out, their acks due at `deadline` (ns)."""
+        if self._blocks and deadline < self._blocks[-1][0]:
+            for seq in seqs:
+                heapq.heappush(self._single, (deadline, seq))
+        else:
+            self._blocks.append((deadline, seqs))
+        self._arm(deadline)
+
+    def expect(self, seq: int, deadline: int) -> None:
+        """One message has a deadline of its own. The ledger must know it already."""
+        if len(self._single) > 4 * len(self._ledger.deadline) + 1024:
+            self.rebuild()
+        heapq.heappush(self._single, (deadline, seq))
+        self._arm(deadline)
+
+    def rebuild(self) -> None:
+        """Work everything out from the ledger: at start, and when the ledger has jumped."""
+        self._blocks.clear()
+        self._single = [entry for entry in pending_by_deadline(self._ledger) if entry[1] not in self._queued]
+        if self._single:
+            self._arm(self._single[0][0])
+
+    def trim(self) -> None:
+        """Let go of blocks that are wholly acked."""
+        floor, blocks = self._ledger.floor_stream, self._blocks
+        while blocks and blocks[0][1][-1] <= floor:
+            blocks.popleft()
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._running = True
+        self.rebuild()
+
+    def stop(self) -> None:
+        """Cease to watch and forget everything."""
+        self._running = False
+        self._blocks.clear()
+        self._single = []
+        self.clear()
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, deadline: int) -> None:
+        if not self._running:
+            return
+        if self._timer is not None:
+            if self._timer_due <= deadline:
+                return
+            self._timer.cancel()
+        self._timer_due = deadline
+        self._timer = self._clock.call_later(max(deadline - self._clock.now(), MIN_DELAY_NS), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        if not self._running:
+            return
+        expired = self._expired(self._clock.now())
+        if expired:
+            self._due(expired)
+        self._rearm()
+
+    def _rearm(self) -> None:
+        """Set the timer to the next deadline that still means something."""
+        pending, blocks, single = self._ledger.deadline, self._blocks, self._single
+        while single and pending.get(single[0][1]) != single[0][0]:
+            heapq.heappop(single)
+        while blocks and not any(pending.get(seq) == blocks[0][0] for seq in blocks[0][1]):
+            blocks.popleft()
+        if blocks or single:
+            self._arm(min(queue[0][0] for queue in (blocks, single) if queue))
+
+    def _expired(self, now: int) -> list[int]:
+        """Pending messages whose time is over, ascending; they leave the deadlines."""
+        pending, blocks, single = self._ledger.deadline, self._blocks, self._single
+        found: list[int] = []
+        while blocks and blocks[0][0] <= now:
+            deadline, seqs = blocks.popleft()
+            found += [seq for seq in seqs if pending.get(seq) == deadline and seq not in self._queued]
+        while single and single[0][0] <= now:
+            deadline, seq = heapq.heappop(single)
+            if pending.get(seq) == deadline and seq not in self._queued:
+                found.append(seq)
+        return sorted(set(found))
+
+    # ------------------------------------------------------------------ the queue
+    def enqueue(self, seqs: Sequence[int]) -> None:
+        """Send these again as soon as possible, after those that already wait."""
+        for seq in seqs:
+            if seq not in self._queued:
+                self._queued.add(seq)
+                self._queue.append(seq)
+
+    def dequeue(self, seq: int) -> None:
+        """Do not send this one, after all. Cheap; the queue itself is tidied when it is read."""
+        self._queued.discard(seq)
+
+    def take(self, limit: int) -> list[int]:
+        """The next ones to send, at most `limit`, in order; `put_back` what could not be sent."""
+        taken: list[int] = []
+        queue, queued, pending = self._queue, self._queued, self._ledger.pending
+        while queue and len(taken) < limit:
+            seq = queue.popleft()
+            if seq not in queued:
+                continue
+            queued.discard(seq)
+            if seq in pending:
+                taken.append(seq)
+        return taken
+
+    def put_back(self, seqs: Sequence[int]) -> None:
+        """They come first again."""
+        self._queue.extendleft(reversed(seqs))
+        self._queued.update(seqs)
+
+    def clear(self) -> None:
+        """Forget the queue."""
+        self._queue.clear()
+        self._queued.clear()

@@ -1,0 +1,201 @@
+"""Which messages of a stream a consumer wants: counting them and finding the next ones.
+
+Belongs here: subject filters against the stream's indexes. A selection knows nothing of delivery or acks; it answers
+for whatever the store holds now, so that deletes and purges need no bookkeeping here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from lakestream.log.record import Record
+from lakestream.log.store import Store
+from lakestream.protocol.subjects import is_literal, matches
+
+SCAN_MSGS = 2048
+"""How many messages one call looks at while it scans for matches; the caller goes on in a later turn."""
+
+SPARSE_RATIO = 16
+"""When fewer than one in this many messages match, the index is asked for them instead of reading all."""
+
+DECISIONS = 65_536
+"""Remembered answers to "does this subject match"; forgotten together when there are more subjects than that."""
+
+
+class Found(NamedTuple):
+    """What was found from a sequence on."""
+
+    records: list[Record]
+    resume: int
+    """Everything wanted below this sequence is in `records`."""
+    remote: int
+    """The next candidate when it lies in the lake only (then `records` is empty); else 0."""
+
+
+class Selection(Protocol):
+    """The messages that a consumer's filters choose."""
+
+    def matches(self, subject: bytes) -> bool:
+        """Whether a message of `subject` is wanted."""
+
+    def count(self, low: int, high: int) -> int:
+        """How many wanted messages exist in `low` … `high`, both included."""
+
+    def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
+        """The next wanted messages from `start` on, at most `limit`; `left`: about how many there are in all."""
+
+    def narrowing(self) -> Sequence[bytes] | None:
+        """Literal subjects that hold all wanted messages, when these are few; None otherwise."""
+
+
+def selection(store: Store, filters: Sequence[bytes]) -> Selection:
+    """The selection for a consumer's filters; none, or `>`, means everything."""
+    if not filters or b">" in filters:
+        return Everything(store)
+    return Subjects(store, filters)
+
+
+class Everything:
+    """No filter."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def matches(self, subject: bytes) -> bool:
+        return True
+
+    def count(self, low: int, high: int) -> int:
+        return self._store.live.count(low, high)
+
+    def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
+        store = self._store
+        seq = store.live.next_at_or_after(start)
+        if not seq:
+            return Found([], max(start, store.last_seq + 1), 0)
+        if not store.is_local(seq):
+            return Found([], seq, seq)
+        records = store.read_run(seq, limit, max_bytes)
+        # Invariant: a live, local message can be read.
+        assert records, f"sequence {seq} is live and local but was not read"
+        return Found(records, records[-1].seq + 1, 0)
+
+    def narrowing(self) -> Sequence[bytes] | None:
+        return None
+
+
+class Subjects:
+    """One or more subject filters. Filters of one consumer never contain each other, but may overlap in part."""
+
+    NARROW = 256
+    """More subjects than this are not worth passing to the lake."""
+
+    def __init__(self, store: Store, filters: Sequence[bytes]) -> None:
+        self._store = store
+        self._filters = tuple(filters)
+        self._literal = all(map(is_literal, filters))
+        self._decided: dict[bytes, bool] = {}
+        self._plan: list[int] = []
+        self._plan_from = 0
+        self._plan_through = 0
+        self._plan_at = 0
+
+    def matches(self, subject: bytes) -> bool:
+        wanted = self._decided.get(subject)
+        if wanted is None:
+            if len(self._decided) >= DECISIONS:
+                self._decided.clear()
+            wanted = any(matches(one, subject) for one in self._filters)
+            self._decided[subject] = wanted
+        return wanted
+
+    def _subjects(self) -> Sequence[bytes]:
+        """The subjects with messages that are wanted, each once."""
+        if self._literal:
+            return self._filters
+        index = self._store.subjects
+        if len(self._filters) == 1:
+            return index.matching(self._filters[0])
+        return list({subject for one in self._filters for subject in index.matching(one)})
+
+    def count(self, low: int, high: int) -> int:
+        store = self._store
+        high = min(high, store.last_seq)
+        if high < low:
+            return 0
+        if not self._literal and (high - low) * 2 < len(store.subjects):
+            wanted = self.matches
+            return sum(wanted(store.subject_of(seq)) for seq in store.live.members(low, high - low + 1, high))
+        count = store.subjects.count_range
+        return sum(count(subject, low, high) for subject in self._subjects())
+
+    def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
+        span = self._store.last_seq - start + 1
+        if span <= SCAN_MSGS or left * SPARSE_RATIO >= span:
+            return self._scan(start, limit, max_bytes)
+        return self._look_up(start, limit, max_bytes, left)
+
+    def _scan(self, start: int, limit: int, max_bytes: int) -> Found:
+        """Read on and keep what matches."""
+        store, decided = self._store, self._decided
+        records: list[Record] = []
+        looked = size = 0
+        while looked < SCAN_MSGS and len(records) < limit and size < max_bytes:
+            seq = store.live.next_at_or_after(start)
+            if not seq:
+                return Found(records, max(start, store.last_seq + 1), 0)
+            if not store.is_local(seq):
+                return Found(records, seq, 0) if records else Found([], seq, seq)
+            run = store.read_run(seq, min(SCAN_MSGS - looked, 512), max_bytes)
+            # Invariant: a live, local message can be read.
+            assert run, f"sequence {seq} is live and local but was not read"
+            looked += len(run)
+            start = run[-1].seq + 1
+            for record in run:
+                wanted = decided.get(record.subject)
+                if wanted or (wanted is None and self.matches(record.subject)):
+                    records.append(record)
+                    size += len(record.data)
+        if len(records) > limit:
+            del records[limit:]
+            start = records[-1].seq + 1
+        return Found(records, start, 0)
+
+    def _look_up(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
+        """Take the next ones from the subject index: few matches among many messages."""
+        if not self._plan_from <= start <= self._plan_through:
+            self._make_plan(start, left)
+        store, plan, at = self._store, self._plan, self._plan_at
+        while at < len(plan) and (plan[at] < start or plan[at] not in store.live):
+            at += 1
+        self._plan_at = at
+        if at == len(plan):
+            return Found([], max(start, self._plan_through + 1), 0)
+        if not store.is_local(plan[at]):
+            return Found([], plan[at], plan[at])
+        taken: list[int] = []
+        size = 0
+        for seq in plan[at : at + limit]:
+            if seq in store.live:
+                taken.append(seq)
+                size += store.size_of(seq)
+                if size >= max_bytes:
+                    break
+        records = store.read_many(taken)
+        return Found(records, taken[-1] + 1, 0)
+
+    def _make_plan(self, start: int, left: int) -> None:
+        """The sequences wanted from `start` on, as far as it pays: one pass over the subjects for many messages."""
+        store = self._store
+        subjects = self._subjects()
+        span = store.last_seq - start + 1
+        share = max(4096, len(subjects)) / max(left, 1)
+        through = store.last_seq if share >= 1 else start + max(65_536, int(span * share))
+        through = min(through, store.last_seq)
+        seqs = store.subjects.seqs
+        self._plan = sorted(seq for subject in subjects for seq in seqs(subject, start, through))
+        self._plan_from, self._plan_through, self._plan_at = start, through, 0
+
+    def narrowing(self) -> Sequence[bytes] | None:
+        subjects = self._subjects()
+        return subjects if len(subjects) <= self.NARROW else None

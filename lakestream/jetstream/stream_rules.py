@@ -1,0 +1,390 @@
+"""Which stream configurations are allowed.
+
+Belongs here: the defaults, limits and refusals of STREAM.CREATE and STREAM.UPDATE, in the order in which nats-server
+2.15.1 tests them (streams.md §1, §2, §3), as functions over configurations. A configuration that uses a feature this
+server does not have yet is refused, never stored as if it worked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.stream_config import ExternalStream, StreamConfig, StreamConsumerLimits
+from lakestream.protocol.subjects import overlaps, valid_subject
+
+MAX_NAME = 255
+"""Longest stream name in bytes."""
+MAX_DESCRIPTION = 4096
+"""Longest description in bytes."""
+MAX_METADATA = 128 << 10
+"""Most bytes that the keys and values of the metadata may have together."""
+MAX_REPLICAS = 5
+DUPLICATE_WINDOW_NS = 120_000_000_000
+"""Default duplicate window (2 minutes)."""
+SHORTEST_NS = 100_000_000
+"""Shortest max_age and duplicate_window (100 ms)."""
+SHORTEST_MARKER_TTL_NS = 1_000_000_000
+
+REQUIRED_LEVEL = "_nats.req.level"
+DYNAMIC_METADATA = ("_nats.ver", "_nats.level")
+
+_NAME_RULE = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
+_INVALID_IN_NAME = frozenset(" \t\r\n\f.*>\\/")
+_API_SUBJECTS = (b"$JS.>", b"$JSC.>", b"$NRG.>")
+_UNLIMITED_FIELDS = ("max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_consumers")
+
+UNSUPPORTED = {
+    "mirror": "mirrors",
+    "sources": "sources",
+    "subject_transform": "subject transforms",
+    "republish": "republishing",
+    "subject_delete_marker_ttl": "subject delete markers",
+    "allow_msg_counter": "message counters",
+    "allow_atomic": "atomic batch publishing",
+    "allow_batched": "fast batch publishing",
+    "allow_msg_schedules": "message schedules",
+    "persist_mode": "asynchronous persist mode",
+}
+"""Fields whose behaviour this server does not have yet, and what they stand for."""
+
+
+class ConsumerLike(Protocol):
+    """What the rules look at in a stream's consumers."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def max_ack_pending(self) -> int: ...
+    @property
+    def inactive_threshold(self) -> int: ...
+
+
+def invalid(text: str) -> ApiError:
+    """10052 with its reason."""
+    return api_error(10052, err=text)
+
+
+def valid_name(name: str) -> bool:
+    """Whether a stream may have this name: not empty, no blank, `.`, `*`, `>` or path separator."""
+    return bool(name) and not _INVALID_IN_NAME.intersection(name)
+
+
+def checked(
+    config: StreamConfig, *, pedantic: bool = False, window_limit_ns: int = 0, others: Iterable[StreamConfig] = ()
+) -> StreamConfig:
+    """A requested configuration with its defaults filled in.
+
+    Args:
+        config: as requested.
+        pedantic: refuse with 10157 where a value that was given would be changed.
+        window_limit_ns: the server's cap on duplicate windows; 0 = none.
+        others: configurations of the other streams, whose subjects are taken.
+
+    Raises:
+        ApiError: the first rule that is broken.
+    """
+    _check_texts(config)
+    config = _with_metadata(config)
+    config = _with_limits(config, pedantic)
+    config = _with_ages(config, pedantic, window_limit_ns)
+    if config.deny_purge and config.allow_rollup_hdrs:
+        raise invalid("roll-ups require the purge permission")
+    if config.discard_new_per_subject:
+        if config.discard != "new":
+            raise invalid("discard new per subject requires discard new policy to be set")
+        if config.max_msgs_per_subject <= 0:
+            raise invalid("discard new per subject requires max msgs per subject > 0")
+    config = _with_features(config, pedantic)
+    _check_origins(config)
+    config = _with_subjects(config)
+    if config.placement is not None and config.placement.preferred:
+        raise invalid("preferred server not permitted in placement")
+    _refuse_unsupported(config)
+    if config.num_replicas > 1:
+        raise api_error(10074)
+    _check_taken(config, others)
+    return config
+
+
+def check_create(config: StreamConfig) -> None:
+    """What only STREAM.CREATE refuses, before anything else."""
+    if "/" in config.name or "\\" in config.name:
+        raise api_error(10128)
+    if config.sealed:
+        raise invalid("stream configuration for create can not be sealed")
+    if config.mirror_direct and config.mirror is None:
+        raise invalid("stream has no mirror but does have mirror direct")
+
+
+def check_reserved(config: StreamConfig, others: Iterable[StreamConfig], max_memory: int, max_file: int) -> None:
+    """Whether the server's storage still holds this stream's max_bytes beside those of `others` (bytes; < 0 = any).
+
+    Raises ApiError 10028 or 10047.
+    """
+    limit = max_memory if config.storage == "memory" else max_file
+    if limit < 0 or config.max_bytes <= 0:
+        return
+    reserved = sum(max(0, other.max_bytes) for other in others if other.storage == config.storage)
+    if reserved + config.max_bytes > limit:
+        raise api_error(10028 if config.storage == "memory" else 10047)
+
+
+def updated(old: StreamConfig, new: StreamConfig, consumers: Iterable[ConsumerLike] = ()) -> StreamConfig:
+    """The configuration that an update from `old` to the checked `new` gives. Raises ApiError."""
+    change = "stream configuration update can not change "
+    if new.storage != old.storage:
+        raise invalid(change + "storage type")
+    if new.retention != old.retention and "workqueue" in (new.retention, old.retention):
+        raise invalid(change + "retention policy to/from workqueue")
+    if old.sealed and not new.sealed:
+        raise invalid("stream configuration update can not unseal a sealed stream")
+    if old.deny_delete and not new.deny_delete:
+        raise invalid("stream configuration update can not cancel deny message deletes")
+    if old.deny_purge and not new.deny_purge:
+        raise invalid("stream configuration update can not cancel deny purge")
+    if new.allow_msg_counter != old.allow_msg_counter:
+        raise invalid(change + "message counter setting")
+    if old.allow_msg_ttl and not new.allow_msg_ttl:
+        raise invalid("message TTL status can not be disabled")
+    if old.allow_msg_schedules and not new.allow_msg_schedules:
+        raise invalid("message schedules can not be disabled")
+    if new.persist_mode != old.persist_mode:
+        raise invalid(change + "persist mode")
+    if new.mirror is not None and new.mirror != old.mirror:
+        raise api_error(10055)
+    _check_consumers(old.consumer_limits, new.consumer_limits, consumers)
+    if new.sealed:
+        new = replace(new, max_age=0, discard="new", deny_delete=True, deny_purge=True, allow_rollup_hdrs=False)
+    return new
+
+
+def required_level(config: StreamConfig) -> int:
+    """The API level that this configuration needs (api.md §12)."""
+    if config.allow_batched:
+        return 4
+    if config.allow_msg_counter or config.allow_atomic or config.allow_msg_schedules or config.persist_mode == "async":
+        return 2
+    if config.allow_msg_ttl or config.subject_delete_marker_ttl > 0:
+        return 1
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------ the single rules
+def _check_texts(config: StreamConfig) -> None:
+    if not valid_name(config.name):
+        raise invalid(_NAME_RULE)
+    if len(config.name.encode()) > MAX_NAME:
+        raise invalid(f"stream name is too long, maximum allowed is {MAX_NAME}")
+    if len(config.description.encode()) > MAX_DESCRIPTION:
+        raise invalid(f"stream description is too long, maximum allowed is {MAX_DESCRIPTION}")
+
+
+def _with_metadata(config: StreamConfig) -> StreamConfig:
+    """What clients echo of a reply's metadata is dropped; the required level is the server's to compute."""
+    metadata = {key: value for key, value in config.metadata.items() if key not in DYNAMIC_METADATA}
+    metadata[REQUIRED_LEVEL] = str(required_level(config))
+    if sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items()) > MAX_METADATA:
+        raise invalid(f"stream metadata exceeds maximum size of {MAX_METADATA} bytes")
+    return replace(config, metadata=metadata)
+
+
+def _with_limits(config: StreamConfig, pedantic: bool) -> StreamConfig:
+    if config.num_replicas > MAX_REPLICAS:
+        raise invalid(f"maximum replicas is {MAX_REPLICAS}")
+    if config.num_replicas < 0:
+        raise api_error(10133)
+    changes: dict[str, object] = {"num_replicas": config.num_replicas or 1}
+    for name in _UNLIMITED_FIELDS:
+        value = getattr(config, name)
+        if pedantic and value < -1:
+            raise api_error(10157, err=f"{name} must be set to -1")
+        if value <= 0:
+            changes[name] = -1
+    if config.persist_mode == "default":
+        changes["persist_mode"] = ""
+    placement = config.placement
+    if placement is not None and not (placement.cluster or placement.tags or placement.preferred):
+        changes["placement"] = None
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def _with_ages(config: StreamConfig, pedantic: bool, window_limit_ns: int) -> StreamConfig:
+    if config.max_age < 0:
+        raise invalid("max age can not be negative")
+    window = config.duplicate_window
+    if window == 0 and config.mirror is None and not config.sources:
+        window = DUPLICATE_WINDOW_NS
+        if 0 < window_limit_ns < window:
+            window = window_limit_ns
+        if 0 < config.max_age < window:
+            if pedantic:
+                raise api_error(10157, err="duplicate window cannot be bigger than max age")
+            window = config.max_age
+    if 0 < config.max_age < SHORTEST_NS:
+        raise invalid("max age needs to be >= 100ms")
+    if window < 0:
+        raise invalid("duplicates window can not be negative")
+    if 0 < config.max_age < window:
+        raise invalid("duplicates window can not be larger then max age")
+    if 0 < window_limit_ns < window:
+        raise invalid(f"duplicates window can not be larger then server limit of {window_limit_ns // 1_000_000_000}s")
+    if 0 < window < SHORTEST_NS:
+        raise invalid("duplicates window needs to be >= 100ms")
+    return replace(config, duplicate_window=window)
+
+
+def _with_features(config: StreamConfig, pedantic: bool) -> StreamConfig:
+    """Rules of markers, counters, schedules and persist mode among each other."""
+    if config.subject_delete_marker_ttl:
+        _check_markers(config, pedantic)
+        config = replace(config, allow_msg_ttl=True, allow_rollup_hdrs=True, deny_purge=False)
+    elif config.allow_msg_counter and config.allow_msg_ttl:
+        raise invalid("counter stream cannot use message TTLs")
+    if config.allow_msg_counter:
+        if config.discard == "new":
+            raise invalid("counter stream cannot use discard new")
+        if config.allow_msg_schedules:
+            raise invalid("counter stream cannot use message schedules")
+        if config.retention != "limits":
+            raise invalid("counter stream can only use limits retention")
+    if config.allow_msg_schedules:
+        if config.discard == "new":
+            raise invalid("message scheduling cannot use discard new")
+        if config.mirror is None and not config.sources:
+            if pedantic and not config.allow_rollup_hdrs:
+                raise invalid("message scheduling cannot be set if roll-ups are disabled")
+            config = replace(config, allow_rollup_hdrs=True, deny_purge=False)
+    if config.persist_mode == "async":
+        if config.storage != "file":
+            raise invalid("async persist mode is only supported on file storage")
+        if config.allow_atomic:
+            raise invalid("async persist mode is not supported with atomic batch publish")
+    return config
+
+
+def _check_markers(config: StreamConfig, pedantic: bool) -> None:
+    if config.subject_delete_marker_ttl < 0:
+        raise invalid("subject delete marker TTL must not be negative")
+    if config.subject_delete_marker_ttl < SHORTEST_MARKER_TTL_NS:
+        raise invalid("subject delete marker TTL must be at least 1 second")
+    if config.mirror is not None:
+        raise invalid("subject delete markers forbidden on mirrors")
+    if pedantic and not config.allow_msg_ttl:
+        raise invalid("subject delete marker cannot be set if message TTLs are disabled")
+    if pedantic and not config.allow_rollup_hdrs:
+        raise invalid("subject delete marker cannot be set if roll-ups are disabled")
+
+
+def _check_origins(config: StreamConfig) -> None:
+    """What a mirror or source excludes, and what names and prefixes it may have (streams.md §9)."""
+    if config.mirror is not None:
+        for refused, code in (
+            (config.first_seq > 0, 10143),
+            (bool(config.subjects), 10034),
+            (bool(config.sources), 10031),
+            (config.allow_msg_counter, 10173),
+            (config.allow_atomic, 10198),
+            (config.allow_batched, 10209),
+            (config.allow_msg_schedules, 10186),
+            (not valid_name(config.mirror.name), 10142),
+            (bool(config.mirror.filter_subject and config.mirror.subject_transforms), 10150),
+        ):
+            if refused:
+                raise api_error(code)
+        _check_external(config.mirror.external)
+        if config.mirror.name == config.name and config.mirror.external is None:
+            raise invalid("detected cycle")
+    if config.sources and config.allow_msg_schedules:
+        raise api_error(10187)
+    for at, source in enumerate(config.sources):
+        if not valid_name(source.name):
+            raise api_error(10141)
+        if source.filter_subject and source.subject_transforms:
+            raise api_error(10144)
+        if source in config.sources[:at]:
+            raise api_error(10140)
+        _check_external(source.external)
+        if source.name == config.name and source.external is None:
+            raise invalid("detected cycle")
+
+
+def _check_external(external: ExternalStream | None) -> None:
+    if external is None:
+        return
+    api, deliver = external.api.encode(), external.deliver.encode()
+    if api and not valid_subject(api, wildcards=False):
+        raise invalid(f'stream external api prefix "{external.api}" must be a valid subject without wildcards')
+    if api and overlaps(api, b"$JS.API"):
+        raise api_error(10021, prefix=external.api, subject="$JS.API")
+    if deliver and not valid_subject(deliver, wildcards=False):
+        raise api_error(10024, prefix=external.deliver)
+
+
+def _with_subjects(config: StreamConfig) -> StreamConfig:
+    if not config.subjects:
+        if config.mirror is None and not config.sources:
+            return replace(config, subjects=[config.name])
+        return config
+    seen: list[bytes] = []
+    for text in config.subjects:
+        subject = text.encode()
+        if not valid_subject(subject):
+            raise invalid("invalid subject")
+        _check_scope(config, subject)
+        for other in seen:
+            if overlaps(other, subject):
+                raise invalid(f'subject "{other.decode()}" overlaps with "{text}"')
+        seen.append(subject)
+    return config
+
+
+def _check_scope(config: StreamConfig, subject: bytes) -> None:
+    """Subjects that a stream may only capture when it never answers: an answer there would loop or mislead."""
+    if subject == b">":
+        if not config.no_ack:
+            raise invalid("capturing all subjects requires no-ack to be true")
+        if config.num_replicas != 1:
+            raise invalid("capturing all subjects requires replicas of 1")
+        return
+    if config.no_ack:
+        return
+    if any(overlaps(subject, api) for api in _API_SUBJECTS) and not subject.startswith(b"$JS.EVENT."):
+        raise invalid("subjects that overlap with jetstream api require no-ack to be true")
+    if overlaps(subject, b"$SYS.>") and not subject.startswith(b"$SYS.ACCOUNT."):
+        raise invalid("subjects that overlap with system api require no-ack to be true")
+
+
+def _refuse_unsupported(config: StreamConfig) -> None:
+    for name, feature in UNSUPPORTED.items():
+        if getattr(config, name):
+            raise invalid(f"{feature} ({name}) are not supported by this server yet")
+    if config.retention != "limits":
+        raise invalid(f"retention policy {config.retention} is not supported by this server yet")
+
+
+def _check_taken(config: StreamConfig, others: Iterable[StreamConfig]) -> None:
+    subjects = [subject.encode() for subject in config.subjects]
+    for other in others:
+        if other.name == config.name:
+            continue
+        for text in other.subjects:
+            taken = text.encode()
+            if any(overlaps(taken, subject) for subject in subjects):
+                raise api_error(10065)
+
+
+def _check_consumers(old: StreamConsumerLimits, new: StreamConsumerLimits, consumers: Iterable[ConsumerLike]) -> None:
+    if new == old:
+        return
+    violating = [
+        consumer.name
+        for consumer in consumers
+        if 0 < new.max_ack_pending < consumer.max_ack_pending
+        or 0 < new.inactive_threshold < consumer.inactive_threshold
+    ]
+    if violating:
+        raise api_error(10069, err=f"change to limits violates consumers: {', '.join(violating)}")

@@ -1,0 +1,56 @@
+"""What can go wrong with a log, as types.
+
+Belongs here: every error that log/ raises on purpose. Each message names the file (and the byte offset where there is
+one) and says what to do next.
+"""
+
+from __future__ import annotations
+
+
+class LogError(Exception):
+    """The root of all errors of log/."""
+
+
+class CorruptRecord(LogError):
+    """Bytes that do not hold the record they should. `offset` counts from the start of the buffer."""
+
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(f"record at offset {offset}: {what}")
+        self.offset = offset
+        self.what = what
+
+
+class CorruptLog(LogError):
+    """A file of a stream is damaged where no crash can explain it. Nothing is skipped: the stream stays closed."""
+
+    def __init__(self, file: str, offset: int, what: str) -> None:
+        super().__init__(
+            f"{file}: damaged at offset {offset}: {what}; restore this file from a backup or a replica "
+            "(the stream stays closed so that nothing is lost silently)"
+        )
+        self.file = file
+        self.offset = offset
+        self.what = what
+
+
+class LogFrozen(LogError):
+    """A write or a sync failed: what is on the disk is unknown, so this log takes no more entries in this process."""
+
+    def __init__(self, file: str, cause: BaseException) -> None:
+        super().__init__(
+            f"{file}: {cause}; the log takes no more entries: make room or repair the device, then restart the server"
+        )
+        self.file = file
+        self.cause = cause
+
+
+class StoreVersionError(LogError):
+    """The store was written by a newer lakestream, or its VERSION file is not one."""
+
+
+class StoreLocked(LogError):
+    """Another process has the store open."""
+
+
+class LogClosed(LogError):
+    """The log was closed: nothing can be written through this object any more."""

@@ -1,0 +1,99 @@
+"""One log entry as bytes.
+
+Belongs here: the frame layout, encoding, decoding, and the search for frames in damaged bytes. Little-endian:
+
+    u32 magic
+    u32 crc      of the rest of the header and the body
+    u32 length   of the body
+    u8  kind, u8 version, u16 flags (0)
+    u64 write    the index of the first entry that shared this entry's fdatasync
+    u64 index, u64 term
+    u32 count    messages in the body (MESSAGES), else 0
+    u32 salt     the segment's random number
+    body
+
+`write` numbers the synced writes by their first index. A frame of a later write is only written once every earlier
+write is durable; so a damaged frame with index i can be the trace of a crash iff no valid frame with `write` > i
+follows it. The salt keeps bytes that a client sent, or that an older file left on the disk, from passing for a frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from zlib import crc32
+
+import msgspec
+
+MAGIC = 0x4C4B4631  # "1FKL" on disk
+MAGIC_BYTES = struct.pack("<I", MAGIC)
+VERSION = 1
+HEADER_SIZE = 48
+MAX_BODY = 1 << 30
+"""Longest body in bytes: with the default seal size a segment stays far below the 4 GiB that its u32 offsets reach."""
+
+_HEADER = struct.Struct("<IIIBBHQQQII")
+_REST = struct.Struct("<IBBHQQQII")
+_PREFIX = struct.Struct("<II")
+assert _HEADER.size == HEADER_SIZE
+
+
+class Kind(IntEnum):
+    """What a frame's body is: records back to back, or MessagePack that only JetStream reads, or nothing."""
+
+    MESSAGES = 1
+    OPERATION = 2
+    PROGRESS = 3
+    NOOP = 4
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+class Frame(msgspec.Struct, gc=False):
+    """One log entry. `write` is set by the log when it writes the frame, or read back from it."""
+
+    kind: Kind
+    term: int
+    index: int
+    count: int
+    body: bytes
+    write: int = 0
+
+
+def encode_header(frame: Frame, write: int, salt: int) -> bytes:
+    """The 48 bytes before the body of `frame`; computes the crc over both."""
+    body = frame.body
+    rest = _REST.pack(len(body), frame.kind, VERSION, 0, write, frame.index, frame.term, frame.count, salt)
+    return _PREFIX.pack(MAGIC, crc32(body, crc32(rest))) + rest
+
+
+def decode_frame(buf: bytes, offset: int, end: int, salt: int) -> Frame | str:
+    """The frame at `offset`, or what is wrong with the bytes there. Nothing past `end` is looked at."""
+    if end - offset < HEADER_SIZE:
+        return f"{end - offset} bytes are left where a frame header of {HEADER_SIZE} belongs"
+    magic, crc, length, kind, version, flags, write, index, term, count, found_salt = _HEADER.unpack_from(buf, offset)
+    if magic != MAGIC:
+        return "no frame starts here"
+    if found_salt != salt:  # before the crc: a search through a payload full of magics must stay cheap
+        return "the frame does not carry the salt of its segment"
+    body_at = offset + HEADER_SIZE
+    if length > end - body_at:
+        return f"the frame claims a body of {length} bytes where {end - body_at} are left"
+    body = buf[body_at : body_at + length]
+    if crc32(body, crc32(buf[offset + 8 : body_at])) != crc:
+        return "the crc of the frame does not match"
+    if version != VERSION or flags or kind not in _KINDS:
+        return f"the frame has kind {kind}, version {version}, flags {flags}, which this release does not know"
+    return Frame(_KINDS[kind], term, index, count, body, write)
+
+
+def later_write(buf: bytes, offset: int, end: int, salt: int, index: int) -> int:
+    """The offset of a valid frame in `buf[offset:end]` whose write began after entry `index`; -1 when there is none."""
+    at = buf.find(MAGIC_BYTES, offset, end)
+    while at >= 0:
+        frame = decode_frame(buf, at, end, salt)
+        if isinstance(frame, Frame) and frame.write > index:
+            return at
+        at = buf.find(MAGIC_BYTES, at + 1, end)
+    return -1

@@ -1,0 +1,264 @@
+"""Opening what an earlier process left, however it ended.
+
+Belongs here: the version and the lock of a store, the list of its streams, and finding a stream's segments again:
+cutting what a crash tore off, and refusing whatever else is wrong (DESIGN §4, invariant 3).
+
+The rule for a damaged frame in the last segment. A write is only begun once the one before is durable, and every frame
+carries the index of the first entry of its write. So if the damaged frame has index i, and a valid frame behind it
+belongs to a write that began after i, then entry i was durable and is damaged: CorruptLog. Otherwise it may be what a
+crash left of a write that was never acknowledged: it is cut off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Callable
+
+from lakestream.log.errors import CorruptLog, StoreLocked, StoreVersionError
+from lakestream.log.files import Files
+from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.frame import Frame, Kind, decode_frame, later_write
+from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
+from lakestream.log.outline import OutlineInfo, read_outline_info
+from lakestream.log.record import TIME_AT
+from lakestream.log.segment import (
+    HEADER_SIZE,
+    SUFFIX,
+    Header,
+    Segment,
+    decode_segment_header,
+    encode_segment_header,
+    read_end,
+    record_spans,
+)
+from lakestream.log.segment_log import begin_segment
+
+STORE_VERSION = 1
+GONE = ".deleted-"
+"""A stream's directory whose name goes on like this is being removed; stream names cannot contain a dot."""
+
+
+class StoreRoot:
+    """The directory of all streams of a server, locked for this process."""
+
+    def __init__(self, path: str, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: str, files: Files | None = None) -> StoreRoot:
+        """Lock the store at `path`, making it when it is not there.
+
+        Raises StoreLocked when another process has it, StoreVersionError when a newer release wrote it, OSError.
+        """
+        files = files or Files()
+        files.make_directory(path)
+        name = os.path.join(path, "VERSION")
+        lock = os.open(os.path.join(path, "LOCK"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.exists(name):
+                files.write_whole(name, [b"%d\n" % STORE_VERSION])
+            _check_version(name, files.read(name))
+        except BlockingIOError:
+            os.close(lock)
+            raise StoreLocked(f"{path}: another server uses this store; stop it or choose another store_dir") from None
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, lock)
+
+    def stream_directory(self, account: str, stream: str) -> str:
+        """Where a stream's files are."""
+        return os.path.join(self.path, account, "streams", stream)
+
+    def streams(self, files: Files | None = None) -> list[tuple[str, str]]:
+        """(account, stream) of every stream, ascending. Removes what is left of deleted ones."""
+        files = files or Files()
+        found = []
+        for account in files.names(self.path):
+            base = os.path.join(self.path, account, "streams")
+            for name in files.names(base):
+                if GONE in name:
+                    files.remove_tree(os.path.join(base, name))
+                elif os.path.isdir(os.path.join(base, name)):
+                    found.append((account, name))
+        return found
+
+    def close(self) -> None:
+        """Let go of the lock. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _check_version(name: str, content: bytes) -> None:
+    try:
+        version = int(content)
+    except ValueError:
+        raise StoreVersionError(f"{name} does not hold a number: this is not a store, or it is damaged") from None
+    if version > STORE_VERSION:
+        raise StoreVersionError(
+            f"{name} says that a newer lakestream (store version {version}) wrote this store, this release reads "
+            f"{STORE_VERSION}: run the newer release, or choose another store_dir"
+        )
+    if version != STORE_VERSION:
+        raise StoreVersionError(f"{name} says store version {version}, which no release of lakestream wrote")
+
+
+def find_outlines(directory: str, files: Files) -> list[tuple[str, OutlineInfo]]:
+    """The outlines of segments that have left the log, ascending, with their paths. Raises CorruptLog."""
+    paths = [os.path.join(directory, name) for name in files.names(directory) if name.endswith(OUTLINE_SUFFIX)]
+    return [(path, read_outline_info(files, path)) for path in paths]
+
+
+def find_segments(
+    directory: str, files: Files, now: Callable[[], int], outlined: int, checkpoint_index: int
+) -> list[Segment]:
+    """The segments of a log, ascending, the last one open and cut to whole frames. Raises CorruptLog.
+
+    Args:
+        directory: the stream's `log` directory, which exists.
+        files: the file layer.
+        now: wall time in ns, for the header of a new segment.
+        outlined: entries through this index are in outlines; segments of theirs are leftovers and are removed.
+        checkpoint_index: what the checkpoint covers. The records of entries above it are left to the replay.
+    """
+    segments: list[Segment] = []
+    names = _segment_names(directory, files, outlined)
+    for position, name in enumerate(names):
+        path = os.path.join(directory, name)
+        last = position == len(names) - 1
+        expected = segments[-1].last_index + 1 if segments else int(name[: -len(SUFFIX)])
+        if int(name[: -len(SUFFIX)]) != expected:
+            raise CorruptLog(path, 0, f"the segment that begins with entry {expected} is missing before it")
+        first_seq = _next_seq(segments[-1]) if segments else 1
+        segments.append(_open_segment(path, files, now, expected, first_seq, last, checkpoint_index))
+    if not segments and max(outlined, checkpoint_index):
+        raise CorruptLog(directory, 0, f"the segments after entry {max(outlined, checkpoint_index)} are missing")
+    if not segments or segments[-1].footer is not None:
+        first_index, first_seq = (segments[-1].last_index + 1, _next_seq(segments[-1])) if segments else (1, 1)
+        fresh, fd = begin_segment(directory, files, first_index, first_seq, now())
+        files.close(fd)
+        segments.append(fresh)
+    return segments
+
+
+def _segment_names(directory: str, files: Files, outlined: int) -> list[str]:
+    kept = []
+    for name in files.names(directory):
+        if name.endswith(".tmp"):
+            files.remove(os.path.join(directory, name))
+        elif name.endswith(SUFFIX):
+            if int(name[: -len(SUFFIX)]) <= outlined:
+                files.remove(os.path.join(directory, name))
+            else:
+                kept.append(name)
+    return kept
+
+
+def _next_seq(segment: Segment) -> int:
+    assert segment.footer is not None
+    return segment.footer.last_seq + 1
+
+
+def _open_segment(
+    path: str, files: Files, now: Callable[[], int], first_index: int, first_seq: int, last: bool, checkpoint_index: int
+) -> Segment:
+    fd = files.open(path, write=True)
+    try:
+        end = read_end(files, fd)
+        header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+        if isinstance(header, str):
+            if not last or files.size(fd) > HEADER_SIZE or end is not None:
+                raise CorruptLog(path, 0, header)
+            # Killed while it was being made: the header is synced before the first frame.
+            _remake(files, fd, first_index, first_seq, now())
+            header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+            assert not isinstance(header, str)
+        if header.first_index != first_index:
+            raise CorruptLog(path, 0, f"the header says that it begins with entry {header.first_index}")
+        if end is not None:
+            return Segment.sealed(path, header, end.footer, end.frames_end, end.file_bytes)
+        segment = Segment(path, header)
+        if not last:
+            raise CorruptLog(path, files.size(fd), "the footer of this sealed segment is damaged")
+        content = files.read_at(fd, files.size(fd), 0)
+        _scan(segment, content, checkpoint_index)
+        if segment.end < len(content):
+            files.truncate(fd, segment.end)
+            files.sync(fd)
+        return segment
+    finally:
+        files.close(fd)
+
+
+def _remake(files: Files, fd: int, first_index: int, first_seq: int, now_ns: int) -> None:
+    files.truncate(fd, 0)
+    files.write(fd, [encode_segment_header(Header(first_index, first_seq, now_ns, secrets.randbits(32)))], 0)
+    files.sync(fd)
+
+
+def _scan(segment: Segment, content: bytes, checkpoint_index: int) -> None:
+    """Walk the frames of the last segment; `segment.end` is where the good ones end. Raises CorruptLog."""
+    offset, index, end = HEADER_SIZE, segment.first_index, len(content)
+    salt = segment.header.salt
+    while offset < end:
+        frame = decode_frame(content, offset, end, salt)
+        if isinstance(frame, Frame) and frame.index != index:
+            frame = f"the frame has index {frame.index} where {index} belongs"
+        if isinstance(frame, str):
+            if later_write(content, offset, end, salt, index) >= 0 or index <= checkpoint_index:
+                raise CorruptLog(segment.path, offset, frame)
+            break
+        if frame.kind == Kind.MESSAGES and index <= checkpoint_index:
+            place_body(segment, frame.body, offset + FRAME_HEADER)
+        segment.frame_offsets.append(offset)
+        segment.last_index = index
+        offset += FRAME_HEADER + len(frame.body)
+        index += 1
+    segment.end = offset
+    if segment.last_index >= segment.first_index:
+        segment.first_append_ns = segment.header.created_ns
+
+
+def place_body(segment: Segment, body: bytes, at: int) -> None:
+    """Enter the records of a MESSAGES body that lies at offset `at` into the tables of an open segment."""
+    first, next_seq = 0, 0
+    offsets: list[int] = []
+    lengths: list[int] = []
+    last_time = segment.last_time
+    for seq, offset, length in record_spans(body):
+        if seq != next_seq and lengths:
+            segment.place(first, offsets, lengths, last_time)
+            offsets, lengths = [], []
+        if not lengths:
+            first = seq
+        offsets.append(at + offset)
+        lengths.append(length)
+        last_time = int.from_bytes(body[offset + TIME_AT : offset + TIME_AT + 8], "little", signed=True)
+        next_seq = seq + 1
+    if lengths:
+        segment.place(first, offsets, lengths, last_time)
+
+
+def last_term(segments: list[Segment], files: Files) -> int:
+    """The term of the newest entry; 0 for an empty log."""
+    segment = segments[-1]
+    if segment.frame_offsets:
+        fd = files.open(segment.path)
+        try:
+            at = segment.frame_offsets[-1]
+            content = files.read_at(fd, segment.end - at, at)
+        finally:
+            files.close(fd)
+        frame = decode_frame(content, 0, len(content), segment.header.salt)
+        assert isinstance(frame, Frame)
+        return frame.term
+    if len(segments) > 1:
+        footer = segments[-2].footer
+        assert footer is not None
+        return footer.last_term
+    return 0

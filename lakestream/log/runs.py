@@ -1,0 +1,76 @@
+"""Rows of a table by sequence.
+
+Belongs here: `Runs`, the map from stream sequences to rows 0, 1, 2, … that segment tables and outlines share. Streams
+number without gaps almost always, so it is one addition; where a stream jumps, a new run begins.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+MAX_GAP = 1024
+"""Missing sequences that keep their (empty) rows; a longer gap begins a new run, so that no jump makes a table huge."""
+
+
+class Runs:
+    """Ascending runs of sequences laid back to back."""
+
+    __slots__ = ("firsts", "next_seq", "rows", "starts")
+
+    def __init__(self) -> None:
+        self.firsts: list[int] = []  # the first sequence of each run
+        self.starts: list[int] = []  # its first row
+        self.rows = 0
+        self.next_seq = 0  # the sequence that the next row would have
+
+    @classmethod
+    def of(cls, pairs: list[tuple[int, int]]) -> Runs:
+        """Runs from the pairs that `pairs` gave."""
+        made = cls()
+        for first, rows in pairs:
+            made.firsts.append(first)
+            made.starts.append(made.rows)
+            made.rows += rows
+            made.next_seq = first + rows
+        return made
+
+    def extend(self, first_seq: int, count: int) -> int:
+        """Add sequences `first_seq` … `first_seq + count - 1`; returns how many empty rows come before them."""
+        gap = first_seq - self.next_seq
+        assert gap >= 0 or not self.firsts, f"sequence {first_seq} was placed before {self.next_seq}"
+        if not self.firsts or gap > MAX_GAP:
+            self.firsts.append(first_seq)
+            self.starts.append(self.rows)
+            gap = 0
+        self.rows += gap + count
+        self.next_seq = first_seq + count
+        return gap
+
+    def row(self, seq: int) -> int:
+        """The row of `seq`; -1 when it has none."""
+        firsts = self.firsts
+        if len(firsts) == 1:
+            row = seq - firsts[0]
+            return row if 0 <= row < self.rows else -1
+        position = bisect_right(firsts, seq) - 1
+        if position < 0:
+            return -1
+        row = self.starts[position] + seq - firsts[position]
+        end = self.starts[position + 1] if position + 1 < len(firsts) else self.rows
+        return row if row < end else -1
+
+    def seq(self, row: int) -> int:
+        """The sequence of `row`."""
+        position = bisect_right(self.starts, row) - 1
+        return self.firsts[position] + row - self.starts[position]
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """(first sequence, rows) of each run."""
+        ends = [*self.starts[1:], self.rows] if self.starts else []
+        return [(first, end - start) for first, start, end in zip(self.firsts, self.starts, ends, strict=True)]
+
+    def sequences(self) -> Iterator[int]:
+        """The sequence of every row, the empty ones too."""
+        for first, rows in self.pairs():
+            yield from range(first, first + rows)

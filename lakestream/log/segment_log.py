@@ -1,0 +1,362 @@
+"""Writing the log: append, sync, seal, truncate.
+
+Belongs here: everything that changes segment files, and the rule that one failed write or sync ends it for good. Its
+methods block: the group calls them in an I/O thread, never two at a time. What is read of a record goes through
+reader.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.log.errors import LogClosed, LogError, LogFrozen
+from lakestream.log.files import Files
+from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.frame import MAX_BODY, Frame, encode_header
+from lakestream.log.record import TIME_AT
+from lakestream.log.segment import (
+    HEADER_SIZE,
+    Footer,
+    Header,
+    SealedSegment,
+    Segment,
+    encode_footer,
+    encode_segment_header,
+    iter_frames,
+    segment_name,
+)
+
+if TYPE_CHECKING:
+    from lakestream.log.memory import MemorySegment
+
+_logger = logging.getLogger(__name__)
+
+DEFAULT_SEAL_BYTES = 16 << 20
+DEFAULT_SEAL_AGE_NS = 10_000_000_000
+DEFAULT_RETAIN_BYTES = 64 << 20
+DEFAULT_RETAIN_SEGMENTS = 64
+MAX_SEAL_BYTES = 1 << 31
+
+
+class LogOptions(msgspec.Struct, frozen=True):
+    """How a log is kept.
+
+    seal_bytes: a segment is sealed once it is this long (plus at most one write); at most 2 GiB.
+    seal_age_ns: or once its first entry is this old, if it holds messages or saw removals.
+    retain_bytes, retain_segments: the newest sealed segments that stay although the lake holds them.
+    sync_always: fdatasync before a write counts as done; else `sync()` is called from a timer.
+    """
+
+    seal_bytes: int = DEFAULT_SEAL_BYTES
+    seal_age_ns: int = DEFAULT_SEAL_AGE_NS
+    retain_bytes: int = DEFAULT_RETAIN_BYTES
+    retain_segments: int = DEFAULT_RETAIN_SEGMENTS
+    sync_always: bool = True
+
+    def __post_init__(self) -> None:
+        if not HEADER_SIZE < self.seal_bytes <= MAX_SEAL_BYTES:
+            raise ValueError(f"seal_bytes must be above {HEADER_SIZE} and at most {MAX_SEAL_BYTES}")
+
+
+class Appended(msgspec.Struct, gc=False):
+    """Where the log put an entry: its segment, the offset of its body there, its index."""
+
+    segment: Segment | MemorySegment
+    offset: int
+    index: int
+
+
+class SealState(msgspec.Struct, frozen=True):
+    """The stream at the end of the segment that is about to be sealed; see `Footer` for the fields."""
+
+    uid: str
+    stream: str
+    account: str
+    config: bytes
+    floor: int
+    next_seq: int
+    removed: list[int]
+    subjects: int
+
+
+class SegmentLog:
+    """The segments of one stream, the last of them open for appending."""
+
+    durable = True
+
+    def __init__(
+        self,
+        directory: str,
+        files: Files,
+        options: LogOptions,
+        now: Callable[[], int],
+        segments: list[Segment],
+        last_term: int,
+    ) -> None:
+        """`segments` as recovery found them, ascending, the last one open. `now` is wall time in ns."""
+        self.directory = directory
+        self.files = files
+        self.options = options
+        self.now = now
+        self.segments = segments
+        self.last_term = last_term
+        self.failed: LogError | None = None
+        self.busy = False
+        """Used in the event loop: a write or a seal is under way."""
+        self.on_idle: Callable[[BaseException | None], None] = _nothing
+        """Set by the group, called in the event loop: a seal that the store began has ended, well or not."""
+        self.on_sealed: Callable[[SealedSegment], None] | None = None
+        """Called in the I/O thread after a segment is sealed and its successor exists. It must be quick."""
+        self.seal_state: Callable[[int], SealState | None] = _never
+        """Set by the store: the stream's state when the open segment is due for sealing (at a time in ns), or None."""
+        self._lock = threading.Lock()  # writers take turns by `busy`; this is for closing while one is at work
+        self._fd = files.open(segments[-1].path, write=True)
+        self._write = 0  # relaxed mode: the first index since the last sync; 0 = nothing waits for a sync
+        self.appended_bytes = 0  # by this process
+
+    @property
+    def last_index(self) -> int:
+        """The index of the newest entry; 0 for an empty log."""
+        return self.segments[-1].last_index
+
+    @property
+    def open_segment(self) -> Segment:
+        """The segment that takes the next entry."""
+        return self.segments[-1]
+
+    @property
+    def sealed(self) -> list[SealedSegment]:
+        """The sealed segments that are still in the log, ascending."""
+        return [describe(segment) for segment in list(self.segments) if segment.footer is not None]
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether entries wait for `sync` (relaxed mode only)."""
+        return self._write != 0
+
+    def append(self, frames: list[Frame]) -> list[Appended]:
+        """Write entries with one write and, unless relaxed, one fdatasync; returns where they went.
+
+        Raises ValueError, before anything is written, for a body above MAX_BODY or an index that does not follow;
+        LogFrozen when the write or the sync fails, and ever after.
+        """
+        with self._lock:
+            return self._append(frames)
+
+    def _append(self, frames: list[Frame]) -> list[Appended]:
+        self._check()
+        segment = self.segments[-1]
+        write = self._write or frames[0].index
+        buffers: list[bytes] = []
+        placed: list[Appended] = []
+        starts: list[int] = []
+        offset, index = segment.end, segment.last_index + 1
+        for frame in frames:
+            if frame.index != index or frame.term < self.last_term or len(frame.body) > MAX_BODY:
+                raise ValueError(f"entry {frame.index} (term {frame.term}, {len(frame.body)} bytes) cannot be {index}")
+            frame.write = write
+            buffers += (encode_header(frame, write, segment.header.salt), frame.body)
+            starts.append(offset)
+            placed.append(Appended(segment, offset + FRAME_HEADER, index))
+            offset += FRAME_HEADER + len(frame.body)
+            index += 1
+        if offset > 1 << 32:
+            raise ValueError(f"one write of {offset - segment.end} bytes is too much for a segment")
+        try:
+            self.files.write(self._fd, buffers, segment.end)
+            if self.options.sync_always:
+                self.files.sync(self._fd)
+            else:
+                self._write = write
+        except BaseException as error:
+            raise self._freeze(segment.path, error) from error
+        if not segment.first_append_ns:
+            segment.first_append_ns = self.now()
+        self.appended_bytes += offset - segment.end
+        segment.frame_offsets.extend(starts)
+        segment.end = offset
+        segment.last_index = index - 1
+        self.last_term = frames[-1].term
+        return placed
+
+    def sync(self) -> None:
+        """Make durable what relaxed appends left. Raises LogFrozen."""
+        with self._lock:
+            self._check()
+            if self._write:
+                try:
+                    self.files.sync(self._fd)
+                except BaseException as error:
+                    raise self._freeze(self.segments[-1].path, error) from error
+                self._write = 0
+
+    def seal(self, state: SealState) -> SealedSegment:
+        """End the open segment with a footer and begin the next one; both are durable when this returns.
+
+        Invariant: every entry of the segment was applied before `state` was taken. Raises LogFrozen.
+        """
+        with self._lock:
+            sealed = self._seal(state)
+        if self.on_sealed is not None:
+            try:
+                self.on_sealed(sealed)
+            except Exception:  # the lake must never stop the log; at the next start it sees every sealed segment
+                _logger.exception("%s was sealed, but could not be handed on", sealed.path)
+        return sealed
+
+    def _seal(self, state: SealState) -> SealedSegment:
+        self._check()
+        segment = self.segments[-1]
+        assert segment.last_index >= segment.first_index, "an empty segment is never sealed"
+        try:
+            footer = self._footer(segment, state)
+            assert segment.tables is not None
+            pieces = encode_footer(footer, segment.tables, segment.end)
+            self.files.write(self._fd, pieces, segment.end)
+            self.files.sync(self._fd)
+            segment.file_bytes = segment.end + sum(map(len, pieces))
+            fresh, fd = begin_segment(self.directory, self.files, segment.last_index + 1, state.next_seq, self.now())
+            self.files.close(self._fd)
+        except BaseException as error:
+            raise self._freeze(segment.path, error) from error
+        self._fd, self._write = fd, 0
+        segment.last_seq = footer.last_seq
+        segment.footer = footer
+        segment.frame_offsets = array("I")
+        self.segments = [*self.segments, fresh]  # replaced, not changed: readers in the loop hold the old list
+        return describe(segment)
+
+    def truncate(self, last_index: int) -> None:
+        """Remove the entries after `last_index`, which were never committed. Raises LogFrozen.
+
+        Raises ValueError when that would reach into a sealed segment: what is sealed was committed.
+        """
+        with self._lock:
+            self._truncate(last_index)
+
+    def _truncate(self, last_index: int) -> None:
+        self._check()
+        segment = self.segments[-1]
+        kept = last_index + 1 - segment.first_index
+        if kept < 0:
+            raise ValueError(f"entry {last_index + 1} is in a sealed segment and cannot be truncated")
+        if last_index >= segment.last_index:
+            return
+        end = segment.frame_offsets[kept]
+        try:
+            self.files.truncate(self._fd, end)
+            self.files.sync(self._fd)
+        except BaseException as error:
+            raise self._freeze(segment.path, error) from error
+        del segment.frame_offsets[kept:]
+        segment.end, segment.last_index, self._write = end, last_index, 0
+
+    def frames(self, first_index: int) -> Iterator[tuple[Frame, Appended]]:
+        """The entries from `first_index` on, as they are on disk. Raises CorruptLog on any damage."""
+        for segment in list(self.segments):
+            if segment.last_index < first_index:
+                continue
+            content = self.files.read(segment.path)
+            for frame, offset in iter_frames(content, segment.path, segment.header, segment.end):
+                if frame.index >= first_index:
+                    yield frame, Appended(segment, offset, frame.index)
+
+    def forget(self, segments: list[Segment]) -> None:
+        """Take sealed segments that are about to be removed out of the list."""
+        gone = {id(segment) for segment in segments}
+        with self._lock:
+            self.segments = [segment for segment in self.segments if id(segment) not in gone]
+
+    def close(self) -> None:
+        """Close the files, after a write that is under way; a frozen log is closed as it is. Idempotent."""
+        with self._lock:
+            if self._fd >= 0:
+                fd, self._fd = self._fd, -1
+                try:
+                    if self._write and self.failed is None:
+                        self.files.sync(fd)
+                finally:
+                    self.files.close(fd)
+                    self.failed = self.failed or LogClosed(f"{self.directory}: the log is closed")
+
+    def _check(self) -> None:
+        """Invariant 4: nothing is written after a failure."""
+        if self.failed is not None:
+            raise self.failed
+
+    def _freeze(self, path: str, error: BaseException) -> LogError:
+        self.failed = self.failed or LogFrozen(path, error)
+        return self.failed
+
+    def _footer(self, segment: Segment, state: SealState) -> Footer:
+        assert segment.tables is not None
+        first_time = 0
+        if segment.count:
+            stamp = self.files.read_at(self._fd, 8, segment.tables.offsets[0] + TIME_AT)
+            first_time = int.from_bytes(stamp, "little", signed=True)
+        return Footer(
+            uid=state.uid,
+            stream=state.stream,
+            account=state.account,
+            first_index=segment.first_index,
+            last_index=segment.last_index,
+            last_term=self.last_term,
+            first_seq=segment.first_seq,
+            last_seq=state.next_seq - 1,
+            count=segment.count,
+            bytes=segment.bytes,
+            first_time=first_time,
+            last_time=segment.last_time,
+            floor=state.floor,
+            removed=[seq for seq in state.removed if seq >= state.floor],
+            subjects=state.subjects,
+            config=state.config,
+            closed_ns=self.now(),
+            runs=segment.tables.runs.pairs(),
+        )
+
+
+def _nothing(error: BaseException | None) -> None:
+    return None
+
+
+def _never(now_ns: int) -> None:
+    return None
+
+
+def describe(segment: Segment) -> SealedSegment:
+    """A sealed segment as others see it."""
+    footer = segment.footer
+    assert footer is not None
+    return SealedSegment(
+        path=segment.path,
+        first_index=footer.first_index,
+        last_index=footer.last_index,
+        first_seq=footer.first_seq,
+        last_seq=footer.last_seq,
+        bytes=segment.file_bytes,
+        closed_ns=footer.closed_ns,
+    )
+
+
+def begin_segment(directory: str, files: Files, first_index: int, first_seq: int, now_ns: int) -> tuple[Segment, int]:
+    """Create a segment, durably; returns it with a descriptor open for writing."""
+    header = Header(first_index, first_seq, now_ns, secrets.randbits(32))
+    path = os.path.join(directory, segment_name(first_index))
+    fd = files.create(path)
+    try:
+        files.write(fd, [encode_segment_header(header)], 0)
+        files.sync(fd)
+        files.sync_directory(directory)
+    except BaseException:
+        files.close(fd)
+        raise
+    return Segment(path, header), fd

@@ -1,0 +1,270 @@
+"""Reading messages out of segment files, and out of the outlines of segments that have left.
+
+Belongs here: sequence → file, offset, length → record. Only committed messages are in the tables, so reading is safe
+while an I/O thread appends to the same file. Used in the event loop.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import cast
+
+from lakestream.log.cache import ReadCache
+from lakestream.log.errors import CorruptLog, CorruptRecord
+from lakestream.log.outline import Outline, OutlineInfo, read_outline
+from lakestream.log.record import TIME_AT, Record, decode_record, decode_spans, subjects_at
+from lakestream.log.segment import Segment, Tables, read_footer
+from lakestream.log.segment_log import Appended
+
+SPAN = 1 << 20
+"""Most bytes of one read, unless a single record is longer."""
+MAX_HOLE = 8192
+"""Dead bytes that are read along rather than skipped with another read."""
+
+_first_seq = attrgetter("first_seq")
+Holder = tuple[str, OutlineInfo]
+
+
+class SegmentRows:
+    """`Rows` over files."""
+
+    def __init__(self, segments: list[Segment], outlines: list[Holder], cache: ReadCache) -> None:
+        """`segments` as the log has them, `outlines` as (path, what it covers); both ascending."""
+        self.segments = list(segments)
+        self.outlines = outlines
+        self.cache = cache
+        self.local_floor = self.segments[0].first_seq
+
+    def place(self, at: Appended, first_seq: int, lengths: Sequence[int], last_time: int) -> int:
+        """See `Rows.place`. A sealed segment already knows its messages: recovery replays it."""
+        segment = cast(Segment, at.segment)
+        if segment is not self.segments[-1]:
+            self._adopt(segment)
+        if segment.footer is None:
+            offsets = list(accumulate(lengths, initial=at.offset))
+            offsets.pop()
+            segment.place(first_seq, offsets, lengths, last_time)
+        if segment is self.segments[0] and segment.count == len(lengths):
+            self.local_floor = segment.first_seq
+        return sum(lengths)
+
+    def read(self, seq: int) -> Record:
+        """See `Rows.read`."""
+        segment = self._segment(seq)
+        tables = self._tables(segment)
+        row = tables.row(seq)
+        offset, length = tables.offsets[row], tables.lengths[row]
+        try:
+            record = decode_record(self.cache.read_at(segment.path, length, offset))
+        except CorruptRecord as error:
+            raise CorruptLog(segment.path, offset, error.what) from error
+        if record.seq != seq:
+            raise CorruptLog(segment.path, offset, f"message {record.seq} lies where {seq} belongs")
+        return record
+
+    def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
+        """See `Rows.read_seqs`."""
+        records: list[Record] = []
+        for segment, part in self._by_segment(seqs):
+            offsets, lengths = self._places(segment, part)
+            sums = list(accumulate(lengths))
+            keep = bisect_right(sums, max_bytes)
+            if keep == 0 and not records:
+                keep = 1
+            for start, stop in _spans(offsets, lengths, keep, dense=isinstance(part, range)):
+                base = offsets[start]
+                found = self._decode(segment, base, offsets[start:stop], lengths[start:stop])
+                if found[0].seq != part[start] or found[-1].seq != part[stop - 1]:
+                    raise CorruptLog(segment.path, base, f"message {found[0].seq} lies where {part[start]} belongs")
+                records += found
+            if keep < len(part):
+                break
+            max_bytes -= sums[-1]
+        return records
+
+    def subjects(self, seqs: Sequence[int]) -> list[bytes]:
+        """See `Rows.subjects`."""
+        local = bisect_left(seqs, self.local_floor)
+        names: list[bytes] = []
+        for path, part in self._by_outline(seqs[:local]):
+            outline = self._outline(path)
+            names += [outline.names[outline.ids[outline.row(seq)]] for seq in part]
+        for segment, part in self._by_segment(seqs[local:]):
+            offsets, lengths = self._places(segment, part)
+            for start, stop in _spans(offsets, lengths, len(part), dense=isinstance(part, range)):
+                base = offsets[start]
+                buf = self._bytes(segment, base, offsets[stop - 1] + lengths[stop - 1] - base)
+                names += subjects_at(buf, [offset - base for offset in offsets[start:stop]])
+        return names
+
+    def size(self, seq: int) -> int:
+        """See `Rows.size`."""
+        if seq < self.local_floor:
+            for path, _ in self._by_outline((seq,)):
+                outline = self._outline(path)
+                return outline.sizes[outline.row(seq)]
+        tables = self._tables(self._segment(seq))
+        return tables.lengths[tables.row(seq)]
+
+    def total_size(self, seqs: Sequence[int]) -> int:
+        """See `Rows.total_size`."""
+        local = bisect_left(seqs, self.local_floor)
+        total = 0
+        for path, part in self._by_outline(seqs[:local]):
+            outline = self._outline(path)
+            total += sum(outline.sizes[outline.row(seq)] for seq in part)
+        for segment, part in self._by_segment(seqs[local:]):
+            total += sum(self._places(segment, part)[1])
+        return total
+
+    def time(self, seq: int) -> int:
+        """See `Rows.time`."""
+        if seq < self.local_floor:
+            for path, _ in self._by_outline((seq,)):
+                outline = self._outline(path)
+                return outline.times[outline.row(seq)]
+        segment = self._segment(seq)
+        tables = self._tables(segment)
+        return self._time_at(segment, tables.offsets[tables.row(seq)])
+
+    def first_at(self, time_ns: int) -> int:
+        """See `Rows.first_at`. Times ascend with sequences, so two binary searches find it."""
+        for path, info in self.outlines:
+            if info.rows and info.last_time >= time_ns:
+                outline = self._outline(path)
+                return outline.runs.seq(bisect_left(outline.times, time_ns))
+        for segment in self.segments:
+            if segment.count and segment.last_time >= time_ns:
+                tables = self._tables(segment)
+                rows: Sequence[int] = range(len(tables))
+                if tables.lengths.count(0):
+                    rows = [row for row in rows if tables.lengths[row]]
+                stamp = self._stamp_of(segment, tables)
+                return tables.runs.seq(rows[bisect_left(rows, time_ns, key=stamp)])
+        return 0
+
+    def forget(self, seqs: Sequence[int]) -> None:
+        """See `Rows.forget`. The log keeps removed messages until the lake has caught up."""
+
+    def dropped(self, segments: list[Segment], outlines: list[Holder]) -> None:
+        """`segments` left the log; `outlines` are all there are now."""
+        gone = {segment.path for segment in segments}
+        for path in gone | {path for path, _ in self.outlines + outlines}:
+            self.cache.forget(path)
+        self.segments = [segment for segment in self.segments if segment.path not in gone]
+        self.outlines = outlines
+        self.local_floor = self.segments[0].first_seq
+
+    def close(self) -> None:
+        """Let go of what the cache holds for this stream."""
+        for path in [segment.path for segment in self.segments] + [path for path, _ in self.outlines]:
+            self.cache.forget(path)
+
+    def _adopt(self, segment: Segment) -> None:
+        """The log has begun a new segment; the tables of the one before may leave memory from now on."""
+        known = self.segments[-1]
+        if segment.first_index <= known.first_index:
+            return  # recovery replays an older one
+        if known.footer is not None and known.tables is not None:
+            self.cache.put(known.path, known.tables, known.tables.memory())
+            known.tables = None
+        self.segments = [*self.segments, segment]
+
+    def _segment(self, seq: int) -> Segment:
+        last = self.segments[-1]
+        if seq >= last.first_seq and last.count:
+            return last
+        return self.segments[self._position(seq)]
+
+    def _position(self, seq: int) -> int:
+        return bisect_right(self.segments, seq, key=_first_seq) - 1
+
+    def _tables(self, segment: Segment) -> Tables:
+        tables = segment.tables
+        if tables is not None:
+            return tables
+        cached = self.cache.get(segment.path)
+        if cached is None:
+            _, loaded, _ = read_footer(segment.path, self.cache.files)
+            self.cache.put(segment.path, loaded, loaded.memory())
+            return loaded
+        return cast(Tables, cached)
+
+    def _outline(self, path: str) -> Outline:
+        cached = self.cache.get(path)
+        if cached is None:
+            loaded = read_outline(self.cache.files, path)
+            self.cache.put(path, loaded, loaded.memory())
+            return loaded
+        return cast(Outline, cached)
+
+    def _by_segment(self, seqs: Sequence[int]) -> Iterator[tuple[Segment, Sequence[int]]]:
+        """Cut ascending sequences where segments end."""
+        position, end = 0, len(seqs)
+        while position < end:
+            at = self._position(seqs[position])
+            stop = end
+            if at + 1 < len(self.segments):
+                stop = bisect_left(seqs, self.segments[at + 1].first_seq, position)
+            yield self.segments[at], seqs[position:stop]
+            position = stop
+
+    def _by_outline(self, seqs: Sequence[int]) -> Iterator[tuple[str, Sequence[int]]]:
+        position, end = 0, len(seqs)
+        while position < end:
+            at = bisect_left(self.outlines, seqs[position], key=_last_seq)
+            path, info = self.outlines[at]
+            stop = bisect_right(seqs, info.last_seq, position)
+            yield path, seqs[position:stop]
+            position = stop
+
+    def _places(self, segment: Segment, seqs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Offsets and lengths of messages of one segment."""
+        tables = self._tables(segment)
+        offsets, lengths = tables.offsets, tables.lengths
+        if isinstance(seqs, range):
+            # Invariant: live sequences have rows, and an unbroken range of them lies in one run.
+            row = tables.row(seqs[0])
+            return offsets[row : row + len(seqs)], lengths[row : row + len(seqs)]
+        rows = list(map(tables.row, seqs))
+        return [offsets[row] for row in rows], [lengths[row] for row in rows]
+
+    def _decode(self, segment: Segment, base: int, offsets: Sequence[int], lengths: Sequence[int]) -> list[Record]:
+        buf = self._bytes(segment, base, offsets[-1] + lengths[-1] - base)
+        try:
+            return decode_spans(buf, [offset - base for offset in offsets], lengths)
+        except CorruptRecord as error:
+            raise CorruptLog(segment.path, base + error.offset, error.what) from error
+
+    def _bytes(self, segment: Segment, base: int, length: int) -> bytes:
+        buf = self.cache.read_at(segment.path, length, base)
+        if len(buf) < length:
+            raise CorruptLog(segment.path, base + len(buf), "the file is cut short")
+        return buf
+
+    def _time_at(self, segment: Segment, offset: int) -> int:
+        return int.from_bytes(self._bytes(segment, offset + TIME_AT, 8), "little", signed=True)
+
+    def _stamp_of(self, segment: Segment, tables: Tables) -> Callable[[int], int]:
+        return lambda row: self._time_at(segment, tables.offsets[row])
+
+
+def _last_seq(holder: Holder) -> int:
+    return holder[1].last_seq
+
+
+def _spans(offsets: Sequence[int], lengths: Sequence[int], keep: int, dense: bool) -> Iterator[tuple[int, int]]:
+    """Cut the first `keep` places into reads of about SPAN bytes; where not `dense`, also at holes above MAX_HOLE."""
+    start = 0
+    while start < keep:
+        stop = max(start + 1, bisect_left(offsets, offsets[start] + SPAN, start, keep))
+        if not dense:
+            for at in range(start + 1, stop):
+                if offsets[at] - offsets[at - 1] - lengths[at - 1] > MAX_HOLE:
+                    stop = at
+                    break
+        yield start, stop
+        start = stop

@@ -1,0 +1,210 @@
+"""A set of sequences at one bit each.
+
+Belongs here: `SequenceSet`, which says which sequences of a stream are alive, and nothing about messages. Sequences
+mostly come in runs and mostly live, so bits are kept in chunks of 1024; a full chunk is one shared integer and an
+absent chunk is empty.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import compress
+
+from msgspec import msgpack
+
+CHUNK_BITS = 10
+CHUNK = 1 << CHUNK_BITS
+_LOW = CHUNK - 1
+_FULL = (1 << CHUNK) - 1
+_TO_BIT = bytes.maketrans(b"01", b"\x00\x01")
+
+
+class SequenceSet:
+    """An ordered set of positive integers up to 2**64 - 1."""
+
+    __slots__ = ("_chunks", "_keys", "_size")
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, int] = {}
+        self._keys: list[int] = []  # the chunk numbers present, ascending
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, seq: int) -> bool:
+        chunk = self._chunks.get(seq >> CHUNK_BITS)
+        return chunk is not None and (chunk is _FULL or chunk >> (seq & _LOW) & 1 == 1)
+
+    def add_run(self, first: int, last: int) -> None:
+        """Add every sequence from `first` through `last`; those already there stay."""
+        for key in range(first >> CHUNK_BITS, (last >> CHUNK_BITS) + 1):
+            base = key << CHUNK_BITS
+            low = first - base if first > base else 0
+            high = min(last - base, _LOW)
+            added = ((1 << (high - low + 1)) - 1) << low
+            old = self._chunks.get(key)
+            if old is None:
+                self._insert_key(key)
+                self._size += high - low + 1
+            else:
+                self._size += (added & ~old).bit_count()
+                added |= old
+            self._chunks[key] = _FULL if added == _FULL else added
+
+    def discard(self, seq: int) -> bool:
+        """Remove one sequence; False when it was not there."""
+        key = seq >> CHUNK_BITS
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            return False
+        bit = 1 << (seq & _LOW)
+        if not chunk & bit:
+            return False
+        self._size -= 1
+        self._store(key, chunk ^ bit)
+        return True
+
+    def discard_below(self, seq: int) -> int:
+        """Remove everything < `seq`; returns how many that were."""
+        before = self._size
+        border = seq >> CHUNK_BITS
+        gone = bisect_left(self._keys, border)
+        for key in self._keys[:gone]:
+            self._size -= self._chunks.pop(key).bit_count()
+        del self._keys[:gone]
+        chunk = self._chunks.get(border)
+        if chunk is not None:
+            low = seq & _LOW
+            kept = chunk >> low << low
+            self._size -= chunk.bit_count() - kept.bit_count()
+            self._store(border, kept)
+        return before - self._size
+
+    def next_at_or_after(self, seq: int) -> int:
+        """The lowest member ≥ `seq`; 0 when there is none."""
+        key = seq >> CHUNK_BITS
+        chunk = self._chunks.get(key)
+        if chunk is not None:
+            rest = chunk >> (seq & _LOW)
+            if rest:
+                return seq + ((rest & -rest).bit_length() - 1)
+        position = bisect_right(self._keys, key)
+        if position == len(self._keys):
+            return 0
+        key = self._keys[position]
+        chunk = self._chunks[key]
+        return (key << CHUNK_BITS) + ((chunk & -chunk).bit_length() - 1)
+
+    def previous_at_or_before(self, seq: int) -> int:
+        """The highest member ≤ `seq`; 0 when there is none."""
+        key = seq >> CHUNK_BITS
+        chunk = self._chunks.get(key)
+        if chunk is not None:
+            rest = chunk & ((2 << (seq & _LOW)) - 1)
+            if rest:
+                return (key << CHUNK_BITS) + rest.bit_length() - 1
+        position = bisect_left(self._keys, key)
+        if position == 0:
+            return 0
+        key = self._keys[position - 1]
+        return (key << CHUNK_BITS) + self._chunks[key].bit_length() - 1
+
+    def count(self, low: int, high: int) -> int:
+        """How many members lie in `low` … `high`, both included."""
+        if high < low:
+            return 0
+        total = 0
+        for key in self._keys_between(low, high):
+            total += _between(self._chunks[key], key << CHUNK_BITS, low, high).bit_count()
+        return total
+
+    def members(self, low: int, limit: int, high: int = (1 << 64) - 1) -> Sequence[int]:
+        """The first `limit` members ≥ `low` and ≤ `high`, ascending: a `range` when they have no gaps."""
+        first = self.next_at_or_after(low)
+        if first == 0 or first > high or limit <= 0:
+            return ()
+        last = first + limit - 1
+        if last <= high and self.count(first, last) == limit:
+            return range(first, last + 1)
+        found: list[int] = []
+        for key in self._keys_between(first, high):
+            base = key << CHUNK_BITS
+            found.extend(_ones(_between(self._chunks[key], base, first, high), base))
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def iter_missing(self, low: int, high: int) -> Iterator[int]:
+        """The sequences in `low` … `high` that are not members, ascending."""
+        while low <= high:
+            first = self.next_at_or_after(low)
+            gap_end = high + 1 if first == 0 or first > high else first
+            yield from range(low, gap_end)
+            low = self._run_end(gap_end) + 1
+
+    def to_bytes(self) -> bytes:
+        """The whole set, for `from_bytes`. A full chunk costs a few bytes."""
+        return msgpack.encode([[key, _encode_chunk(self._chunks[key])] for key in self._keys])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SequenceSet:
+        """The set that `to_bytes` wrote."""
+        made = cls()
+        for key, bits in msgpack.decode(data, type=list[tuple[int, bytes]]):
+            chunk = int.from_bytes(bits, "little") if bits else _FULL
+            made._chunks[key] = _FULL if chunk == _FULL else chunk
+            made._keys.append(key)
+            made._size += chunk.bit_count()
+        return made
+
+    def _run_end(self, seq: int) -> int:
+        """The last member of the unbroken run that begins at `seq`; `seq` itself when it is no member."""
+        key = seq >> CHUNK_BITS
+        while True:
+            low = seq - (key << CHUNK_BITS) if seq >> CHUNK_BITS == key else 0
+            chunk = self._chunks.get(key, 0)
+            if chunk is not _FULL:
+                zeros = ~chunk >> low  # at the chunk's end at the latest there is a zero
+                return max(seq, (key << CHUNK_BITS) + low + (zeros & -zeros).bit_length() - 2)
+            key += 1
+
+    def _keys_between(self, low: int, high: int) -> list[int]:
+        keys = self._keys
+        return keys[bisect_left(keys, low >> CHUNK_BITS) : bisect_right(keys, high >> CHUNK_BITS)]
+
+    def _insert_key(self, key: int) -> None:
+        if not self._keys or key > self._keys[-1]:
+            self._keys.append(key)
+        else:
+            self._keys.insert(bisect_left(self._keys, key), key)
+
+    def _store(self, key: int, chunk: int) -> None:
+        if chunk:
+            self._chunks[key] = chunk
+        else:
+            del self._chunks[key]
+            del self._keys[bisect_left(self._keys, key)]
+
+
+def _between(chunk: int, base: int, low: int, high: int) -> int:
+    """The bits of `chunk` (which starts at `base`) that stand for `low` … `high`."""
+    if low > base:
+        chunk = chunk >> (low - base) << (low - base)
+    if high < base + _LOW:
+        chunk &= (2 << (high - base)) - 1
+    return chunk
+
+
+def _ones(chunk: int, base: int) -> list[int]:
+    if chunk == _FULL:
+        return list(range(base, base + CHUNK))
+    if not chunk:
+        return []
+    bits = format(chunk, "b").encode().translate(_TO_BIT)
+    return list(compress(range(base, base + len(bits)), bits[::-1]))
+
+
+def _encode_chunk(chunk: int) -> bytes:
+    return b"" if chunk is _FULL else chunk.to_bytes(CHUNK // 8, "little")

@@ -1,0 +1,434 @@
+"""Everything one stream keeps: its log, its rows, and the indexes over them.
+
+Belongs here: `Store`, the state that follows from applying entries in order (which messages live, of which subject,
+how many bytes), and reading by sequence and time. It is the same after a restart: the checkpoint brings back a
+moment, the replay applies what came after through the same methods. Keeping it on disk (checkpoint, drop, close) is
+upkeep.py's.
+
+All methods run in the event loop unless they say that they block.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from lakestream.log import recovery
+from lakestream.log.cache import ReadCache
+from lakestream.log.checkpoint import NAME as CHECKPOINT
+from lakestream.log.checkpoint import State, read_checkpoint
+from lakestream.log.errors import CorruptLog
+from lakestream.log.files import Files, Io
+from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.frame import Frame
+from lakestream.log.memory import Log, MemoryLog, MemoryRows
+from lakestream.log.outline import OutlineInfo
+from lakestream.log.record import FIXED, Record, record_length
+from lakestream.log.segment import SealedSegment, Segment
+from lakestream.log.segment_log import Appended, LogOptions, SealState, SegmentLog
+from lakestream.log.segment_rows import SegmentRows
+from lakestream.log.sequences import SequenceSet
+from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from lakestream.log.rows import Rows
+
+LOOK_AHEAD = 256
+"""Subjects read at once when messages are removed from the front one by one."""
+LOG_DIRECTORY = "log"
+
+__all__ = ["Appended", "LogOptions", "SealedSegment", "Store"]
+
+
+class Store:
+    """One stream's messages and indexes.
+
+    `applied` is the index of the newest applied entry: whoever applies an entry sets it afterwards. `first_seq` is 0
+    until the first message, and last_seq + 1 in a stream that was emptied. `extra` is what the checkpoint kept for
+    JetStream. Sizes are in bytes, times in ns.
+    """
+
+    def __init__(self, log: Log, rows: SegmentRows | MemoryRows, io: Io, uid: str) -> None:
+        """Use `open` or `in_memory`."""
+        self.log = log
+        self._rows: Rows = rows
+        self.uid, self.stream, self.account, self.config = uid, "", "", b""
+        self.live = SequenceSet()
+        self.subjects = SubjectIndex()
+        self.msgs = 0
+        self.bytes = 0
+        self.first_seq = 0
+        self.last_seq = 0
+        self.last_time = 0
+        self.applied = 0
+        self.extra = b""
+        self._first_time = (0, 0)  # (first_seq, its time): asked for often, changes rarely
+        self._ahead: dict[int, bytes] = {}
+        self._removed: list[int] = []  # since the open segment was begun; see Footer.removed
+        self._moved = False  # whether anything was removed since then
+        self._opened_index = 0  # the segment that the two are about
+        self._replaying = 0  # first index of the segment that is being replayed; 0 = not replaying
+        self.upkeep = Upkeep(self, log, rows, io)
+        if isinstance(log, SegmentLog):
+            log.seal_state = self.seal_state
+
+    @classmethod
+    def in_memory(cls, io: Io, uid: str = "") -> Store:
+        """A store without files: entries are committed at once, and all is gone when the process ends."""
+        return cls(MemoryLog(), MemoryRows(), io, uid)
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        io: Io,
+        options: LogOptions | None = None,
+        *,
+        uid: str = "",
+        files: Files | None = None,
+        now: Callable[[], int] = time.time_ns,
+        cache: ReadCache | None = None,
+    ) -> Store:
+        """Open the stream kept in `directory`, or begin one there. Blocks.
+
+        The caller then applies `replay()`. `uid` is for a new stream; an older one knows its own from its checkpoint,
+        or is told by `describe`. `now` is wall time in ns. `cache` is best shared by all stores of a server.
+
+        Raises CorruptLog naming file and offset, StoreVersionError, OSError.
+        """
+        files = files or Files()
+        log_directory = os.path.join(directory, LOG_DIRECTORY)
+        files.make_directory(log_directory)
+        found = read_checkpoint(files, os.path.join(directory, CHECKPOINT))
+        index = found[0].index if found else 0
+        outlines = recovery.find_outlines(log_directory, files)
+        outlined = max((info.last_index for _, info in outlines), default=0)
+        segments = recovery.find_segments(log_directory, files, now, outlined, index)
+        _check_whole(segments, outlines, index)
+        log = SegmentLog(
+            log_directory, files, options or LogOptions(), now, segments, recovery.last_term(segments, files)
+        )
+        store = cls(log, SegmentRows(segments, outlines, cache or ReadCache(files)), io, uid)
+        store.upkeep.directory = directory
+        store._opened_index = log.open_segment.first_index
+        if found is not None:
+            store._restore(*found)
+        return store
+
+    def _restore(self, state: State, subjects: SubjectIndex, size: int) -> None:
+        self.uid, self.stream, self.account, self.config = state.uid, state.stream, state.account, state.config
+        self.live = SequenceSet.from_bytes(state.live)
+        self.subjects = subjects
+        self.msgs = len(self.live)
+        self.bytes, self.first_seq, self.last_seq = state.size, state.first_seq, state.last_seq
+        self.last_time, self.applied, self.extra = state.last_time, state.index, state.extra
+        self._removed, self._moved, self._opened_index = state.removed, state.moved, state.opened_index
+        self.upkeep.restored(state.index, size)
+
+    def describe(self, uid: str, stream: str, account: str, config: bytes) -> None:
+        """Whose log this is, for the footers of its segments. `config` is the stream's configuration as JSON."""
+        self.uid, self.stream, self.account, self.config = uid, stream, account, config
+
+    def replay(self) -> Iterator[tuple[Frame, Appended]]:
+        """The entries after the checkpoint, to be applied in turn. Blocks. Raises CorruptLog on any damage."""
+        replayed = 0
+        for frame, at in self.log.frames(self.applied + 1):
+            if isinstance(at.segment, Segment):
+                self._replaying = at.segment.first_index
+                self._enter()
+            replayed += FRAME_HEADER + len(frame.body)
+            yield frame, at
+        self._replaying = 0
+        self._enter()
+        self.upkeep.replayed(replayed)
+
+    # ------------------------------------------------------------------ apply
+    def apply_messages(
+        self, at: Appended, first_seq: int, subjects: Sequence[bytes], lengths: Sequence[int], last_time: int
+    ) -> None:
+        """Take in contiguous messages from `first_seq` on, whose records lie back to back from `at` on.
+
+        `lengths` are of their records, `last_time` is when the last of them was stored.
+        """
+        # Invariant 5: sequences are given once and grow.
+        assert first_seq > self.last_seq, f"message {first_seq} comes after {self.last_seq}"
+        count = len(subjects)
+        if not count:
+            return
+        self.bytes += self._rows.place(at, first_seq, lengths, last_time)
+        last = first_seq + count - 1
+        self.live.add_run(first_seq, last)
+        self.subjects.add_run(subjects, first_seq)
+        if not self.msgs:
+            self.first_seq = first_seq
+        self.msgs += count
+        self.last_seq = last
+        self.last_time = last_time
+
+    def apply_records(self, at: Appended, records: Iterable[Record]) -> None:
+        """Take in the records of an entry, in which sequences may jump. They lie back to back from `at` on."""
+        offset, size, last_time = at.offset, 0, 0
+        first, next_seq = 0, 0
+        subjects: list[bytes] = []
+        lengths: list[int] = []
+        for record in records:
+            if record.seq != next_seq and subjects:
+                self.apply_messages(Appended(at.segment, offset, at.index), first, subjects, lengths, last_time)
+                offset, size, subjects, lengths = offset + size, 0, [], []
+            if not subjects:
+                first = record.seq
+            length = record_length(record.subject, record.header, record.data)
+            subjects.append(record.subject)
+            lengths.append(length)
+            size += length
+            last_time = record.time_ns
+            next_seq = record.seq + 1
+        if subjects:
+            self.apply_messages(Appended(at.segment, offset, at.index), first, subjects, lengths, last_time)
+
+    def skip(self, last_seq: int) -> None:
+        """Sequences through `last_seq` were given to messages that are not kept (interest retention)."""
+        if last_seq > self.last_seq:
+            self.last_seq = last_seq
+            if not self.msgs:
+                self.first_seq = last_seq + 1
+
+    def remove(self, seq: int, subject: bytes | None = None) -> tuple[bytes, int] | None:
+        """Remove one message; returns (subject, size), or None when it is not there.
+
+        Give `subject` where it is known: finding it takes a read. Raises CorruptLog.
+        """
+        if seq not in self.live:
+            return None
+        size = self._rows.size(seq)
+        if subject is None:
+            subject = self._ahead.pop(seq, None) or self._look_ahead(seq)
+        self.live.discard(seq)
+        self.subjects.remove(subject, seq)
+        self.msgs -= 1
+        self.bytes -= size
+        self._rows.forget((seq,))
+        self._enter()
+        self._moved = True
+        if seq == self.first_seq:
+            self.first_seq = self.live.next_at_or_after(seq + 1) or self.last_seq + 1
+        else:
+            self._removed.append(seq)  # what is below first_seq needs no listing
+        return subject, size
+
+    def remove_through(self, seq: int) -> list[tuple[int, bytes]]:
+        """Remove all messages ≤ `seq`; returns (sequence, subject) of each, ascending. Raises CorruptLog."""
+        gone = self.live.members(self.first_seq, self.msgs, seq)
+        if not gone:
+            return []
+        names = self._rows.subjects(gone)
+        size = self._rows.total_size(gone)
+        if len(gone) == self.msgs:
+            self.subjects.clear()
+        elif len(gone) > len(self.subjects):
+            self.subjects.discard_below(seq + 1)
+        else:
+            for number, name in zip(gone, names, strict=True):
+                self.subjects.remove(name, number)
+        self._cut(gone, size, seq + 1)
+        return list(zip(gone, names, strict=True))
+
+    def set_first(self, seq: int) -> None:
+        """Remove all messages < `seq` without naming them, and give out no sequence below it any more.
+
+        When `seq` is beyond the last message, the stream is empty and goes on with `seq`. Raises CorruptLog.
+        """
+        if seq <= self.first_seq and seq <= self.last_seq + 1:
+            return
+        gone = self.live.members(self.first_seq, self.msgs, seq - 1)
+        size = self.bytes if len(gone) == self.msgs else self._rows.total_size(gone)
+        if len(gone) == self.msgs:
+            self.subjects.clear()
+        else:
+            self.subjects.discard_below(seq)
+        self.last_seq = max(self.last_seq, seq - 1)
+        self._cut(gone, size, seq)
+
+    def _cut(self, gone: Sequence[int], size: int, first: int) -> None:
+        """Bookkeeping for the removal of `gone`, everything there was below `first`."""
+        self.live.discard_below(first)
+        self.msgs = len(self.live)
+        self.bytes -= size
+        self._rows.forget(gone)
+        self._enter()
+        self._moved = True
+        self.first_seq = self.live.next_at_or_after(first) or self.last_seq + 1
+        self._ahead.clear()
+
+    def _look_ahead(self, seq: int) -> bytes:
+        """The subject of `seq`. When it is the first, its successors are likely to go next: read theirs as well."""
+        if seq != self.first_seq:
+            return self._rows.subjects((seq,))[0]
+        seqs = self.live.members(seq, LOOK_AHEAD)
+        self._ahead = dict(zip(seqs, self._rows.subjects(seqs), strict=True))
+        return self._ahead.pop(seq)
+
+    # ------------------------------------------------------------------ read
+    @property
+    def local_floor(self) -> int:
+        """The lowest sequence whose record is still in the log; live ones below it are in the lake only."""
+        return self._rows.local_floor
+
+    @property
+    def first_time(self) -> int:
+        """When the first message was stored; 0 in an empty stream. Raises CorruptLog."""
+        if not self.msgs:
+            return 0
+        if self._first_time[0] != self.first_seq:
+            self._first_time = (self.first_seq, self._rows.time(self.first_seq))
+        return self._first_time[1]
+
+    def is_local(self, seq: int) -> bool:
+        """Whether a message is live and its record in the log."""
+        return seq >= self._rows.local_floor and seq in self.live
+
+    def read(self, seq: int) -> Record | None:
+        """One message; None unless it is live and local. Raises CorruptLog."""
+        if seq in self.live and seq >= self._rows.local_floor:
+            return self._rows.read(seq)
+        return None
+
+    def read_run(self, first: int, max_msgs: int, max_bytes: int) -> list[Record]:
+        """The first live local messages ≥ `first`, ascending, at most `max_msgs`.
+
+        Their records together stay within `max_bytes`, but one is always given. Raises CorruptLog.
+        """
+        limit = min(max_msgs, max_bytes // FIXED + 1)
+        seqs = self.live.members(max(first, self._rows.local_floor), limit)
+        return self._rows.read_seqs(seqs, max_bytes) if seqs else []
+
+    def read_many(self, seqs: Iterable[int]) -> list[Record]:
+        """Those of `seqs` (ascending) that are live and local. Raises CorruptLog."""
+        floor, live = self._rows.local_floor, self.live
+        wanted = [seq for seq in seqs if seq >= floor and seq in live]
+        return self._rows.read_seqs(wanted, 1 << 62) if wanted else []
+
+    def size_of(self, seq: int) -> int:
+        """The bytes that a live message counts for, local or not; 0 when there is none. Raises CorruptLog."""
+        return self._rows.size(seq) if seq in self.live else 0
+
+    def subject_of(self, seq: int) -> bytes:
+        """The subject of a live message, local or not; `b""` when there is none. Raises CorruptLog."""
+        return self._rows.subjects((seq,))[0] if seq in self.live else b""
+
+    def time_of(self, seq: int) -> int | None:
+        """When a live message was stored, local or not; None when there is none. Raises CorruptLog."""
+        return self._rows.time(seq) if seq in self.live else None
+
+    def first_at(self, time_ns: int) -> int | None:
+        """The first live message stored at or after `time_ns`, local or not; 0 when there is none. Raises CorruptLog.
+
+        Outlines keep the times of what only the lake holds, so None (ask the lake) is never the answer today.
+        """
+        seq = self._rows.first_at(time_ns)
+        return self.live.next_at_or_after(seq) if seq else 0
+
+    # ------------------------------------------------------------------ sealing
+    def seal_state(self, now_ns: int) -> SealState | None:
+        """The state for the footer of the open segment if it is due at `now_ns`: long enough, or old and of use.
+
+        Asked by the group before each write, and by `seal_if_old`.
+        """
+        log = self.log
+        assert isinstance(log, SegmentLog)
+        segment, options = log.open_segment, log.options
+        if segment.last_index < segment.first_index or self.applied != segment.last_index:
+            return None
+        self._enter()
+        if segment.end < options.seal_bytes:
+            worth = segment.count or self._moved
+            if not worth or now_ns - segment.first_append_ns < options.seal_age_ns:
+                return None
+        self.upkeep.sealing()
+        return SealState(
+            uid=self.uid,
+            stream=self.stream,
+            account=self.account,
+            config=self.config,
+            floor=self.first_seq,
+            next_seq=self.last_seq + 1,
+            removed=self._removed,
+            subjects=len(self.subjects),
+        )
+
+    def seal_if_old(self) -> None:
+        """Seal the open segment in a thread if it is due and no write is under way. Call it about every second."""
+        self.upkeep.seal_if_old()
+
+    def sealed(self) -> list[SealedSegment]:
+        """The sealed segments that have not left the log, ascending."""
+        return self.log.sealed
+
+    def removed_in_segment(self) -> tuple[int, list[int], bool]:
+        """(first index of the open segment, sequences removed while it was open, whether any were): for checkpoints."""
+        self._enter()
+        return self._opened_index, self._removed, self._moved
+
+    def _enter(self) -> None:
+        """Begin a new list of removals when the log has begun a new segment.
+
+        The old list is left as it is: the seal that asked for it may be writing it in a thread.
+        """
+        if self._replaying:
+            current = self._replaying
+        elif isinstance(self.log, SegmentLog):
+            current = self.log.open_segment.first_index
+        else:
+            self._removed, self._moved = [], False
+            return
+        if current != self._opened_index:
+            self._opened_index, self._removed, self._moved = current, [], False
+
+    # ------------------------------------------------------------------ upkeep
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether enough was logged since the last checkpoint to take another."""
+        return self.upkeep.checkpoint_due
+
+    @property
+    def checkpoint_index(self) -> int:
+        """The entry through which a durable checkpoint holds the state."""
+        return self.upkeep.checkpoint_index
+
+    def checkpoint(self, extra: bytes, done: Callable[[BaseException | None], None] | None = None) -> None:
+        """Save the state at `applied`, with JetStream's `extra`: copied now, written in a thread."""
+        self.upkeep.checkpoint(extra, done)
+
+    def drop_through(self, index: int) -> list[SealedSegment]:
+        """Let go of sealed segments whose entries are all ≤ `index`, because the lake holds their messages.
+
+        Those that the checkpoint does not cover yet, and the newest within the retained tail, stay. Returns the
+        segments that are leaving; the work goes on in a thread, and their messages stop being local when it is done.
+        Nothing leaves while an earlier drop is at work: call again.
+        """
+        return self.upkeep.drop_through(index)
+
+    def close(self, extra: bytes = b"") -> None:
+        """Save a last checkpoint and close the files. Blocks. Raises OSError when the checkpoint cannot be written."""
+        self.upkeep.close(extra)
+
+    def destroy(self) -> None:
+        """Remove the stream from disk for good; reading finds nothing from now on. Blocks; any thread."""
+        self.live = SequenceSet()
+        self.upkeep.destroy()
+
+
+def _check_whole(segments: list[Segment], outlines: list[tuple[str, OutlineInfo]], checkpoint_index: int) -> None:
+    """Raise CorruptLog unless checkpoint and segments together hold every entry."""
+    first, last = segments[0], segments[-1]
+    if first.first_index > checkpoint_index + 1:
+        what = f"the log begins with entry {first.first_index}, but the checkpoint is of entry {checkpoint_index}"
+        raise CorruptLog(first.path, 0, what)
+    if last.last_index < checkpoint_index:
+        what = f"the log ends with entry {last.last_index}, but the checkpoint is of entry {checkpoint_index}"
+        raise CorruptLog(last.path, last.end, what)
+    if outlines and outlines[-1][1].last_index > checkpoint_index:
+        raise CorruptLog(outlines[-1][0], 0, f"it covers more than the checkpoint of entry {checkpoint_index}")

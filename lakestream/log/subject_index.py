@@ -1,0 +1,281 @@
+"""Which sequences each subject has.
+
+Belongs here: the last sequence of every subject in one dict (what publishes and direct gets ask for), and its earlier
+ones in ascending arrays (history, limits per subject, purges). Only live messages are listed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate
+
+from msgspec import msgpack
+
+from lakestream.protocol import subjects as grammar
+
+_SHRINK_AT = 64  # heads shorter than this are not worth moving an array for
+
+
+class _Ascending:
+    """Ascending sequences; cheap at both ends."""
+
+    __slots__ = ("head", "items")
+
+    def __init__(self, items: array[int], head: int = 0) -> None:
+        self.items = items
+        self.head = head  # items before it are gone
+
+    def __len__(self) -> int:
+        return len(self.items) - self.head
+
+    def remove(self, seq: int) -> bool:
+        """Remove `seq`, moving whichever side is shorter; False when it is not there."""
+        items, head = self.items, self.head
+        if items[head] == seq:
+            self._advance(head + 1)
+            return True
+        at = bisect_left(items, seq, head)
+        if at == len(items) or items[at] != seq:
+            return False
+        if at - head < len(items) - at:
+            items[head + 1 : at + 1] = items[head:at]
+            self._advance(head + 1)
+        else:
+            del items[at]
+        return True
+
+    def drop_below(self, seq: int) -> int:
+        """Remove everything < `seq`; returns how many."""
+        at = bisect_left(self.items, seq, self.head)
+        dropped = at - self.head
+        self._advance(at)
+        return dropped
+
+    def _advance(self, head: int) -> None:
+        if head > _SHRINK_AT and head * 2 > len(self.items):
+            del self.items[:head]  # amortised: at least as many were dropped as now move
+            head = 0
+        self.head = head
+
+
+class SubjectIndex:
+    """Subject → its live sequences. Invariant: a subject is listed iff it has at least one live message."""
+
+    __slots__ = ("_earlier", "_last")
+
+    def __init__(self) -> None:
+        self._last: dict[bytes, int] = {}
+        self._earlier: dict[bytes, _Ascending] = {}  # never empty: an entry goes with its last item
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def __contains__(self, subject: bytes) -> bool:
+        return subject in self._last
+
+    def add_run(self, subjects: Sequence[bytes], first_seq: int) -> None:
+        """Add one message for each of `subjects`, numbered from `first_seq` on. Sequences only ever grow."""
+        last, earlier = self._last, self._earlier
+        count = len(subjects)
+        if count > 1 and subjects.count(subjects[0]) == count:
+            self._add_same(subjects[0], first_seq, first_seq + count)
+            return
+        get, get_earlier = last.get, earlier.get
+        for seq, subject in enumerate(subjects, first_seq):
+            previous = get(subject)
+            last[subject] = seq
+            if previous is not None:
+                older = get_earlier(subject)
+                if older is None:
+                    earlier[subject] = _Ascending(array("Q", (previous,)))
+                else:
+                    older.items.append(previous)
+
+    def add(self, subject: bytes, seq: int) -> None:
+        """Add one message, newer than all of its subject."""
+        self.add_run((subject,), seq)
+
+    def remove(self, subject: bytes, seq: int) -> bool:
+        """Remove one message; False when it is not listed."""
+        last = self._last.get(subject)
+        if last is None:
+            return False
+        older = self._earlier.get(subject)
+        if last != seq:
+            if older is None or not older.remove(seq):
+                return False
+        elif older is None:
+            del self._last[subject]
+            return True
+        else:
+            self._last[subject] = older.items.pop()
+        if len(older) == 0:
+            del self._earlier[subject]
+        return True
+
+    def remove_many(self, subject: bytes, gone: Collection[int]) -> None:
+        """Remove many messages of one subject at once; those not listed are left alone."""
+        if len(gone) < 8:
+            for seq in gone:
+                self.remove(subject, seq)
+            return
+        dead = gone if isinstance(gone, (set, frozenset, range)) else set(gone)
+        kept = [seq for seq in self.seqs(subject) if seq not in dead]
+        self._replace(subject, kept)
+
+    def discard_below(self, seq: int) -> None:
+        """Remove every message < `seq`, of all subjects."""
+        dead = [subject for subject, last in self._last.items() if last < seq]
+        for subject in dead:
+            del self._last[subject]
+            self._earlier.pop(subject, None)
+        empty = []
+        for subject, older in self._earlier.items():
+            older.drop_below(seq)
+            if len(older) == 0:
+                empty.append(subject)
+        for subject in empty:
+            del self._earlier[subject]
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._last.clear()
+        self._earlier.clear()
+
+    def last(self, subject: bytes) -> int:
+        """The newest sequence of `subject`; 0 when it has none."""
+        return self._last.get(subject, 0)
+
+    def first(self, subject: bytes) -> int:
+        """The oldest sequence of `subject`; 0 when it has none."""
+        older = self._earlier.get(subject)
+        return self._last.get(subject, 0) if older is None else older.items[older.head]
+
+    def count(self, subject: bytes) -> int:
+        """How many messages `subject` has."""
+        if subject not in self._last:
+            return 0
+        older = self._earlier.get(subject)
+        return 1 if older is None else len(older) + 1
+
+    def seqs(self, subject: bytes, lo: int = 0, hi: int = 1 << 63) -> list[int]:
+        """The sequences of `subject` in `lo` … `hi`, both included, ascending."""
+        last = self._last.get(subject)
+        if last is None:
+            return []
+        older = self._earlier.get(subject)
+        found: list[int] = []
+        if older is not None:
+            items = older.items
+            start = bisect_left(items, lo, older.head)
+            found = items[start : bisect_right(items, hi, start)].tolist()
+        if lo <= last <= hi:
+            found.append(last)
+        return found
+
+    def last_at_or_before(self, subject: bytes, seq: int) -> int:
+        """The newest sequence ≤ `seq` of `subject`; 0 when there is none."""
+        last = self._last.get(subject, 0)
+        if last <= seq:
+            return last
+        older = self._earlier.get(subject)
+        if older is None:
+            return 0
+        at = bisect_right(older.items, seq, older.head)
+        return older.items[at - 1] if at > older.head else 0
+
+    def next_at_or_after(self, subject: bytes, seq: int) -> int:
+        """The oldest sequence ≥ `seq` of `subject`; 0 when there is none."""
+        last = self._last.get(subject, 0)
+        if last < seq:
+            return 0
+        older = self._earlier.get(subject)
+        if older is None:
+            return last
+        at = bisect_left(older.items, seq, older.head)
+        return older.items[at] if at < len(older.items) else last
+
+    def count_range(self, subject: bytes, lo: int, hi: int) -> int:
+        """How many messages `subject` has in `lo` … `hi`, both included."""
+        last = self._last.get(subject)
+        if last is None:
+            return 0
+        total = 1 if lo <= last <= hi else 0
+        older = self._earlier.get(subject)
+        if older is not None:
+            start = bisect_left(older.items, lo, older.head)
+            total += bisect_right(older.items, hi, start) - start
+        return total
+
+    def matching(self, filter: bytes) -> list[bytes]:
+        """The subjects that match `filter`: a lookup for a literal, a scan over all subjects for a wildcard."""
+        if grammar.is_literal(filter):
+            return [filter] if filter in self._last else []
+        if filter == b">":
+            return list(self._last)
+        match = grammar.to_regex(filter).fullmatch
+        return [subject for subject in self._last if match(subject)]
+
+    def items(self) -> Iterator[tuple[bytes, int]]:
+        """Every subject with its newest sequence."""
+        return iter(self._last.items())
+
+    def snapshot(self) -> list[bytes]:
+        """Copies whose joined form is `to_bytes`: quick to take, so that joining and writing can happen in a thread."""
+        names = list(self._last)
+        counts = array("Q", [len(older) if (older := self._earlier.get(name)) else 0 for name in names])
+        parts = [b"".join(names), array("I", map(len, names)).tobytes(), array("Q", self._last.values()).tobytes()]
+        parts.append(counts.tobytes())
+        with_more = (older for name in names if (older := self._earlier.get(name)) is not None)
+        parts.extend(older.items[older.head :].tobytes() for older in with_more)
+        return [msgpack.encode([len(part) for part in parts[:4]]), *parts]
+
+    def to_bytes(self) -> bytes:
+        """The whole index, for `from_bytes`."""
+        return self.join(self.snapshot())
+
+    @staticmethod
+    def join(snapshot: list[bytes]) -> bytes:
+        """`to_bytes` from a snapshot."""
+        return len(snapshot[0]).to_bytes(4, "little") + b"".join(snapshot)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SubjectIndex:
+        """The index that `to_bytes` wrote."""
+        at = 4 + int.from_bytes(data[:4], "little")
+        sections: list[bytes] = []
+        for size in msgpack.decode(data[4:at], type=list[int]):
+            sections.append(data[at : at + size])
+            at += size
+        lengths, last, counts = array("I", sections[1]), array("Q", sections[2]), array("Q", sections[3])
+        made = cls()
+        ends = accumulate(lengths)
+        names = [sections[0][end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        made._last = dict(zip(names, last, strict=True))
+        for name, count in zip(names, counts, strict=True):
+            if count:
+                made._earlier[name] = _Ascending(array("Q", data[at : at + 8 * count]))
+                at += 8 * count
+        return made
+
+    def _add_same(self, subject: bytes, first_seq: int, end: int) -> None:
+        """Messages `first_seq` … `end` - 1, all of one subject."""
+        previous = self._last.get(subject)
+        self._last[subject] = end - 1
+        older = self._earlier.get(subject)
+        if older is None:
+            older = self._earlier[subject] = _Ascending(array("Q"))
+        if previous is not None:
+            older.items.append(previous)
+        older.items.extend(range(first_seq, end - 1))
+
+    def _replace(self, subject: bytes, seqs: list[int]) -> None:
+        self._earlier.pop(subject, None)
+        if not seqs:
+            self._last.pop(subject, None)
+            return
+        self._last[subject] = seqs.pop()
+        if seqs:
+            self._earlier[subject] = _Ascending(array("Q", seqs))

@@ -1,0 +1,243 @@
+"""Keeping a store on disk: checkpoints, letting segments go, the clean end.
+
+Belongs here: the slow work around a store, cut into a part that copies state in the event loop and a part that blocks
+in a thread. A kill between any two steps leaves something that recovery understands.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lakestream.log.checkpoint import NAME as CHECKPOINT
+from lakestream.log.checkpoint import Snapshot, State, write_checkpoint
+from lakestream.log.errors import LogClosed, LogError
+from lakestream.log.files import Io
+from lakestream.log.memory import Log, MemoryRows
+from lakestream.log.outline import MERGE_ROWS, Outline, outline_path, read_outline, write_outline
+from lakestream.log.recovery import GONE
+from lakestream.log.segment import SealedSegment, Segment
+from lakestream.log.segment_log import SegmentLog, describe
+from lakestream.log.segment_rows import Holder, SegmentRows
+
+if TYPE_CHECKING:
+    from lakestream.log.store import Store
+
+CHECKPOINT_BYTES = 64 << 20
+"""A checkpoint is due after this much log, or CHECKPOINT_FACTOR times its own size if that is more …"""
+CHECKPOINT_FACTOR = 4
+CHECKPOINT_SEGMENTS = 64
+"""… and after this many sealed segments, so that the segments of a quiet stream can leave too."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """The disk side of one store. The locks order it with `destroy`, which may come from any thread."""
+
+    def __init__(self, store: Store, log: Log, rows: SegmentRows | MemoryRows, io: Io) -> None:
+        self.directory = ""
+        self.checkpoint_index = 0
+        self.closed = False
+        self._store, self._log, self._rows, self._io = store, log, rows, io
+        self._lock = threading.Lock()  # one of checkpoint, drop, destroy writes at a time
+        self._size = 0  # of the last checkpoint
+        self._seen_bytes = 0  # log.appended_bytes at the last checkpoint
+        self._seals = 0
+        self._saving = False
+        self._dropping = False
+
+    def restored(self, index: int, size: int) -> None:
+        """The store came from a checkpoint of entry `index` that is `size` bytes long."""
+        self.checkpoint_index, self._size = index, size
+
+    def replayed(self, size: int) -> None:
+        """So many bytes of log were applied since that checkpoint."""
+        self._seen_bytes = self._log.appended_bytes - size
+
+    def sealing(self) -> None:
+        """A segment is about to be sealed."""
+        self._seals += 1
+
+    # ------------------------------------------------------------------ seal
+    def seal_if_old(self) -> None:
+        """See `Store.seal_if_old`."""
+        log = self._log
+        if not isinstance(log, SegmentLog) or log.busy or log.failed is not None or self.closed:
+            return
+        state = log.seal_state(log.now())
+        if state is None:
+            return
+        log.busy = True
+
+        def finished(_: SealedSegment | None, error: BaseException | None) -> None:
+            log.busy = False
+            log.on_idle(error)
+
+        self._io.submit(lambda: log.seal(state), finished)
+
+    # ------------------------------------------------------------------ checkpoint
+    @property
+    def checkpoint_due(self) -> bool:
+        """See `Store.checkpoint_due`."""
+        if self._saving or self.closed or not self._log.durable:
+            return False
+        logged = self._log.appended_bytes - self._seen_bytes
+        return self._seals >= CHECKPOINT_SEGMENTS or logged >= max(CHECKPOINT_BYTES, CHECKPOINT_FACTOR * self._size)
+
+    def checkpoint(self, extra: bytes, done: Callable[[BaseException | None], None] | None = None) -> None:
+        """See `Store.checkpoint`. A failure is reported and leaves the checkpoint before in force."""
+        if self._saving or self.closed or not self._log.durable:
+            return
+        snapshot = self._snapshot(extra)
+        self._saving = True
+        self._seen_bytes, self._seals = self._log.appended_bytes, 0
+
+        def finished(size: int | None, error: BaseException | None) -> None:
+            self._saving = False
+            if size is not None:
+                self.checkpoint_index, self._size = snapshot.state.index, size
+            elif not self.closed:
+                _logger.error("%s: no checkpoint was written, the log is kept longer: %s", self.directory, error)
+            if done is not None:
+                done(error)
+
+        self._io.submit(lambda: self._write(snapshot), finished)
+
+    def _snapshot(self, extra: bytes) -> Snapshot:
+        store = self._store
+        opened_index, removed, moved = store.removed_in_segment()
+        state = State(
+            index=store.applied,
+            uid=store.uid,
+            stream=store.stream,
+            account=store.account,
+            config=store.config,
+            size=store.bytes,
+            first_seq=store.first_seq,
+            last_seq=store.last_seq,
+            last_time=store.last_time,
+            opened_index=opened_index,
+            removed=list(removed),
+            moved=moved,
+            live=store.live.to_bytes(),
+            extra=extra,
+        )
+        return Snapshot(state, store.subjects.snapshot())
+
+    def _write(self, snapshot: Snapshot, last: bool = False) -> int:
+        """Blocks. Invariant: a checkpoint never runs ahead of the durable log."""
+        log = self._log
+        assert isinstance(log, SegmentLog)
+        with self._lock:
+            if self.closed and not last:
+                raise LogClosed(f"{self.directory}: the store is closed")
+            log.sync()
+            return write_checkpoint(log.files, os.path.join(self.directory, CHECKPOINT), snapshot)
+
+    # ------------------------------------------------------------------ drop
+    def drop_through(self, index: int) -> list[SealedSegment]:
+        """See `Store.drop_through`."""
+        log, rows = self._log, self._rows
+        if self._dropping or self.closed or not isinstance(log, SegmentLog) or not isinstance(rows, SegmentRows):
+            return []
+        leaving = self._droppable(rows, log, min(index, self.checkpoint_index))
+        if not leaving:
+            return []
+        self._dropping = True
+        # An outline without live messages goes, but never the newest: it tells recovery which segments have left.
+        floor = self._store.first_seq
+        dead = [holder for holder in rows.outlines[:-1] if holder[1].last_seq < floor]
+        kept = rows.outlines[len(dead) :]
+
+        def outlined(outlines: list[Holder] | None, error: BaseException | None) -> None:
+            if outlines is None or self.closed:
+                self._dropped(error)
+                return
+            rows.dropped(leaving, outlines)
+            gone = [path for path, _ in dead] + [segment.path for segment in leaving]
+            self._io.submit(lambda: self._remove(log, leaving, gone), lambda _, error: self._dropped(error))
+
+        self._io.submit(lambda: self._outline(log, leaving, kept), outlined)
+        return [describe(segment) for segment in leaving]
+
+    def _dropped(self, error: BaseException | None) -> None:
+        self._dropping = False
+        if error is not None and not self.closed:
+            _logger.error("%s: segments could not leave the log: %s", self.directory, error)
+
+    @staticmethod
+    def _droppable(rows: SegmentRows, log: SegmentLog, index: int) -> list[Segment]:
+        options = log.options
+        sealed = [segment for segment in rows.segments if segment.footer is not None]
+        if sealed and sealed[-1] is rows.segments[-1]:
+            sealed.pop()  # its successor has no messages yet: rows always end with the newest segment they know
+        kept, size = 0, 0
+        for segment in reversed(sealed):
+            size += segment.file_bytes
+            if kept == options.retain_segments or size > options.retain_bytes:
+                break
+            kept += 1
+        return [segment for segment in sealed[: len(sealed) - kept] if segment.last_index <= index]
+
+    def _outline(self, log: SegmentLog, leaving: list[Segment], outlines: list[Holder]) -> list[Holder]:
+        """Write outlines of segments; returns all outlines there are then. Blocks."""
+        with self._lock:
+            if self.closed:
+                raise LogClosed(f"{self.directory}: the store is closed")
+            made = list(outlines)
+            outline, first_index = Outline(), leaving[0].first_index
+            if made and made[-1][1].rows < MERGE_ROWS:
+                path, info = made.pop()
+                outline.add_outline(read_outline(log.files, path))
+                first_index = info.first_index
+            for segment in leaving:
+                outline.add_segment(log.files, segment.path)
+                if outline.runs.rows >= MERGE_ROWS or segment is leaving[-1]:
+                    path = outline_path(log.directory, first_index)
+                    made.append((path, write_outline(log.files, path, first_index, segment.last_index, outline)))
+                    outline, first_index = Outline(), segment.last_index + 1
+            return made
+
+    def _remove(self, log: SegmentLog, leaving: list[Segment], paths: list[str]) -> None:
+        """Remove what is outlined or dead. Blocks. A leftover is removed by recovery."""
+        with self._lock:
+            if self.closed:
+                return
+            log.forget(leaving)
+            for path in paths:
+                log.files.remove(path)
+
+    # ------------------------------------------------------------------ end
+    def close(self, extra: bytes) -> None:
+        """See `Store.close`. A frozen log gets no checkpoint: recovery shall look at what is really there."""
+        if self.closed:
+            return
+        self.closed = True
+        log = self._log
+        try:
+            if log.durable and log.failed is None and self._store.applied > self.checkpoint_index:
+                self._write(self._snapshot(extra), last=True)
+        finally:
+            self._rows.close()
+            log.close()
+
+    def destroy(self) -> None:
+        """See `Store.destroy`. Renamed first, so that a kill leaves a whole stream or one that is known to be gone."""
+        self.closed = True
+        with self._lock:
+            try:
+                self._log.close()
+            except (LogError, OSError) as error:
+                _logger.warning("%s: %s", self.directory, error)  # it is removed all the same
+            self._rows.close()
+            log = self._log
+            if isinstance(log, SegmentLog) and os.path.isdir(self.directory):
+                gone = f"{self.directory}{GONE}{time.time_ns()}"
+                log.files.replace(self.directory, gone)
+                log.files.sync_directory(os.path.dirname(self.directory))
+                log.files.remove_tree(gone)

@@ -1,0 +1,43 @@
+"""Old messages for the event loop.
+
+Belongs here: the asyncio side of reading a stream's table, whose reader itself is synchronous and runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lakestream.log.record import Record
+from lakestream.server.runtime import ThreadIo
+
+if TYPE_CHECKING:
+    from lakestream.lake.history import TableHistory
+
+
+class ThreadHistory:
+    """`History` over one stream's Delta table. The reader (and deltalake with it) is loaded at the first read."""
+
+    def __init__(self, table: str, io: ThreadIo) -> None:
+        self._path = table
+        self._io = io
+        self._table: TableHistory | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    def _open(self) -> TableHistory:
+        if self._table is None:
+            from lakestream.lake.history import TableHistory  # loads pyarrow and deltalake
+
+            self._table = TableHistory(self._path)
+        return self._table
+
+    async def read(self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None) -> list[Record]:
+        """See `History.read`."""
+        async with self._one_at_a_time:
+            return await self._io.call(lambda: self._open().read(first, last, limit, subjects))
+
+    async def first_at(self, time_ns: int) -> int:
+        """See `History.first_at`."""
+        async with self._one_at_a_time:
+            return await self._io.call(lambda: self._open().first_at(time_ns))

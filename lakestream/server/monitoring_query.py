@@ -1,0 +1,71 @@
+"""Query strings of the monitoring port.
+
+Belongs here: typed access to parameters, with nats-server's texts for wrong ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import parse_qs
+
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE = ("0", "f", "F", "false", "FALSE", "False", "")
+
+
+class BadQuery(Exception):
+    """A parameter is wrong; the text is the body of the 400 answer."""
+
+
+class Query:
+    """The parameters of one request; of repeated ones the first counts."""
+
+    def __init__(self, text: str) -> None:
+        self._values = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True).items()}
+
+    def text(self, name: str) -> str:
+        """As it stands; "" when absent."""
+        return self._values.get(name, "")
+
+    def flag(self, name: str) -> bool:
+        """A boolean; false when absent."""
+        value = self.text(name)
+        if value in _TRUE:
+            return True
+        if value in _FALSE:
+            return False
+        raise BadQuery(f"Error decoding boolean for '{name}': strconv.ParseBool: parsing \"{value}\": invalid syntax")
+
+    def flag_or_detail(self, name: str) -> str:
+        """`subs` of /connz: "", "list" or "detail"."""
+        if self.text(name).lower() == "detail":
+            return "detail"
+        return "list" if self.flag(name) else ""
+
+    def number(self, name: str) -> int:
+        """A whole number; 0 when absent."""
+        return self._integer(name, "int", "Atoi")
+
+    def unsigned(self, name: str) -> int:
+        """A whole number that is not negative; 0 when absent."""
+        return self._integer(name, "uint64", "ParseUint")
+
+    def _integer(self, name: str, kind: str, function: str) -> int:
+        value = self.text(name)
+        digits = value.removeprefix("-") if kind == "int" else value
+        if value and not (digits.isascii() and digits.isdecimal() and len(digits) < 19):
+            raise BadQuery(
+                f"Error decoding {kind} for '{name}': strconv.{function}: parsing \"{value}\": invalid syntax"
+            )
+        return int(value or "0")
+
+    def choice(self, name: str, known: Mapping[str, str]) -> str:
+        """One of a few words."""
+        value = self.text(name).lower()
+        if value not in known:
+            raise BadQuery(f"Error decoding {name} for {self.text(name)}")
+        return known[value]
+
+    def page(self, default: int) -> tuple[int, int]:
+        """`offset` and `limit`; negative ones mean none was given."""
+        limit = self.number("limit")
+        return max(0, self.number("offset")), limit if limit > 0 else default

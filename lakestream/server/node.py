@@ -1,0 +1,318 @@
+"""One running server: where the parts are put together.
+
+Belongs here: building hub, engine, lake keeper and listeners from the options, the order of start and stop, and
+signals. No part decides here; each is told what it needs and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+from lakestream import __version__
+from lakestream.jetstream.api import Api
+from lakestream.jetstream.engine import Engine, EngineOptions
+from lakestream.log.errors import LogError
+from lakestream.server import ports_file
+from lakestream.server.auth import Authenticator
+from lakestream.server.connection import Connection
+from lakestream.server.errors import StartError
+from lakestream.server.hub import Hub
+from lakestream.server.identity import API_LEVEL, NATS_VERSION, Identity, new_server_id
+from lakestream.server.lake_keeper import LakeKeeper
+from lakestream.server.logging import Logger
+from lakestream.server.options import JetStreamOptions, Options
+from lakestream.server.runtime import LoopClock, ThreadIo
+from lakestream.server.statistics import Statistics
+from lakestream.server.stores import FileStores
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long the event loop may keep the interpreter from an I/O thread that has finished its fsync (default 5 ms)."""
+
+STOP_WAIT_S = 10.0
+"""At the end, how long writes in flight may take to finish."""
+
+
+class Node:
+    """A server from start to stop.
+
+    Args:
+        options: everything it was told.
+        log: where it reports.
+    """
+
+    def __init__(self, options: Options, log: Logger) -> None:
+        self.options = options
+        self.log = log
+        self.started_ns = self.config_loaded_ns = time.time_ns()
+        self.statistics = Statistics()
+        self.bound_http_port = 0
+        self.connections: dict[int, Connection] = {}
+        self.engine: Engine | None = None
+        self.keeper: LakeKeeper | None = None
+        self.authenticator = Authenticator(options)
+        self.lame_duck = False
+        self._ids = itertools.count(1)
+        self._servers: list[asyncio.AbstractServer] = []
+        self._cleanups: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------------ the event loop
+    def run(self) -> int:
+        """Serve until told to stop. Returns the exit code. Raises StartError when it can not start."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        try:
+            import uvloop
+        except ImportError:
+            return asyncio.run(self.main())
+        return uvloop.run(self.main())
+
+    async def main(self) -> int:
+        """Start, serve, stop."""
+        await self.start()
+        await self._stopped.wait()
+        await self.stop()
+        return 0
+
+    async def start(self) -> None:
+        """Recover the streams and open the listeners, in the order of nats-server's log lines."""
+        loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        server_id = new_server_id()
+        options = self.options
+        self.clock = LoopClock(loop, self.log)
+        self.io = ThreadIo(loop)
+        self.hub = Hub(loop.call_soon, self.log)
+        self.identity = self._identity(server_id, options.port)
+        self._banner()
+        if options.jetstream is not None:
+            self._start_jetstream(options.jetstream)
+        self._handle_signals(loop)
+        await self._listen(loop)
+        self.log.info("Server is ready")
+        if self.keeper is not None:
+            self.keeper.start()
+
+    def _identity(self, server_id: str, port: int) -> Identity:
+        options = self.options
+        return Identity(
+            server_id=server_id,
+            server_name=options.server_name or server_id,
+            host=options.host,
+            port=port,
+            max_payload=options.max_payload,
+            jetstream=options.jetstream is not None,
+            domain=options.jetstream.domain if options.jetstream is not None else "",
+            auth_required=self.authenticator.required,
+        )
+
+    def _banner(self) -> None:
+        self.log.info("Starting lakestream")
+        self.log.info(f"  Version:  {__version__} (NATS {NATS_VERSION})")
+        self.log.info(f"  Name:     {self.identity.server_name}")
+        self.log.info(f"  ID:       {self.identity.server_id}")
+        if self.options.config_file:
+            self.log.info(f"Using configuration file: {self.options.config_file}")
+
+    def _start_jetstream(self, options: JetStreamOptions) -> None:
+        began = time.perf_counter()
+        self.log.info("Starting JetStream")
+        if options.temporary_store:
+            self.log.warn(f"Temporary storage directory used, data could be lost on system reboot: {options.store_dir}")
+        try:
+            stores = FileStores(options, self.options.lake, self.io)
+        except (LogError, OSError) as error:
+            raise StartError(f"cannot use the store {options.store_dir!r}: {error}") from error
+        self._cleanups.append(stores.close)
+        self.engine = Engine(
+            self.hub,
+            self.clock,
+            self.io,
+            stores,
+            EngineOptions(
+                server_name=self.identity.server_name,
+                server_id=self.identity.server_id,
+                domain=options.domain,
+                strict=options.strict,
+                max_memory=options.max_memory,
+                max_file=options.max_file,
+                duplicate_window_ns=options.duplicate_window_ns,
+                max_ack_pending=options.max_ack_pending,
+                max_request_batch=options.max_request_batch,
+                default_max_consumers=options.default_max_consumers,
+                max_pending=self.options.max_pending,
+                sync_interval_ns=0 if options.sync_always else options.sync_interval_ns,
+            ),
+            self.log,
+        )
+        lake = self.options.lake.url or os.path.join(options.store_dir, "lake")
+        self.keeper = LakeKeeper(lake, self.options.lake, self.clock, self.io, self.log)
+        self.engine.lake = self.keeper
+        self.api = Api(self.engine)
+        self.log.info("---------------- JETSTREAM ----------------")
+        self.log.info(f"  Strict:          {str(options.strict).lower()}")
+        self.log.info(f"  Max Memory:      {_human(options.max_memory)}")
+        self.log.info(f"  Max Storage:     {_human(options.max_file)}")
+        self.log.info(f'  Store Directory: "{stores.root}"')
+        self.log.info(f'  Lake:            "{self.keeper.root}"')
+        if options.domain:
+            self.log.info(f"  Domain:          {options.domain}")
+        self.log.info(f"  API Level:       {API_LEVEL}")
+        self.log.info("-------------------------------------------")
+        self.engine.recover()
+        self.engine.start()
+        self.log.info(f"Took {(time.perf_counter() - began) * 1000:.3f}ms to start JetStream")
+
+    # ------------------------------------------------------------------ listeners
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        options = self.options
+        if options.http_port:
+            from lakestream.server import monitoring
+
+            http = await monitoring.serve(self)
+            self._servers.append(http.server)
+            self.bound_http_port = http.port
+            self.log.info(f"Starting http monitor on {options.http_host or options.host}:{http.port}")
+        port = max(options.port, 0)
+        try:
+            server = await loop.create_server(self._accept, options.host, port, backlog=1024)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise StartError(
+                f"cannot listen on {options.host}:{options.port}: {reason}; choose another port with -p, "
+                "or -p -1 for a free one"
+            ) from error
+        self._servers.append(server)
+        bound = server.sockets[0].getsockname()[1]
+        self.identity = self._identity(self.identity.server_id, bound)
+        for sock in server.sockets:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.log.info(f"Listening for client connections on {options.host}:{bound}")
+        self._write_files()
+
+    def _write_files(self) -> None:
+        """The pid file and the ports file, once every listener is up."""
+        options = self.options
+        if options.pid_file:
+            ports_file.write_pid_file(options.pid_file)
+            self._cleanups.append(lambda: ports_file.remove(options.pid_file))
+        if options.ports_file_dir:
+            listeners = {"nats": ports_file.urls("nats", options.host, self.identity.port)}
+            if self.bound_http_port:
+                host = options.http_host or options.host
+                listeners["monitoring"] = ports_file.urls("http", host, self.bound_http_port)
+            path = ports_file.write_ports_file(options.ports_file_dir, listeners)
+            self._cleanups.append(lambda: ports_file.remove(path))
+
+    def _accept(self) -> Connection:
+        return Connection(self, next(self._ids))
+
+    # ------------------------------------------------------------------ Owner
+    def info(self, connection: Connection, second: bool = False) -> bytes:
+        """See `Owner.info`."""
+        return self.identity.info(connection.id, connection.host, second=second, lame_duck=self.lame_duck)
+
+    def opened(self, connection: Connection) -> bool:
+        """See `Owner.opened`."""
+        self.statistics.total_connections += 1
+        self.connections[connection.id] = connection
+        return len(self.connections) <= self.options.max_connections
+
+    def closed(self, connection: Connection) -> None:
+        """See `Owner.closed`."""
+        self.connections.pop(connection.id, None)
+        self.statistics.ended(connection, self.clock.now())
+
+    def subscription_count(self) -> int:
+        """See `Monitored.subscription_count`."""
+        return len(self.hub.interest_graph)
+
+    # ------------------------------------------------------------------ signals and end
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.add_signal_handler(signal.SIGINT, self.request_stop)
+        loop.add_signal_handler(signal.SIGTERM, self.request_stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        loop.add_signal_handler(signal.SIGUSR1, lambda: self.log.reopen())
+        loop.add_signal_handler(signal.SIGUSR2, self.enter_lame_duck)
+
+    def request_stop(self) -> None:
+        """Begin to stop; `main` returns when done."""
+        self.log.info("Initiating Shutdown...")
+        self._stopped.set()
+
+    def reload(self) -> None:
+        """Read the configuration file again (SIGHUP). A wrong file changes nothing."""
+        from lakestream.server.options import reload
+
+        try:
+            options, changed = reload(self.options)
+        except StartError as error:
+            self.log.error(f"Failed to reload server configuration: {error}")
+            return
+        if "log_file" in changed:
+            self.log.reopen(options.log_file)
+        self.options = options
+        self.authenticator = Authenticator(options)
+        self.config_loaded_ns = self.clock.now()
+        self.log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
+        self.log.info("Reloaded server configuration")
+
+    def enter_lame_duck(self) -> None:
+        """Take no new clients, tell the others to move, close them over `lame_duck_duration` (protocol.md §11)."""
+        if self.lame_duck:
+            return
+        self.lame_duck = True
+        self.log.info("Entering lame duck mode, stop accepting new clients")
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections.values()):
+            connection.send_info()
+        self.clock.spawn(self._close_evenly())
+
+    async def _close_evenly(self) -> None:
+        await asyncio.sleep(self.options.lame_duck_grace_ns / 1e9)
+        rest = max(0, self.options.lame_duck_duration_ns - self.options.lame_duck_grace_ns) / 1e9
+        connections = list(self.connections.values())
+        for connection in connections:
+            connection.close("Server Shutdown")
+            await asyncio.sleep(rest / len(connections))
+        self.request_stop()
+
+    async def stop(self) -> None:
+        """Close listeners and clients, let writes finish, write checkpoints."""
+        for server in self._servers:
+            server.close()
+        if self.keeper is not None:
+            self.keeper.stop()
+        if self.engine is not None:
+            await self._drain(self.engine)
+        for connection in list(self.connections.values()):
+            connection.close("Server Shutdown")
+        await self.clock.cancel_all()
+        if self.engine is not None:
+            await self.io.call(self.engine.close)
+        await asyncio.get_running_loop().run_in_executor(None, self.io.close)
+        for cleanup in reversed(self._cleanups):
+            cleanup()
+        self.log.info("Server Exiting..")
+
+    async def _drain(self, engine: Engine) -> None:
+        """Let what is being written reach the disk and its acks their clients."""
+        deadline = time.monotonic() + STOP_WAIT_S
+        while any(stream.uncommitted() for stream in engine.streams.values()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+
+
+def _human(size: int) -> str:
+    """Bytes as nats-server writes them in its start-up lines."""
+    value = float(size)
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if value < 1024 or unit == "TB":
+            return f"{value:.2f} {unit}"
+        value /= 1024
+    return f"{size} B"

@@ -1,0 +1,58 @@
+"""Where streams keep their logs.
+
+Belongs here: the `Stores` of a server with a store directory: which directory a stream has, with which options its log
+is opened, and the read cache that all of them share.
+"""
+
+from __future__ import annotations
+
+import os
+
+from lakestream.log.cache import ReadCache
+from lakestream.log.files import Files, Io
+from lakestream.log.recovery import StoreRoot
+from lakestream.log.store import LogOptions, Store
+from lakestream.server.options import JetStreamOptions, LakeOptions
+
+
+class FileStores:
+    """See `jetstream.engine.Stores`.
+
+    Raises:
+        StoreVersionError, StoreLocked, OSError: the directory can not be used.
+    """
+
+    def __init__(self, options: JetStreamOptions, lake: LakeOptions, io: Io) -> None:
+        self.root = os.path.join(options.store_dir, "jetstream")
+        self._files = Files()
+        self._root = StoreRoot.open(self.root, self._files)
+        self._io = io
+        self._cache = ReadCache(self._files)
+        self._options = LogOptions(
+            seal_bytes=lake.seal_bytes,
+            seal_age_ns=lake.seal_age_ns,
+            retain_bytes=lake.retain_bytes,
+            sync_always=options.sync_always,
+        )
+
+    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
+        """See `Stores.create`."""
+        if memory:
+            return Store.in_memory(self._io, uid)
+        return self._open(account, name, uid)
+
+    def found(self) -> list[tuple[str, str]]:
+        """See `Stores.found`."""
+        return self._root.streams(self._files)
+
+    def open(self, account: str, name: str) -> Store:
+        """See `Stores.open`."""
+        return self._open(account, name, "")
+
+    def _open(self, account: str, name: str, uid: str) -> Store:
+        directory = self._root.stream_directory(account, name)
+        return Store.open(directory, self._io, self._options, uid=uid, files=self._files, cache=self._cache)
+
+    def close(self) -> None:
+        """Let another process have the store."""
+        self._root.close()
