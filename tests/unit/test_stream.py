@@ -1,0 +1,275 @@
+"""A stream between the socket and the disk: what is acked when, and what publishes in flight see of each other."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestream.jetstream.operations import DeleteMessage, Purge
+from lakestream.log.files import Files
+from tests.unit.stream_world import World
+
+pytestmark = pytest.mark.unit
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> MakeWorld:
+    def build(**options: Any) -> World:
+        return World(str(tmp_path / "S"), **options)
+
+    return build
+
+
+def test_invariant_1_an_ack_leaves_only_after_the_write_is_done(make: MakeWorld) -> None:
+    world = make()
+    reply = world.publish("s.a", b"x")
+    world.clock.turn()
+    assert world.io.waiting, "the write is under way"
+    assert world.answer(reply) is None
+    assert world.content() == [], "and nobody reads what is not committed"
+    world.settle()
+    assert world.answer(reply) == {"stream": "S", "seq": 1}
+    assert world.content() == [(1, b"s.a", b"x")]
+
+
+def test_what_arrives_during_a_write_goes_together_into_the_next(make: MakeWorld) -> None:
+    world = make()
+    world.publish("s.a")
+    world.clock.turn()
+    replies = [world.publish("s.a") for _ in range(5)]
+    world.clock.turn()
+    assert len(world.io.waiting) == 1, "no second write while one is under way"
+    world.io.work()
+    world.clock.turn()
+    assert len(world.io.waiting) == 1
+    world.io.work()
+    assert [world.answer(reply)["seq"] for reply in replies] == [2, 3, 4, 5, 6]  # type: ignore[index]
+
+
+class FailingFiles(Files):
+    """Fails every sync from the moment it is told to."""
+
+    failing = False
+    attempts = 0
+
+    def sync(self, fd: int) -> None:
+        if self.failing:
+            self.attempts += 1
+            raise OSError(5, "Input/output error")
+        super().sync(fd)
+
+
+def test_invariant_4_a_failed_sync_freezes_the_stream_and_is_not_retried(make: MakeWorld) -> None:
+    files = FailingFiles()
+    world = make(files=files)
+    assert world.acked("s.a")["seq"] == 1
+    files.failing = True
+    first, second = world.publish("s.a"), world.publish("s.b", Nats_Msg_Id="m")
+    world.settle()
+    for reply in (first, second):
+        answer = world.answer(reply)
+        assert answer is not None
+        assert answer["error"]["err_code"] == 10077
+    files.failing = False
+    assert world.acked("s.a")["error"]["err_code"] == 10077
+    assert files.attempts == 1
+    assert [seq for seq, _, _ in world.content()] == [1]
+
+
+def test_invariant_5_times_do_not_go_backwards_with_the_clock(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make()
+    times = iter([2_000_000_000_000_000_000, 1_900_000_000_000_000_000, 2_000_000_000_000_000_001])
+    monkeypatch.setattr("lakestream.jetstream.stream.time.time_ns", lambda: next(times))
+    for _ in range(3):
+        world.publish("s.a")
+    world.settle()
+    stamps = [record.time_ns for record in world.stream.run(1, 10, 1 << 20)]
+    assert stamps == sorted(stamps)
+    assert stamps[1] == stamps[0]
+
+
+def test_expected_last_subject_sequence_sees_messages_in_flight(make: MakeWorld) -> None:
+    world = make()
+    replies = [
+        world.publish("s.k", b"1", Nats_Expected_Last_Subject_Sequence="0"),
+        world.publish("s.k", b"2", Nats_Expected_Last_Subject_Sequence="0"),
+        world.publish("s.k", b"3", Nats_Expected_Last_Subject_Sequence="1"),
+        world.publish("s.x", b"4", Nats_Expected_Last_Sequence="2"),
+    ]
+    world.settle()
+    answers = [world.answer(reply) for reply in replies]
+    assert answers[1]["error"] == {"code": 400, "err_code": 10071, "description": "wrong last sequence: 1"}  # type: ignore[index]
+    assert [answer["seq"] for answer in answers] == [1, 0, 2, 3]  # type: ignore[index]
+
+
+def test_a_duplicate_of_a_message_in_flight_is_answered_when_that_is_durable(make: MakeWorld) -> None:
+    world = make()
+    world.publish("s.a", b"x", Nats_Msg_Id="id")
+    world.clock.turn()
+    again = world.publish("s.a", b"x", Nats_Msg_Id="id")
+    world.clock.turn()
+    assert world.answer(again) is None
+    world.settle()
+    assert world.answer(again) == {"stream": "S", "seq": 1, "duplicate": True}
+    assert len(world.content()) == 1
+
+
+def test_a_publish_behind_a_purge_in_flight_is_judged_by_what_the_purge_leaves(make: MakeWorld) -> None:
+    world = make()
+    world.acked("s.k", b"old")
+    world.stream.propose(Purge(filter=b"s.k"))
+    checked = world.publish("s.k", b"new", Nats_Expected_Last_Subject_Sequence="0")
+    after = world.publish("s.z", b"plain")
+    world.settle()
+    assert world.answer(checked) == {"stream": "S", "seq": 2}
+    assert world.answer(after) == {"stream": "S", "seq": 3}
+
+
+def test_a_rollup_leaves_only_itself_of_its_subject(make: MakeWorld) -> None:
+    world = make(allow_rollup_hdrs=True)
+    for data in (b"1", b"2"):
+        world.publish("s.k", data)
+    world.publish("s.other", b"3")
+    world.publish("s.k", b"4", Nats_Rollup="sub")
+    world.publish("s.k", b"5")
+    world.settle()
+    assert world.content() == [(3, b"s.other", b"3"), (4, b"s.k", b"4"), (5, b"s.k", b"5")]
+
+
+def test_messages_expire_by_max_age_through_the_log(make: MakeWorld, tmp_path: Path) -> None:
+    world = make(max_age=1_000_000_000)
+    world.acked("s.a", b"old")
+    world.clock.advance(2_000_000_000)
+    world.settle()
+    assert world.content() == []
+    assert world.stream.store.first_seq == 2
+    recovered = World(str(_copy(tmp_path)))
+    assert recovered.content() == [], "recovery does not need the clock to know it"
+
+
+def test_a_ttl_of_its_own_ends_a_message_before_its_stream_would(make: MakeWorld) -> None:
+    world = make(allow_msg_ttl=True)
+    world.acked("s.a", b"short", Nats_TTL="1s")
+    world.acked("s.b", b"long")
+    world.clock.advance(1_500_000_000)
+    world.settle()
+    assert world.content() == [(2, b"s.b", b"long")]
+    assert world.acked("s.a", Nats_TTL="0s")["error"]["err_code"] == 10165
+
+
+def test_a_replaced_subject_does_not_bring_back_what_its_bytes_pushed_out(make: MakeWorld) -> None:
+    world = make(max_bytes=200, max_msgs_per_subject=1)
+    for subject, size in (("s.x", 67), ("s.y", 67), ("s.y", 117), ("s.y", 17)):
+        world.publish(subject, b"d" * size)
+    world.settle()
+    assert [seq for seq, _, _ in world.content()] == [4], "the third message had no room beside the first"
+
+
+def _copy(tmp_path: Path) -> Path:
+    """The store as a crash at this moment would leave it."""
+    target = tmp_path / "copy"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(tmp_path / "S", target)
+    return target
+
+
+# ------------------------------------------------------------------ batches against one message at a time
+class Model:
+    """nats-server's semantics of limits, one message at a time (streams.md §4)."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.messages: dict[int, tuple[bytes, bytes]] = {}
+        self.last = 0
+
+    def publish(self, subject: bytes, data: bytes) -> int:
+        """The sequence given, 0 when refused."""
+        size = self.size(subject, data)
+        per_subject, msgs, total = (self.config[name] for name in ("max_msgs_per_subject", "max_msgs", "max_bytes"))
+        same = [seq for seq, (name, _) in self.messages.items() if name == subject]
+        replaces = per_subject > 0 and len(same) >= per_subject
+        if self.config["discard"] == "new" and not replaces:
+            if 0 < msgs <= len(self.messages):
+                return 0
+            if 0 < total < self.bytes() + size:
+                return 0
+        self.last += 1
+        self.messages[self.last] = (subject, data)
+        if replaces:
+            del self.messages[same[0]]
+        while 0 < msgs < len(self.messages) or (0 < total < self.bytes() and self.messages):
+            del self.messages[min(self.messages)]
+        return self.last
+
+    @staticmethod
+    def size(subject: bytes, data: bytes) -> int:
+        return 30 + len(subject) + len(data)
+
+    def bytes(self) -> int:
+        return sum(self.size(*message) for message in self.messages.values())
+
+
+STEP = st.one_of(
+    st.tuples(st.just("publish"), st.integers(0, 3), st.integers(0, 40)),
+    st.tuples(st.just("turn")),
+    st.tuples(st.just("settle")),
+    st.tuples(st.just("crash")),
+    st.tuples(st.just("delete"), st.integers(1, 20)),
+)
+LIMITS = st.fixed_dictionaries(
+    {
+        "max_msgs": st.sampled_from([-1, 1, 3, 7]),
+        "max_bytes": st.sampled_from([-1, 80, 150, 400]),
+        "max_msgs_per_subject": st.sampled_from([-1, 1, 2]),
+        "discard": st.sampled_from(["old", "new"]),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(config=LIMITS, steps=st.lists(STEP, max_size=40))
+def test_batches_and_restarts_leave_what_single_steps_would(
+    tmp_path_factory: pytest.TempPathFactory, config: dict[str, Any], steps: list[tuple[Any, ...]]
+) -> None:
+    home = tmp_path_factory.mktemp("world")
+    world, model = World(str(home / "S"), **config), Model(config)
+    expected: list[tuple[bytes, int]] = []
+    for step in steps:
+        if step[0] == "publish":
+            subject, data = b"s.%d" % step[1], b"x" * step[2]
+            expected.append((world.publish(subject.decode(), data), model.publish(subject, data)))
+        elif step[0] == "turn":
+            world.clock.turn()
+        elif step[0] == "delete":
+            world.settle()
+            world.stream.propose(DeleteMessage(step[1]))
+            world.settle()
+            model.messages.pop(step[1], None)
+        else:
+            world.settle()
+            _same(world, model, expected)
+            if step[0] == "crash":
+                expected = []
+                world = World(str(_copy(home)))
+                shutil.rmtree(home / "S")
+                (home / "copy").rename(home / "S")
+                world = World(str(home / "S"))
+    world.settle()
+    _same(world, model, expected)
+
+
+def _same(world: World, model: Model, expected: list[tuple[bytes, int]]) -> None:
+    assert world.content() == [(seq, *message) for seq, message in sorted(model.messages.items())]
+    assert world.stream.store.bytes == model.bytes()
+    assert world.stream.store.last_seq == model.last
+    for reply, seq in expected:
+        answer = world.answer(reply)
+        assert answer is not None
+        assert answer["seq"] == seq
