@@ -40,6 +40,8 @@ class Pair:
             server = Server(kind, self._directory / f"{kind.value}-{side}-{self._starts}", name="conformance")
             self._servers[side] = server
             server.start()
+            if kind is Kind.REAL:
+                _keep_directory(server)
         return server
 
     def renew(self, side: int) -> None:
@@ -57,3 +59,13 @@ class Pair:
         for server in self._servers:
             if server is not None and server.running:
                 server.kill()
+
+
+def _keep_directory(server: Server) -> None:
+    """Put a file beside the streams of nats-server.
+
+    It removes an empty directory of streams in the background, even while the next stream is being created there.
+    """
+    directory = server.store / "jetstream" / "$G" / "streams"
+    directory.mkdir(parents=True)
+    (directory / ".kept").touch()

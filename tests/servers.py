@@ -7,6 +7,7 @@ they logged. Nothing here knows the NATS protocol; that is tests/wire.py.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import re
@@ -171,10 +172,8 @@ class Server:
         """SIGKILL to the process and all it started; returns when they are gone."""
         if self.process is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
         self._drain()
 
@@ -194,7 +193,9 @@ class Server:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise TimeoutError(f"{self.kind.value} did not end within {timeout} s of {how.name}\n{self.log()}") from None
+            raise TimeoutError(
+                f"{self.kind.value} did not end within {timeout} s of {how.name}\n{self.log()}"
+            ) from None
         self._drain()
         return code
 

@@ -1,8 +1,8 @@
 """A small blocking NATS client over a raw socket, for scripts that must see exactly what a server sends.
 
 What belongs here: frames in and out, subscriptions, requests with headers, and waiting for a frame with a deadline.
-It never hides anything a server says: frames that nobody asked for stay readable. It is no general client: one thread, no
-reconnection, and its own errors are assertion-like.
+It hides nothing that a server says but its PINGs: frames that nobody asked for stay readable. It is no general client:
+one thread, no reconnection.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Wire:
         self.inbox = f"_INBOX.t{next(_inboxes)}"
         self._sids = itertools.count(1)
         self._replies = itertools.count(1)
-        self._inbox_sid = ""
+        self.inbox_sid = ""
         self.closed = False
         while not self.infos:
             self._receive(time.monotonic() + timeout)
@@ -244,8 +244,8 @@ class Wire:
 
     def new_reply(self) -> str:
         """A fresh subject under this connection's inbox, which is subscribed to."""
-        if not self._inbox_sid:
-            self._inbox_sid = self.subscribe(f"{self.inbox}.*")
+        if not self.inbox_sid:
+            self.inbox_sid = self.subscribe(f"{self.inbox}.*")
         return f"{self.inbox}.{next(self._replies)}"
 
     def message(self, subject: str, timeout: float | None = None) -> Frame:

@@ -11,17 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakestream.jetstream.account_api import AccountApi
-from lakestream.jetstream.api_request import API_LEVEL, ApiPart, Handler, Request
+from lakestream.jetstream.api_request import ApiPart, Handler, Request, level_refused, prefixes
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.ports import Bus, ClientInfo, Subscribed
 from lakestream.jetstream.stream_api import StreamApi
-from lakestream.protocol import headers
 
 if TYPE_CHECKING:
     from lakestream.jetstream.engine import Engine
-
-PREFIX = b"$JS.API."
-LEVEL_HEADER = b"Nats-Required-Api-Level"
 
 SILENT = ("*", "STREAM.>", "CONSUMER.*", "CONSUMER.LEADER.>", "META.>", "ACCOUNT.>", "SERVER.>")
 """Subjects that have a listener whether or not something answers: a request there times out, as with nats-server,
@@ -29,26 +25,11 @@ instead of being told that nobody is there. DIRECT.GET and CONSUMER.MSG.NEXT are
 stream or consumer they have no responders."""
 
 
-def prefixes(domain: str) -> list[bytes]:
-    """The prefixes under which this server's API listens: `$JS.API.`, and `$JS.<domain>.API.` when it has a domain."""
-    return [PREFIX, b"$JS.%b.API." % domain.encode()] if domain else [PREFIX]
-
-
 def standard_parts(engine: Engine) -> list[ApiPart]:
     """Every group of handlers that a server has."""
     from lakestream.jetstream.consumer_api import ConsumerApi
 
     return [StreamApi(engine), ConsumerApi(engine)]
-
-
-def level_refused(header: bytes) -> bool:
-    """Whether a header block asks for an API level that this server does not have (or for none that makes sense)."""
-    if not header:
-        return False
-    wanted = headers.get(header, LEVEL_HEADER)
-    if not wanted:
-        return False
-    return not wanted.isdigit() or int(wanted) > API_LEVEL
 
 
 class Api:

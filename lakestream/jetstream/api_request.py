@@ -1,7 +1,7 @@
 """A request to the JetStream API and the way to answer it.
 
-Belongs here: what handlers see of a request, and the two envelopes of an answer. Which handler serves which subject is
-api.py's; what is answered is decided in stream_api.py and consumer_api.py.
+Belongs here: what handlers see of a request, the two envelopes of an answer, and where the API listens. Which handler
+serves which subject is api.py's; what is answered is decided in stream_api.py and consumer_api.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.json_syntax import JsonError
 from lakestream.jetstream.jsonio import dumps, parse
 from lakestream.jetstream.ports import ClientInfo
+from lakestream.protocol import headers
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -25,6 +26,24 @@ SERVER_VERSION = "2.15.1"
 """The nats-server release whose API this is; shown in stream and consumer metadata."""
 
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
+
+PREFIX = b"$JS.API."
+LEVEL_HEADER = b"Nats-Required-Api-Level"
+
+
+def prefixes(domain: str) -> list[bytes]:
+    """The prefixes under which this server's API listens: `$JS.API.`, and `$JS.<domain>.API.` when it has a domain."""
+    return [PREFIX, b"$JS.%b.API." % domain.encode()] if domain else [PREFIX]
+
+
+def level_refused(header: bytes) -> bool:
+    """Whether a header block asks for an API level that this server does not have (or for none that makes sense)."""
+    if not header:
+        return False
+    wanted = headers.get(header, LEVEL_HEADER)
+    if not wanted:
+        return False
+    return not wanted.isdigit() or int(wanted) > API_LEVEL
 
 
 class Answered(Protocol):
@@ -112,7 +131,7 @@ class Routes(Protocol):
         """Serve subjects that match `pattern` (after `$JS.API.`).
 
         Args:
-            pattern: tokens with `*` and `>`; the tokens that wildcards match become `Request.tokens` (a `>` one joined).
+            pattern: tokens with `*` and `>`; what the wildcards match becomes `Request.tokens` (`>`: one).
             kind: the response type without its common prefix.
             handler: called for each request.
             empty: what an error reply carries beside the error.

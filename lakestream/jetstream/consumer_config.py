@@ -14,15 +14,11 @@ from lakestream.jetstream.jsonio import Duration, Int, Time, Uint64, enum
 
 DeliverPolicy = Annotated[
     str,
-    enum(
-        "server.DeliverPolicy", "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject", "undefined"
-    ),
+    enum("server.DeliverPolicy", "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"),
 ]
 AckPolicy = Annotated[str, enum("server.AckPolicy", "none", "all", "explicit", "flow_control")]
 ReplayPolicy = Annotated[str, enum("server.ReplayPolicy", "instant", "original")]
-PriorityPolicy = Annotated[
-    str, enum("server.PriorityPolicy", "none", "overflow", "pinned_client", "prioritized", "")
-]
+PriorityPolicy = Annotated[str, enum("server.PriorityPolicy", "none", "overflow", "pinned_client", "prioritized", "")]
 ConsumerAction = Annotated[
     str, enum("server.ConsumerAction", "", "create", "update", refusal="unknown consumer action: {value}")
 ]

@@ -94,9 +94,7 @@ def _adjusted(pedantic: bool, why: str) -> None:
         raise api_error(10157, err=why)
 
 
-def _acks_completed(
-    config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, pedantic: bool
-) -> ConsumerConfig:
+def _acks_completed(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, pedantic: bool) -> ConsumerConfig:
     """Times and counts of acknowledgement."""
     acked = config.ack_policy in ("explicit", "all")
     wait, pending = config.ack_wait, config.max_ack_pending
@@ -308,7 +306,7 @@ def sample_percent(config: ConsumerConfig) -> int:
     return int(config.sample_freq.removesuffix("%")) if config.sample_freq else 0
 
 
-# ---------------------------------------------------------------------------------------------------- the stream's others
+# ------------------------------------------------------------------------------------------------ other consumers
 def check_unique(config: ConsumerConfig, name: str, others: Iterable[tuple[str, ConsumerConfig]]) -> None:
     """On a work-queue stream no two consumers may want the same message. Raises ApiError 10099 or 10100."""
     rest = [other for other_name, other in others if other_name != name]

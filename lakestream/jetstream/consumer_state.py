@@ -60,6 +60,7 @@ class Ledger:
         "floor_stream",
         "last_ack_ns",
         "last_delivered_ns",
+        "logged",
         "next_seq",
         "pending",
         "redelivered",
@@ -67,6 +68,8 @@ class Ledger:
 
     def __init__(self, delivered_stream: int, next_seq: int) -> None:
         self.epoch = 0
+        self.logged = True
+        """False when deltas are never taken: then nothing is kept for them."""
         self.delivered_consumer = 0
         self.delivered_stream = delivered_stream
         self.floor_consumer = 0
@@ -80,11 +83,16 @@ class Ledger:
         self.deadline: dict[int, int] = {}
         """Sequence → when its ack is due. Invariant: the same keys as `pending`."""
         self.redelivered: dict[int, int] = {}
-        """Sequence → deliveries beyond the first; kept when max_deliver ends a message, until it is acked or removed."""
+        """Sequence → deliveries beyond the first; kept after max_deliver, until it is acked or removed."""
         self._dirty: set[int] = set()
         self._uncounted: set[int] = set()
         self._moved = False
         self._floor_due = False
+
+    def begin(self, delivered_stream: int) -> None:
+        """Nothing was delivered yet; count as if everything through `delivered_stream` had been."""
+        assert not self.delivered_consumer, "a consumer begins once"
+        self.delivered_stream = self.floor_stream = delivered_stream
 
     # ------------------------------------------------------------------ delivering
     def deliver(self, seqs: Sequence[int], now: int, deadline: int) -> None:
@@ -96,7 +104,8 @@ class Ledger:
         self.delivered_stream = seqs[-1]
         self.pending.update(zip(seqs, range(first, first + len(seqs)), strict=True))
         self.deadline.update(dict.fromkeys(seqs, deadline))
-        self._dirty.update(seqs)
+        if self.logged:
+            self._dirty.update(seqs)
         self.last_delivered_ns = now
         self._moved = True
 
@@ -145,7 +154,8 @@ class Ledger:
             self._uncounted.add(seq)
         if self.pending.pop(seq, 0):
             del self.deadline[seq]
-            self._dirty.add(seq)
+            if self.logged:
+                self._dirty.add(seq)
             return True
         return False
 
@@ -211,9 +221,9 @@ class Ledger:
 
     def reset(self, seq: int) -> None:
         """Begin again: the next delivery is consumer sequence 1, from `seq` on."""
-        epoch = self.epoch + 1
+        epoch, logged = self.epoch + 1, self.logged
         Ledger.__init__(self, seq - 1, seq)
-        self.epoch = epoch
+        self.epoch, self.logged = epoch, logged
 
     # ------------------------------------------------------------------ encoding
     def take_delta(self) -> bytes | None:
@@ -233,9 +243,7 @@ class Ledger:
         self._moved = False
         return _encode(delta)
 
-    def _delta(
-        self, pending: list[tuple[int, int, int]], redelivered: list[tuple[int, int]], gone: list[int]
-    ) -> Delta:
+    def _delta(self, pending: list[tuple[int, int, int]], redelivered: list[tuple[int, int]], gone: list[int]) -> Delta:
         return Delta(
             self.epoch,
             self.delivered_consumer,

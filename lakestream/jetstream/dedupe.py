@@ -18,6 +18,8 @@ class Dedupe:
     def __init__(self, window_ns: int) -> None:
         self.window_ns = window_ns
         self.last_id = b""
+        self.last_seq = 0
+        """The message that carried `last_id`."""
         self._seqs: dict[bytes, int] = {}
         self._order: deque[tuple[int, bytes]] = deque()
 
@@ -31,7 +33,7 @@ class Dedupe:
 
     def add(self, msg_id: bytes, seq: int, time_ns: int) -> None:
         """Remember an id. Times must not go backwards (invariant 5 of the streams)."""
-        self.last_id = msg_id
+        self.last_id, self.last_seq = msg_id, seq
         if self.window_ns > 0:
             self._seqs[msg_id] = seq
             self._order.append((time_ns, msg_id))
@@ -48,8 +50,8 @@ class Dedupe:
         self._forget(now_ns)
         return [(time, msg_id, self._seqs[msg_id]) for time, msg_id in self._order if msg_id in self._seqs]
 
-    def load(self, entries: list[tuple[int, bytes, int]], last_id: bytes) -> None:
+    def load(self, entries: list[tuple[int, bytes, int]], last_id: bytes, last_seq: int) -> None:
         """Take back what `dump` gave."""
         self._seqs = {msg_id: seq for _, msg_id, seq in entries}
         self._order = deque((time, msg_id) for time, msg_id, _ in entries)
-        self.last_id = last_id
+        self.last_id, self.last_seq = last_id, last_seq

@@ -66,6 +66,11 @@ class Feed:
             self._picked = [seq for seq in self._picked if seq > done and seq in live]
         self._picked_left = len(self._picked)
 
+    def pick(self, seqs: list[int]) -> None:
+        """Messages that come before all others, ascending."""
+        self._picked = seqs
+        self.rewind()
+
     def reset(self) -> None:
         """As `rewind`, and what was picked at creation does not count any more."""
         self._picked = []

@@ -17,7 +17,7 @@ ZERO: Final = "0001-01-01T00:00:00Z"
 _SECOND: Final = 1_000_000_000
 _LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
 _WHOLE: Final = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)\Z",
+    r"(\d{4})-(\d\d)-(\d\d)T(\d\d?):(\d\d):(\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)\Z",
 )
 _STEPS: Final = (
     (re.compile(r"\d{4}"), "2006"),
@@ -26,7 +26,7 @@ _STEPS: Final = (
     (re.compile("-"), "-"),
     (re.compile(r"\d\d"), "02"),
     (re.compile("T"), "T"),
-    (re.compile(r"\d\d"), "15"),
+    (re.compile(r"\d\d?"), "15"),
     (re.compile(":"), ":"),
     (re.compile(r"\d\d"), "04"),
     (re.compile(":"), ":"),
@@ -83,9 +83,10 @@ def normal_time(text: str) -> str:
 
     Raises ValueError in the words of Go's time.Parse.
     """
-    _, _, _, _, _, _, fraction, zone = _parts(text)
+    year, month, day, hour, minute, second, fraction, zone = _parts(text)
     tail = f".{fraction:09d}".rstrip("0") if fraction else ""
-    return text[:19] + tail + (zone if _offset(zone) else "Z")
+    whole = f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}"
+    return whole + tail + (zone if _offset(zone) else "Z")
 
 
 def _parts(text: str) -> tuple[int, int, int, int, int, int, int, str]:

@@ -9,44 +9,44 @@ from __future__ import annotations
 import re
 from typing import Final
 
-MAX_DEPTH: Final = 500
-"""Nesting beyond this is refused. No request nests deeper than four; Go's own limit is 10,000."""
+MAX_DEPTH: Final = 10_000
+"""Nesting beyond this is refused, as in Go. No request nests deeper than four."""
 
 _BLANK: Final = re.compile(rb"[ \t\r\n]*")
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]*')
 _ESCAPE: Final = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _LITERALS: Final = {ord("t"): b"true", ord("f"): b"false", ord("n"): b"null"}
-_QUOTE, _BACKSLASH, _MINUS, _ZERO, _NINE = 34, 92, 45, 48, 57
+_QUOTE, _COMMA, _MINUS, _ZERO, _NINE, _COLON, _BACKSLASH, _BRACE = b'",-09:\\}'
 
 
 class JsonError(Exception):
     """A text is no JSON, or not what was asked for. Its message is what follows `invalid JSON: ` in error 10025."""
 
 
-def syntax_error(body: bytes) -> str | None:
-    """Why Go refuses `body` as a request, or None. A second value after the first is not looked into."""
-    try:
-        at = _blank(body, _value(body, _blank(body, 0)))
-        if at < len(body) and not _begins_value(body[at]):
-            raise _wrong(body, at, "looking for beginning of value")
-    except JsonError as error:
-        return str(error)
-    return None
+def next_value(body: bytes, at: int) -> int:
+    """Where the next value begins; the end of `body` when only blanks are left."""
+    return _blank(body, at)
 
 
-def end_of_value(body: bytes) -> int:
-    """Where the first value of a text with sound syntax ends."""
-    return _value(body, _blank(body, 0))
+def end_of_value(body: bytes, at: int) -> int:
+    """Where the value that begins at `at` ends. Raises JsonError when it is no JSON value.
+
+    Keeps its own stack, so that a deep text costs no recursion.
+    """
+    stack: list[int] = []
+    while True:
+        at, opened = _begin(body, at, stack)
+        if opened:
+            continue
+        at, more = _end(body, at, stack)
+        if not more:
+            return at
 
 
 def _blank(body: bytes, at: int) -> int:
     found = _BLANK.match(body, at)
     assert found is not None
     return found.end()
-
-
-def _begins_value(byte: int) -> bool:
-    return byte in b'{["-tfn' or _ZERO <= byte <= _NINE
 
 
 def _wrong(body: bytes, at: int, where: str) -> JsonError:
@@ -66,43 +66,34 @@ def _wrong(body: bytes, at: int, where: str) -> JsonError:
     return JsonError(f"invalid character '{shown}' {where} at offset {at + length}")
 
 
-def _value(body: bytes, at: int) -> int:
-    """Check one value from `at` on; returns where it ends. Keeps its own stack, so that depth costs no recursion."""
-    stack: list[int] = []
-    while True:
-        at, opened = _begin(body, at, stack)
-        if opened:
+def _end(body: bytes, at: int, stack: list[int]) -> tuple[int, bool]:
+    """After a value: close what it closes. (where the whole ends, False), or (begin of the next member, True)."""
+    while stack:
+        at = _blank(body, at)
+        closing = stack[-1]
+        if at < len(body) and body[at] == closing:
+            stack.pop()
+            at += 1
             continue
-        while True:
-            if not stack:
-                return at
-            at = _blank(body, at)
-            closing = stack[-1]
-            if at < len(body) and body[at] == closing:
-                stack.pop()
-                at += 1
-                continue
-            if at >= len(body) or body[at] != 44:
-                where = "after object key:value pair" if closing == 125 else "after array element"
-                raise _wrong(body, at, where)
-            at = _blank(body, at + 1)
-            if closing == 125:
-                at = _key(body, at)
-            break
+        if at >= len(body) or body[at] != _COMMA:
+            raise _wrong(body, at, "after object key:value pair" if closing == _BRACE else "after array element")
+        at = _blank(body, at + 1)
+        return (_key(body, at) if closing == _BRACE else at), True
+    return at, False
 
 
 def _begin(body: bytes, at: int, stack: list[int]) -> tuple[int, bool]:
     """Begin a value: (end of a scalar or of an empty container, False), or (begin of the first member, True)."""
     byte = body[at] if at < len(body) else 0
-    if byte == 123 or byte == 91:
+    if byte in b"{[" and byte:
         closing = byte + 2
         at = _blank(body, at + 1)
         if at < len(body) and body[at] == closing:
             return at + 1, False
         stack.append(closing)
         if len(stack) > MAX_DEPTH:
-            raise JsonError("exceeded max depth")
-        return (_key(body, at) if closing == 125 else at), True
+            raise JsonError(f"exceeded max depth at offset {at}")
+        return (_key(body, at) if closing == _BRACE else at), True
     if byte == _QUOTE:
         return _string(body, at), False
     if byte == _MINUS or _ZERO <= byte <= _NINE:
@@ -116,7 +107,7 @@ def _key(body: bytes, at: int) -> int:
     if at >= len(body) or body[at] != _QUOTE:
         raise _wrong(body, at, "looking for beginning of object key string")
     at = _blank(body, _string(body, at))
-    if at >= len(body) or body[at] != 58:
+    if at >= len(body) or body[at] != _COLON:
         raise _wrong(body, at, "after object key")
     return _blank(body, at + 1)
 

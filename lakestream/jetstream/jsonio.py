@@ -9,8 +9,7 @@ is wrong with a text that is no JSON at all is json_syntax.py's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -18,7 +17,7 @@ from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, 
 import msgspec
 
 from lakestream.jetstream.gotime import normal_time
-from lakestream.jetstream.json_syntax import JsonError, end_of_value, syntax_error
+from lakestream.jetstream.json_syntax import JsonError, end_of_value, next_value
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -93,15 +92,16 @@ class _Number(str):
     """The literal of a number that no Go integer takes as it stands (a fraction, an exponent)."""
 
 
-Converter = Callable[[object, object, str, bool], object]
-"""(value, what the field holds already, path of the field, strict) → what the field becomes. Raises JsonError."""
+Converter = Callable[[object, str, bool], object]
+"""(value, path of the field, strict) → what the field becomes. Raises JsonError."""
 
 
 def parse(body: bytes, record: type[S], name: str = "", *, strict: bool = True) -> S:
-    """Read a request body. An empty body is an empty object, as it is `null`.
+    """Read a request body. An empty body is an empty object, and so is `null`.
 
     Args:
-        body: JSON text; invalid UTF-8 is replaced, as in Go.
+        body: JSON text; invalid UTF-8 is replaced, as in Go. Several values in a row are read over one another, as
+            nats-server does.
         record: the Struct class to fill; a field that is absent or null keeps its default.
         name: the Go name of the request in error texts; the class's own when empty.
         strict: refuse unknown fields.
@@ -109,48 +109,44 @@ def parse(body: bytes, record: type[S], name: str = "", *, strict: bool = True) 
     Raises:
         JsonError: syntax, types, unknown fields, in nats-server's words.
     """
-    if not body.strip(b" \t\r\n"):
-        return record()
     root = name or record.__name__
-    value = _load(body)
     try:
-        return _root(value, record, root, strict)
-    except JsonError:
-        exact = json.loads(_text(body), parse_float=_Number, parse_int=_exact_int)
-        return _root(exact, record, root, strict)
+        return record(**_root(msgspec.json.decode(body), record, root, strict))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JsonError):
+        # Off the fast path: find out what Go says about it, or that Go takes it.
+        found: dict[str, Any] = {}
+        for value in _values(body):
+            found.update(_root(value, record, root, strict))
+        return record(**found)
+
+
+def _values(body: bytes) -> Iterator[object]:
+    """The values of `body` one after another, numbers with their literals. Raises JsonError."""
+    at = next_value(body, 0)
+    while at < len(body):
+        end = end_of_value(body, at)
+        text = body[at:end].decode("utf-8", "replace")
+        try:
+            yield json.loads(text, parse_float=_Number, parse_int=_exact_int)
+        except RecursionError:
+            raise JsonError(f"exceeded max depth at offset {end}") from None
+        at = next_value(body, end)
 
 
 def _exact_int(literal: str) -> object:
     return int(literal) if len(literal) < 25 else _Number(literal)
 
 
-def _load(body: bytes) -> object:
-    try:
-        return msgspec.json.decode(body)
-    except RecursionError:
-        raise JsonError("exceeded max depth") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
-        pass
-    return json.loads(_text(body), parse_float=_Number, parse_int=_exact_int)
-
-
-def _text(body: bytes) -> str:
-    """The first value of a text whose syntax Go accepts, in a form that Python's parser accepts too."""
-    wrong = syntax_error(body)
-    if wrong is not None:
-        raise JsonError(wrong)
-    return body[: end_of_value(body)].decode("utf-8", "replace")
-
-
-def _root(value: object, record: type[S], root: str, strict: bool) -> S:
+def _root(value: object, record: type[msgspec.Struct], root: str, strict: bool) -> dict[str, Any]:
     if value is None:
-        return record()
+        return {}
     if not isinstance(value, dict):
         raise JsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type server.{root}")
     return _fill(value, record, root, strict)
 
 
-def _fill(value: dict[str, object], record: type[S], path: str, strict: bool) -> S:
+def _fill(value: dict[str, object], record: type[msgspec.Struct], path: str, strict: bool) -> dict[str, Any]:
+    """The fields of `record` that a JSON object gives."""
     fields = _fields(record)
     found: dict[str, Any] = {}
     for key, item in value.items():
@@ -162,8 +158,8 @@ def _fill(value: dict[str, object], record: type[S], path: str, strict: bool) ->
         name, convert, always = field
         if item is None and not always:
             continue
-        found[name] = convert(item, found.get(name), f"{path}.{name}", strict)
-    return record(**found)
+        found[name] = convert(item, f"{path}.{name}", strict)
+    return found
 
 
 def _clean(text: str) -> str:
@@ -234,19 +230,19 @@ def _converter(hint: Any) -> tuple[Converter, str]:
     raise TypeError(f"no JSON form for {hint!r}")
 
 
-def _string(value: object, _: object, path: str, strict: bool) -> object:
+def _string(value: object, path: str, strict: bool) -> object:
     if type(value) is not str:
         raise _mismatch(value, path, "string")
     return _clean(value)
 
 
-def _bool(value: object, _: object, path: str, strict: bool) -> object:
+def _bool(value: object, path: str, strict: bool) -> object:
     if not isinstance(value, bool):
         raise _mismatch(value, path, "bool")
     return value
 
 
-def _time(value: object, _: object, path: str, strict: bool) -> object:
+def _time(value: object, path: str, strict: bool) -> object:
     if type(value) is not str:
         raise _mismatch(value, path, "time.Time")
     try:
@@ -258,7 +254,7 @@ def _time(value: object, _: object, path: str, strict: bool) -> object:
 def _integer(go: Go) -> Converter:
     low, high = go.low, go.high
 
-    def convert(value: object, _: object, path: str, strict: bool) -> object:
+    def convert(value: object, path: str, strict: bool) -> object:
         if isinstance(value, bool) or not isinstance(value, (int, float, _Number)):
             raise _mismatch(value, path, go.type)
         if not isinstance(value, int) or not low <= value <= high:
@@ -269,7 +265,7 @@ def _integer(go: Go) -> Converter:
 
 
 def _choice(go: Go) -> Converter:
-    def convert(value: object, _: object, path: str, strict: bool) -> object:
+    def convert(value: object, path: str, strict: bool) -> object:
         chosen = value.lower() if go.fold and isinstance(value, str) else value
         if chosen in go.choices:
             return chosen
@@ -284,18 +280,19 @@ def _list(item: Any) -> tuple[Converter, str]:
     convert_item, item_type = _converter(item)
     pointer = "*" if getattr(item, "BY_POINTER", False) else ""
     go_type = f"[]{pointer}{item_type}"
+    zero: Callable[[], object] = {"string": str}.get(item_type, item if isinstance(item, type) else int)
 
-    def convert(value: object, _: object, path: str, strict: bool) -> object:
+    def convert(value: object, path: str, strict: bool) -> object:
         if not isinstance(value, list):
             raise _mismatch(value, path, go_type)
         return [
-            convert_item(entry, None, f"{path}.{at}", strict) for at, entry in enumerate(value) if entry is not None
+            zero() if entry is None else convert_item(entry, f"{path}.{at}", strict) for at, entry in enumerate(value)
         ]
 
     return convert, go_type
 
 
-def _string_map(value: object, _: object, path: str, strict: bool) -> object:
+def _string_map(value: object, path: str, strict: bool) -> object:
     if not isinstance(value, dict):
         raise _mismatch(value, path, "map[string]string")
     made: dict[str, str] = {}
@@ -307,10 +304,10 @@ def _string_map(value: object, _: object, path: str, strict: bool) -> object:
 
 
 def _struct(record: type[msgspec.Struct]) -> Converter:
-    def convert(value: object, _: object, path: str, strict: bool) -> object:
+    def convert(value: object, path: str, strict: bool) -> object:
         if not isinstance(value, dict):
             raise _mismatch(value, path, f"server.{record.__name__}")
-        return _fill(value, record, path, strict)
+        return record(**_fill(value, record, path, strict))
 
     return convert
 
@@ -318,8 +315,3 @@ def _struct(record: type[msgspec.Struct]) -> Converter:
 def enum(go_type: str, *choices: str, fold: bool = False, refusal: str = "") -> Go:
     """The Go side of a string with few values: `Annotated[str, enum("server.X", "a", "b")]`."""
     return Go(go_type, choices=choices, fold=fold, refusal=refusal)
-
-
-def zero_time() -> datetime:
-    """Go's zero time."""
-    return datetime(1, 1, 1, tzinfo=UTC)

@@ -127,6 +127,8 @@ def _purge_all(store: Store, operation: Purge) -> Removed:
         for _ in range(operation.keep):
             last = store.live.previous_at_or_before(last) - 1
         return store.remove_through(last)
+    if not store.last_seq:
+        store.set_first(1)  # a stream that never held a message shows 0 until its first purge
     return store.remove_through(store.last_seq)
 
 

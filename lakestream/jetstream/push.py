@@ -148,6 +148,8 @@ class PushOutlet:
             taken, block = self._windowed(messages)
         else:
             taken, block = len(messages), messages
+        if not block:
+            return 0
         if not self._bus.deliver(self._subject, block):
             self._changed(False)
             return 0

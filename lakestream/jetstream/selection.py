@@ -123,9 +123,9 @@ class Subjects:
         high = min(high, store.last_seq)
         if high < low:
             return 0
-        if not self._literal and (high - low) * 2 < len(store.subjects):
-            wanted = self.matches
-            return sum(wanted(store.subject_of(seq)) for seq in store.live.members(low, high - low + 1, high))
+        if not self._literal and high - low < min(SCAN_MSGS, len(store.subjects)) and store.local_floor <= low:
+            run = store.read_run(low, high - low + 1, 1 << 62)
+            return sum(self.matches(record.subject) for record in run if record.seq <= high)
         count = store.subjects.count_range
         return sum(count(subject, low, high) for subject in self._subjects())
 

@@ -63,6 +63,7 @@ class StreamState(msgspec.Struct):
     create: CreateStream
     dedupe: list[tuple[int, bytes, int]]
     last_msg_id: bytes
+    last_msg_id_seq: int
     ttls: list[tuple[int, int]]
     consumers: list[tuple[str, bytes]]
 
@@ -87,6 +88,7 @@ class Stream:
         self.dedupe = Dedupe(self.config.duplicate_window)
         self.expiry = Expiry(self)
         self.on_updated: Callable[[Stream], None] = lambda _: None
+        self.domain = domain
         domain_part = f'"domain":"{domain}",' if domain else ""
         self._ack = f'{{"stream":"{self.name}",{domain_part}"seq":'.encode()
         self._error_tail = f'"stream":"{self.name}","seq":0}}'.encode()
@@ -202,6 +204,10 @@ class Stream:
                 return
             refused = self.view.room(subject, limits.accounted(self.config, subject, header, payload))
             if refused is not None:
+                if self.view.pending_msgs():
+                    # What is in flight may yet make room by replacing older messages: judged again once it is stored.
+                    self._deferred.append((subject, reply, header, payload, client))
+                    return
                 raise refused
         except ApiError as error:
             self._refuse(reply, error)
@@ -272,6 +278,12 @@ class Stream:
         self._batch = None
         self._open.append(Proposal(Kind.PROGRESS, encode(entries), 0, done))
         self._schedule()
+
+    def consumer_done(self, consumer: Consumer, seqs: Sequence[int]) -> None:
+        """A consumer of an interest or work-queue stream is done with these messages (acked, or sent without ack).
+
+        Called before the progress that says so is logged. Removing what nobody needs any more belongs to retention.
+        """
 
     # ------------------------------------------------------------------ the group
     def _schedule(self) -> None:
@@ -427,6 +439,9 @@ class Stream:
         """Apply one operation and return what its proposer waits for. Reads no clock (DESIGN §4, invariant 2)."""
         match operation:
             case CreateStream():
+                if self.config.first_seq:
+                    self.store.set_first(self.config.first_seq)
+                    self._next_seq = self.store.last_seq + 1
                 return None
             case UpdateStream():
                 return self._apply_update(operation)
@@ -473,7 +488,7 @@ class Stream:
                 consumer = Consumer.create(self, operation)
                 self.consumers[operation.name] = consumer
                 if self._started:
-                    consumer.start()
+                    consumer.start(recovered=False)
             case UpdateConsumer() if consumer is not None:
                 consumer.apply_update(operation)
             case ResetConsumer() if consumer is not None:
@@ -494,6 +509,7 @@ class Stream:
             create=CreateStream(self.uid, self.account, msgspec.json.encode(self.config), self.created_ns),
             dedupe=self.dedupe.dump(self.clock.now()),
             last_msg_id=self.dedupe.last_id,
+            last_msg_id_seq=self.dedupe.last_seq,
             ttls=self.expiry.dump(),
             consumers=[(name, consumer.snapshot()) for name, consumer in self.consumers.items()],
         )
@@ -503,7 +519,7 @@ class Stream:
         """Take back what `dump` gave; called before the frames after the checkpoint are applied."""
         from lakestream.jetstream.consumer import Consumer
 
-        self.dedupe.load(state.dedupe, state.last_msg_id)
+        self.dedupe.load(state.dedupe, state.last_msg_id, state.last_msg_id_seq)
         self.expiry.load(state.ttls)
         for name, snapshot in state.consumers:
             self.consumers[name] = Consumer.restore(self, name, snapshot)

@@ -1,7 +1,7 @@
 """A stream's configuration: its fields as they are on the wire.
 
 Belongs here: the record (fields, order and defaults of API level 5), reading it from a request and showing it in a
-reply. What values are allowed is in stream_rules.py.
+reply. Which values are allowed is in stream_rules.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lakestream.jetstream.jsonio import Duration, Int, Int32, Int64, Time, Uint6
 
 Retention = Annotated[str, enum("server.RetentionPolicy", "limits", "interest", "workqueue")]
 Discard = Annotated[str, enum("server.DiscardPolicy", "old", "new", fold=True)]
-Storage = Annotated[str, enum("server.StorageType", "file", "memory", "any")]
+Storage = Annotated[str, enum("server.StorageType", "file", "memory")]
 Compression = Annotated[str, enum("server.StoreCompression", "none", "s2", refusal="unknown compression algorithm")]
 PersistMode = Annotated[str, enum("server.PersistModeType", "default", "async", "")]
 
@@ -88,7 +88,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A stream's configuration (ADR-31, ADR-33, ADR-37, ADR-43 …; streams.md §1).
 
     Durations are ns, sizes bytes; -1 means unlimited where the API says so. A configuration is complete only after
-    `stream_rules.checked`: the defaults here are those of an empty request.
+    `stream_rules.checked`; the defaults here are those of an empty request.
     """
 
     ALWAYS: ClassVar = frozenset(

@@ -7,7 +7,7 @@ server does not have yet is refused, never stored as if it worked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -52,15 +52,16 @@ UNSUPPORTED = {
 """Fields whose behaviour this server does not have yet, and what they stand for."""
 
 
-class ConsumerLike(Protocol):
-    """What the rules look at in a stream's consumers."""
+class LimitedConsumer(Protocol):
+    """What the rules look at in a consumer's configuration."""
 
     @property
-    def name(self) -> str: ...
+    def max_ack_pending(self) -> int:
+        """0 or below = no limit."""
+
     @property
-    def max_ack_pending(self) -> int: ...
-    @property
-    def inactive_threshold(self) -> int: ...
+    def inactive_threshold(self) -> int:
+        """ns."""
 
 
 def invalid(text: str) -> ApiError:
@@ -73,16 +74,13 @@ def valid_name(name: str) -> bool:
     return bool(name) and not _INVALID_IN_NAME.intersection(name)
 
 
-def checked(
-    config: StreamConfig, *, pedantic: bool = False, window_limit_ns: int = 0, others: Iterable[StreamConfig] = ()
-) -> StreamConfig:
+def checked(config: StreamConfig, *, pedantic: bool = False, window_limit_ns: int = 0) -> StreamConfig:
     """A requested configuration with its defaults filled in.
 
     Args:
         config: as requested.
         pedantic: refuse with 10157 where a value that was given would be changed.
         window_limit_ns: the server's cap on duplicate windows; 0 = none.
-        others: configurations of the other streams, whose subjects are taken.
 
     Raises:
         ApiError: the first rule that is broken.
@@ -106,7 +104,6 @@ def checked(
     _refuse_unsupported(config)
     if config.num_replicas > 1:
         raise api_error(10074)
-    _check_taken(config, others)
     return config
 
 
@@ -133,8 +130,23 @@ def check_reserved(config: StreamConfig, others: Iterable[StreamConfig], max_mem
         raise api_error(10028 if config.storage == "memory" else 10047)
 
 
-def updated(old: StreamConfig, new: StreamConfig, consumers: Iterable[ConsumerLike] = ()) -> StreamConfig:
-    """The configuration that an update from `old` to the checked `new` gives. Raises ApiError."""
+def check_taken(config: StreamConfig, others: Iterable[StreamConfig]) -> None:
+    """Whether the stream's subjects are free beside those of `others` (itself left out). Raises ApiError 10065."""
+    subjects = [subject.encode() for subject in config.subjects]
+    for other in others:
+        if other.name == config.name:
+            continue
+        for text in other.subjects:
+            taken = text.encode()
+            if any(overlaps(taken, subject) for subject in subjects):
+                raise api_error(10065)
+
+
+def updated(old: StreamConfig, new: StreamConfig, consumers: Mapping[str, LimitedConsumer]) -> StreamConfig:
+    """The configuration that an update from `old` to the checked `new` gives.
+
+    `consumers` are the configurations of the stream's consumers by name. Raises ApiError.
+    """
     change = "stream configuration update can not change "
     if new.storage != old.storage:
         raise invalid(change + "storage type")
@@ -209,7 +221,7 @@ def _with_limits(config: StreamConfig, pedantic: bool) -> StreamConfig:
     placement = config.placement
     if placement is not None and not (placement.cluster or placement.tags or placement.preferred):
         changes["placement"] = None
-    return replace(config, **changes)  # type: ignore[arg-type]
+    return replace(config, **changes)
 
 
 def _with_ages(config: StreamConfig, pedantic: bool, window_limit_ns: int) -> StreamConfig:
@@ -366,23 +378,14 @@ def _refuse_unsupported(config: StreamConfig) -> None:
         raise invalid(f"retention policy {config.retention} is not supported by this server yet")
 
 
-def _check_taken(config: StreamConfig, others: Iterable[StreamConfig]) -> None:
-    subjects = [subject.encode() for subject in config.subjects]
-    for other in others:
-        if other.name == config.name:
-            continue
-        for text in other.subjects:
-            taken = text.encode()
-            if any(overlaps(taken, subject) for subject in subjects):
-                raise api_error(10065)
-
-
-def _check_consumers(old: StreamConsumerLimits, new: StreamConsumerLimits, consumers: Iterable[ConsumerLike]) -> None:
+def _check_consumers(
+    old: StreamConsumerLimits, new: StreamConsumerLimits, consumers: Mapping[str, LimitedConsumer]
+) -> None:
     if new == old:
         return
     violating = [
-        consumer.name
-        for consumer in consumers
+        name
+        for name, consumer in consumers.items()
         if 0 < new.max_ack_pending < consumer.max_ack_pending
         or 0 < new.inactive_threshold < consumer.inactive_threshold
     ]

@@ -54,7 +54,8 @@ class ProposedView:
         return max((index.last(subject) for subject in index.matching(pattern)), default=0)
 
     def last_msg_id(self) -> bytes:
-        return self._stream.dedupe.last_id
+        dedupe = self._stream.dedupe
+        return dedupe.last_id if dedupe.last_seq == self.last_seq() else b""
 
     def seen(self, msg_id: bytes) -> int:
         return self._stream.dedupe.seen(msg_id, self._stream.clock.now())

@@ -13,8 +13,8 @@ class LakeError(Exception):
 class UnsupportedLake(LakeError):
     """The lake's address is of a kind that this version cannot write to."""
 
-    def __init__(self, lake: str) -> None:
-        super().__init__(f"lake {lake!r}: only a directory (a path or a file: URL) is supported for staging so far")
+    def __init__(self, lake: str, reason: str) -> None:
+        super().__init__(f"lake {lake!r}: {reason}")
 
 
 class StagingConflict(LakeError):
@@ -64,3 +64,14 @@ class JarsMissing(LakeError):
 
 class HistoryUnavailable(LakeError):
     """The table could not be read, even after taking a new snapshot."""
+
+
+class UnfitSubject(LakeError):
+    """A subject that cannot be a partition value: the table has to be bucketed."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        super().__init__(f"subject {subject[:64]!r}… ({len(subject)} characters) does not fit a partition's directory")
+
+    def __reduce__(self) -> tuple[type[UnfitSubject], tuple[str]]:
+        return UnfitSubject, (self.subject,)

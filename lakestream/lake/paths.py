@@ -34,6 +34,7 @@ MAX_NAME_BYTES = 240
 """Longest directory name made of a stream or account name, in bytes; a longer one is cut and ends in its hash."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-$\u0080-\U0010ffff]")
+_PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
 _SEGMENT = re.compile(r"^(\d{20})-(\d{20})\.seg$")
 
 
@@ -62,10 +63,16 @@ def normalise(lake: str) -> str:
 
 
 def local_root(lake: str) -> str:
-    """The lake's root as an absolute path. Raises UnsupportedLake when it is not a directory on this machine."""
+    """The lake's root as an absolute path.
+
+    Raises:
+        UnsupportedLake: it is not a directory on this machine, or its path has a `%XX`, which deltalake would decode.
+    """
     root = normalise(lake)
     if "://" in root:
-        raise UnsupportedLake(lake)
+        raise UnsupportedLake(lake, "only a directory (a path or a file: URL) is supported so far")
+    if _PERCENT.search(root):
+        raise UnsupportedLake(lake, "a path with a percent sign before two hex digits cannot hold Delta tables")
     return root
 
 

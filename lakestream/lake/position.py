@@ -12,6 +12,11 @@ from __future__ import annotations
 import json
 import os
 import re
+from typing import Any
+
+import msgspec
+
+from lakestream.lake.timetravel import Progress
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 
@@ -33,6 +38,9 @@ class PositionWatch:
     """The position of one stream in its table, remembered between reads.
 
     A read when nothing changed costs two `stat` calls. Not for use by two threads at once.
+
+    After a `read`, `progress` is what the commit that set the position says of itself (None when that commit can no
+    longer be looked at), and `rows` how many messages it added.
     """
 
     def __init__(self, table: str, uid: str) -> None:
@@ -42,6 +50,8 @@ class PositionWatch:
         self._version = -1
         self._identity: tuple[int, int] | None = None
         self._position: int | None = None
+        self.progress: Progress | None = None
+        self.rows = 0
 
     def read(self) -> int | None:
         """The log index through which the table holds the stream; None when it holds nothing of it."""
@@ -54,14 +64,13 @@ class PositionWatch:
     def _start_over(self) -> int | None:
         """Look from the newest commit backwards; the table is new to us, or it was removed and made again."""
         self._version, self._identity, self._position = -1, None, None
+        self.progress, self.rows = None, 0
         versions = self._versions()
         if not versions:
             return None
         newest = versions[-1]
         for version in reversed(versions):
-            found = self._transaction(version)
-            if found is not None:
-                self._position = found
+            if self._transaction(version):
                 break
         else:
             if versions[0] > 0:
@@ -73,31 +82,36 @@ class PositionWatch:
         identity = self._stat(version)
         if identity is None:
             return False
-        found = self._transaction(version)
-        if found is not None:
-            self._position = found
+        self._transaction(version)
         self._version, self._identity = version, identity
         return True
 
-    def _transaction(self, version: int) -> int | None:
-        """The position that one commit sets, if it does."""
-        needle = b'"txn"'
+    def _transaction(self, version: int) -> bool:
+        """Take over the position that one commit sets, if it does."""
+        info: dict[str, Any] = {}
+        position: int | None = None
         try:
             with open(self._path(version), "rb") as file:
                 for line in file:
-                    if needle in line:
-                        action = json.loads(line).get("txn")
-                        if action and action.get("appId") == self._app:
-                            return int(action["version"])
+                    if line.startswith(b'{"txn"'):
+                        action = json.loads(line)["txn"]
+                        if action["appId"] == self._app:
+                            position = int(action["version"])
+                    elif line.startswith(b'{"commitInfo"'):
+                        info = json.loads(line)["commitInfo"]
         except FileNotFoundError:
-            return None
-        return None
+            return False
+        if position is None:
+            return False
+        self._position, self.progress = position, progress_of(info)
+        self.rows = int(info.get("operationMetrics", {}).get("numOutputRows", 0))
+        return True
 
     def _from_snapshot(self) -> int | None:
         """The JSON commits do not go back to version 0 and none names us: ask for the checkpointed state."""
         from deltalake import DeltaTable
 
-        found = DeltaTable(self._table, without_files=True).transaction_version(self._app)
+        found = DeltaTable(self._table).transaction_version(self._app)
         return None if found is None else int(found)
 
     def _versions(self) -> list[int]:
@@ -116,3 +130,11 @@ class PositionWatch:
 
     def _path(self, version: int) -> str:
         return os.path.join(self._log, f"{version:020d}.json")
+
+
+def progress_of(info: dict[str, Any]) -> Progress | None:
+    """What a commit's `commitInfo` says of the stream in its userMetadata; None when it says nothing."""
+    try:
+        return msgspec.json.decode(info.get("userMetadata") or b"", type=Progress)
+    except msgspec.DecodeError:
+        return None

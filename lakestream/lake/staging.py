@@ -9,6 +9,7 @@ Invariant: a file with its final name is complete and never changes.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import filecmp
 import os
@@ -96,7 +97,7 @@ def unstage_through(lake: str, stream: StreamIdentity, index: int) -> int:
 
 
 def mark_deleted(lake: str, stream: StreamIdentity) -> None:
-    """Tell the compactor that the stream is gone: its staged segments go now, its table when the compactor sees this."""
+    """Tell the compactor that the stream is gone: its staged segments go now, its table when the compactor sees it."""
     directory = _directory(lake, stream)
     _write_identity(directory, stream)
     _write_whole(os.path.join(directory, paths.DELETED_FILE), b"")
@@ -138,7 +139,8 @@ def current(streams: list[StagedStream]) -> tuple[list[StagedStream], list[Stage
     Of several streams with one name only the one created last can be alive; `deleted` settles the rest.
     """
     newest = {(each.identity.account, each.identity.name): each.directory for each in streams}
-    live, gone = [], []
+    live: list[StagedStream] = []
+    gone: list[StagedStream] = []
     for each in streams:
         alive = not each.deleted and newest[each.identity.account, each.identity.name] == each.directory
         (live if alive else gone).append(each)
@@ -233,7 +235,5 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def _unlink(path: str) -> None:
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass

@@ -21,12 +21,14 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from lakestream.lake.errors import LakeError
+
 _COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
 _MS = 1_000_000
 Key = TypeVar("Key")
 
 
-class TimeTravelError(Exception):
+class TimeTravelError(LakeError):
     """The table has no version for the question; the text says which there are."""
 
 
@@ -52,17 +54,20 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """One commit of a table: its version, when it was made (ms since the epoch), what it says of the stream, how many
-    data files it added, and the smallest message time in them (ns; None when a file's statistics do not say)."""
+    """One commit of a table: its version, when it was made (ms since the epoch), the operation's name, what it says of
+    the stream, how many data files it added, and the smallest message time in them (ns; None when a file's statistics
+    do not say)."""
 
     version: int
     time_ms: int
+    operation: str
     progress: Progress | None
     adds: int
     first_time_ns: int | None
 
 
 class _CommitInfo(msgspec.Struct):
+    operation: str = ""
     userMetadata: str | None = None
     inCommitTimestamp: int | None = None
 
@@ -161,7 +166,7 @@ class CommitLog:
         time_ms = modified_ms if info.inCommitTimestamp is None else info.inCommitTimestamp
         known = [time for time in oldest if time is not None]
         first_time_ns = min(known) if known and len(known) == len(oldest) else None
-        return Commit(version, time_ms, _progress(info.userMetadata), len(oldest), first_time_ns)
+        return Commit(version, time_ms, info.operation, _progress(info.userMetadata), len(oldest), first_time_ns)
 
     def progress(self, version: int) -> Progress | None:
         """How far the table reached at `version`. Commits that move no data (OPTIMIZE, DELETE) may not say it; the

@@ -1,13 +1,17 @@
 """What reading keeps at hand: open descriptors and loaded tables.
 
-Belongs here: one bounded cache that all streams of a server share. It may be used from any thread, so that a stream can
-be destroyed in one while the event loop reads another.
+Belongs here: one bounded cache that all streams of a server share. Both of its parts let go of what was not asked for
+since they last looked (second chance), so that finding something there costs one lookup and no bookkeeping.
+
+Reading happens in the event loop. `forget` may come from any thread (a stream is destroyed in one): it only unlists;
+descriptors are closed in the event loop, so that none is closed while it is being read from.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import deque
+from typing import Protocol
 
 from lakestream.log.files import Files
 
@@ -17,8 +21,26 @@ MAX_TABLE_BYTES = 64 << 20
 """Memory for the tables of sealed segments and for outlines."""
 
 
+class Loaded(Protocol):
+    """Something that holds loaded tables until the cache takes them away."""
+
+    def release(self) -> None:
+        """Let go of the tables."""
+
+    def asked(self) -> bool:
+        """Whether they were used since this was last called."""
+
+
+class _File:
+    __slots__ = ("asked", "fd")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.asked = False
+
+
 class ReadCache:
-    """Least recently used descriptors, and least recently used tables, each within its limit."""
+    """Descriptors and tables, each within its limit."""
 
     def __init__(
         self, files: Files | None = None, max_files: int = MAX_FILES, max_table_bytes: int = MAX_TABLE_BYTES
@@ -26,65 +48,71 @@ class ReadCache:
         self.files = files or Files()
         self._max_files = max_files
         self._max_bytes = max_table_bytes
-        self._fds: OrderedDict[str, int] = OrderedDict()
-        self._tables: OrderedDict[str, tuple[object, int]] = OrderedDict()
+        self._open: dict[str, _File] = {}
+        self._closing: deque[int] = deque()
+        self._loaded: dict[Loaded, int] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
     @property
     def open_files(self) -> int:
         """How many descriptors are open."""
-        return len(self._fds)
+        return len(self._open) + len(self._closing)
+
+    @property
+    def table_bytes(self) -> int:
+        """How much memory the loaded tables take."""
+        return self._bytes
 
     def read_at(self, path: str, length: int, offset: int) -> bytes:
         """Read from a file, opening it when it is not open yet. Fewer bytes only at its end. Raises OSError."""
-        with self._lock:
-            fd = self._fds.get(path)
-            if fd is None:
-                fd = self._open(path)
-            else:
-                self._fds.move_to_end(path)
-            return self.files.read_at(fd, length, offset)
+        file = self._open.get(path)
+        if file is None:
+            file = self._add(path)
+        file.asked = True
+        return self.files.read_at(file.fd, length, offset)
 
-    def get(self, path: str) -> object | None:
-        """The loaded tables of `path`, if they are here."""
+    def keep(self, loaded: Loaded, size: int) -> None:
+        """Keep tables that were just loaded and take `size` bytes; releases others beyond the limit."""
         with self._lock:
-            entry = self._tables.get(path)
-            if entry is None:
-                return None
-            self._tables.move_to_end(path)
-            return entry[0]
-
-    def put(self, path: str, tables: object, size: int) -> None:
-        """Keep loaded tables that take `size` bytes, letting go of others beyond the limit (never of the newest)."""
-        with self._lock:
-            self._drop(path)
-            self._tables[path] = (tables, size)
+            self._loaded[loaded] = size
             self._bytes += size
-            while self._bytes > self._max_bytes and len(self._tables) > 1:
-                self._bytes -= self._tables.popitem(last=False)[1][1]
+            while self._bytes > self._max_bytes and len(self._loaded) > 1:
+                oldest = next(iter(self._loaded))
+                its_size = self._loaded.pop(oldest)
+                if oldest is loaded or oldest.asked():
+                    self._loaded[oldest] = its_size  # asked() forgets: the second time round it goes
+                else:
+                    self._bytes -= its_size
+                    oldest.release()
+
+    def drop(self, loaded: Loaded) -> None:
+        """Release tables whose file is about to change or to vanish. Any thread."""
+        with self._lock:
+            self._bytes -= self._loaded.pop(loaded, 0)
+            loaded.release()
 
     def forget(self, path: str) -> None:
-        """Let go of all that belongs to `path`: its file is about to change or to vanish."""
-        with self._lock:
-            fd = self._fds.pop(path, None)
-            if fd is not None:
-                self.files.close(fd)
-            self._drop(path)
+        """Unlist the descriptor of a file that is about to change or to vanish. Any thread."""
+        file = self._open.pop(path, None)
+        if file is not None:
+            self._closing.append(file.fd)
 
-    def close(self) -> None:
-        """Let go of everything."""
-        for path in {*self._fds, *self._tables}:
-            self.forget(path)
+    def sweep(self) -> None:
+        """Close what was forgotten."""
+        while self._closing:
+            self.files.close(self._closing.popleft())
 
-    def _open(self, path: str) -> int:
-        fd = self.files.open(path)
-        self._fds[path] = fd
-        if len(self._fds) > self._max_files:
-            self.files.close(self._fds.popitem(last=False)[1])
-        return fd
-
-    def _drop(self, path: str) -> None:
-        old = self._tables.pop(path, None)
-        if old is not None:
-            self._bytes -= old[1]
+    def _add(self, path: str) -> _File:
+        self.sweep()
+        file = _File(self.files.open(path))
+        while len(self._open) >= self._max_files:
+            oldest = next(iter(self._open))
+            other = self._open.pop(oldest)
+            if other.asked:
+                other.asked = False
+                self._open[oldest] = other
+            else:
+                self.files.close(other.fd)
+        self._open[path] = file
+        return file

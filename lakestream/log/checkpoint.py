@@ -23,6 +23,7 @@ VERSION = 1
 
 _MAGIC = b"LKCP"
 _HEAD = struct.Struct("<4sIQQI")
+_REBUILD = " (if the log still has its first segment, remove the checkpoint: it is rebuilt from the log)"
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,15 +75,15 @@ def read_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] 
     except FileNotFoundError:
         return None
     if len(data) < _HEAD.size:
-        raise CorruptLog(path, 0, "the checkpoint is cut short")
+        raise CorruptLog(path, 0, "the checkpoint is cut short" + _REBUILD)
     magic, version, state_length, subjects_length, crc = _HEAD.unpack_from(data)
     if magic != _MAGIC:
-        raise CorruptLog(path, 0, "this is not a checkpoint")
+        raise CorruptLog(path, 0, "this is not a checkpoint" + _REBUILD)
     if version != VERSION:
         raise StoreVersionError(f"{path} has version {version}, this release reads {VERSION}: run a newer lakestream")
     if len(data) != _HEAD.size + state_length + subjects_length:
-        raise CorruptLog(path, len(data), "the checkpoint does not have the length that it claims")
+        raise CorruptLog(path, len(data), "the checkpoint does not have the length that it claims" + _REBUILD)
     if crc32(memoryview(data)[_HEAD.size :]) != crc:
-        raise CorruptLog(path, _HEAD.size, "the crc of the checkpoint does not match")
+        raise CorruptLog(path, _HEAD.size, "the crc of the checkpoint does not match" + _REBUILD)
     state = msgspec.msgpack.decode(data[_HEAD.size : _HEAD.size + state_length], type=State)
     return state, SubjectIndex.from_bytes(data[_HEAD.size + state_length :]), len(data)

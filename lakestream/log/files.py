@@ -55,7 +55,7 @@ class Files:
 
     def read_at(self, fd: int, length: int, offset: int) -> bytes:
         """Read `length` bytes at `offset`; fewer only at the end of the file."""
-        data = os.pread(fd, min(length, PREAD_MAX), offset)
+        data = os.pread(fd, length if length < PREAD_MAX else PREAD_MAX, offset)
         if len(data) == length or not data:
             return data
         pieces = [data]
@@ -112,10 +112,10 @@ class Files:
             return
 
     def names(self, path: str) -> list[str]:
-        """The names inside a directory, sorted; none when it does not exist."""
+        """The names inside a directory, sorted; none when there is no such directory."""
         try:
             return sorted(os.listdir(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def make_directory(self, path: str) -> None:

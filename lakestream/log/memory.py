@@ -131,6 +131,10 @@ class MemoryRows:
         """See `Rows.subjects`."""
         return [subjects_at(self._records[seq], (0,))[0] for seq in seqs]
 
+    def subject(self, seq: int) -> bytes:
+        """See `Rows.subject`."""
+        return subjects_at(self._records[seq], (0,))[0]
+
     def size(self, seq: int) -> int:
         """See `Rows.size`."""
         return _accounted(self._records[seq])

@@ -44,6 +44,27 @@ class OutlineInfo(msgspec.Struct, frozen=True):
     rows: int
 
 
+class OutlineFile:
+    """An outline on disk, and its columns while they are in memory."""
+
+    __slots__ = ("info", "outline", "path", "used")
+
+    def __init__(self, path: str, info: OutlineInfo) -> None:
+        self.path = path
+        self.info = info
+        self.outline: Outline | None = None
+        self.used = False
+
+    def release(self) -> None:
+        """See `cache.Loaded`."""
+        self.outline = None
+
+    def asked(self) -> bool:
+        """See `cache.Loaded`."""
+        used, self.used = self.used, False
+        return used
+
+
 class _Content(msgspec.Struct):
     runs: list[tuple[int, int]]
     names: list[bytes]

@@ -21,7 +21,7 @@ from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame, Kind, decode_frame, later_write
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
-from lakestream.log.outline import OutlineInfo, read_outline_info
+from lakestream.log.outline import OutlineFile, read_outline_info
 from lakestream.log.record import TIME_AT
 from lakestream.log.segment import (
     HEADER_SIZE,
@@ -80,6 +80,8 @@ class StoreRoot:
         found = []
         for account in files.names(self.path):
             base = os.path.join(self.path, account, "streams")
+            if not os.path.isdir(base):
+                continue  # VERSION and LOCK lie beside the accounts
             for name in files.names(base):
                 if GONE in name:
                     files.remove_tree(os.path.join(base, name))
@@ -108,10 +110,10 @@ def _check_version(name: str, content: bytes) -> None:
         raise StoreVersionError(f"{name} says store version {version}, which no release of lakestream wrote")
 
 
-def find_outlines(directory: str, files: Files) -> list[tuple[str, OutlineInfo]]:
-    """The outlines of segments that have left the log, ascending, with their paths. Raises CorruptLog."""
+def find_outlines(directory: str, files: Files) -> list[OutlineFile]:
+    """The outlines of segments that have left the log, ascending. Raises CorruptLog."""
     paths = [os.path.join(directory, name) for name in files.names(directory) if name.endswith(OUTLINE_SUFFIX)]
-    return [(path, read_outline_info(files, path)) for path in paths]
+    return [OutlineFile(path, read_outline_info(files, path)) for path in paths]
 
 
 def find_segments(

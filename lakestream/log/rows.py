@@ -31,6 +31,9 @@ class Rows(Protocol):
     def subjects(self, seqs: Sequence[int]) -> list[bytes]:
         """Their subjects, local or not."""
 
+    def subject(self, seq: int) -> bytes:
+        """The subject of one message, local or not."""
+
     def size(self, seq: int) -> int:
         """The bytes that a message counts for, local or not."""
 

@@ -160,6 +160,7 @@ class Segment:
         "last_time",
         "path",
         "tables",
+        "used",
     )
 
     def __init__(self, path: str, header: Header) -> None:
@@ -177,6 +178,7 @@ class Segment:
         self.first_append_ns = 0
         self.frame_offsets = array("I")
         self.tables: Tables | None = Tables.empty()
+        self.used = False  # the tables, since the cache last asked
         self.footer: Footer | None = None
 
     @classmethod
@@ -189,6 +191,16 @@ class Segment:
         made.file_bytes = file_bytes
         made.tables = None
         return made
+
+    def release(self) -> None:
+        """See `cache.Loaded`. Only the tables of sealed segments are in the cache."""
+        assert self.footer is not None
+        self.tables = None
+
+    def asked(self) -> bool:
+        """See `cache.Loaded`."""
+        used, self.used = self.used, False
+        return used
 
     def place(self, first_seq: int, offsets: Sequence[int], lengths: Sequence[int], last_time: int) -> None:
         """Note where contiguous messages lie. Invariant: called once for each, in order, and only while open."""

@@ -14,25 +14,26 @@ from typing import cast
 
 from lakestream.log.cache import ReadCache
 from lakestream.log.errors import CorruptLog, CorruptRecord
-from lakestream.log.outline import Outline, OutlineInfo, read_outline
-from lakestream.log.record import TIME_AT, Record, decode_record, decode_spans, subjects_at
+from lakestream.log.outline import Outline, OutlineFile, read_outline
+from lakestream.log.record import FIXED, TIME_AT, Record, decode_record, decode_spans, subjects_at
 from lakestream.log.segment import Segment, Tables, read_footer
 from lakestream.log.segment_log import Appended
 
 SPAN = 1 << 20
 """Most bytes of one read, unless a single record is longer."""
+_HEAD_GUESS = 512  # bytes of a record that hold its subject, mostly
 MAX_HOLE = 8192
 """Dead bytes that are read along rather than skipped with another read."""
 
 _first_seq = attrgetter("first_seq")
-Holder = tuple[str, OutlineInfo]
+_last_seq = attrgetter("info.last_seq")
 
 
 class SegmentRows:
     """`Rows` over files."""
 
-    def __init__(self, segments: list[Segment], outlines: list[Holder], cache: ReadCache) -> None:
-        """`segments` as the log has them, `outlines` as (path, what it covers); both ascending."""
+    def __init__(self, segments: list[Segment], outlines: list[OutlineFile], cache: ReadCache) -> None:
+        """`segments` as the log has them, and the outlines of those that have left; both ascending."""
         self.segments = list(segments)
         self.outlines = outlines
         self.cache = cache
@@ -89,8 +90,8 @@ class SegmentRows:
         """See `Rows.subjects`."""
         local = bisect_left(seqs, self.local_floor)
         names: list[bytes] = []
-        for path, part in self._by_outline(seqs[:local]):
-            outline = self._outline(path)
+        for file, part in self._by_outline(seqs[:local]):
+            outline = self._outline(file)
             names += [outline.names[outline.ids[outline.row(seq)]] for seq in part]
         for segment, part in self._by_segment(seqs[local:]):
             offsets, lengths = self._places(segment, part)
@@ -100,12 +101,25 @@ class SegmentRows:
                 names += subjects_at(buf, [offset - base for offset in offsets[start:stop]])
         return names
 
+    def subject(self, seq: int) -> bytes:
+        """See `Rows.subject`."""
+        if seq < self.local_floor:
+            outline = self._outline_of(seq)
+            return outline.names[outline.ids[outline.row(seq)]]
+        segment = self._segment(seq)
+        tables = self._tables(segment)
+        row = tables.row(seq)
+        length = min(tables.lengths[row], _HEAD_GUESS)
+        head = self._bytes(segment, tables.offsets[row], length)
+        name = subjects_at(head, (0,))[0]
+        # A subject that may go on behind what was read is rare: read the record.
+        return name if len(name) < length - FIXED - 4 else self.read(seq).subject
+
     def size(self, seq: int) -> int:
         """See `Rows.size`."""
         if seq < self.local_floor:
-            for path, _ in self._by_outline((seq,)):
-                outline = self._outline(path)
-                return outline.sizes[outline.row(seq)]
+            outline = self._outline_of(seq)
+            return outline.sizes[outline.row(seq)]
         tables = self._tables(self._segment(seq))
         return tables.lengths[tables.row(seq)]
 
@@ -113,8 +127,8 @@ class SegmentRows:
         """See `Rows.total_size`."""
         local = bisect_left(seqs, self.local_floor)
         total = 0
-        for path, part in self._by_outline(seqs[:local]):
-            outline = self._outline(path)
+        for file, part in self._by_outline(seqs[:local]):
+            outline = self._outline(file)
             total += sum(outline.sizes[outline.row(seq)] for seq in part)
         for segment, part in self._by_segment(seqs[local:]):
             total += sum(self._places(segment, part)[1])
@@ -123,18 +137,17 @@ class SegmentRows:
     def time(self, seq: int) -> int:
         """See `Rows.time`."""
         if seq < self.local_floor:
-            for path, _ in self._by_outline((seq,)):
-                outline = self._outline(path)
-                return outline.times[outline.row(seq)]
+            outline = self._outline_of(seq)
+            return outline.times[outline.row(seq)]
         segment = self._segment(seq)
         tables = self._tables(segment)
         return self._time_at(segment, tables.offsets[tables.row(seq)])
 
     def first_at(self, time_ns: int) -> int:
         """See `Rows.first_at`. Times ascend with sequences, so two binary searches find it."""
-        for path, info in self.outlines:
-            if info.rows and info.last_time >= time_ns:
-                outline = self._outline(path)
+        for file in self.outlines:
+            if file.info.rows and file.info.last_time >= time_ns:
+                outline = self._outline(file)
                 return outline.runs.seq(bisect_left(outline.times, time_ns))
         for segment in self.segments:
             if segment.count and segment.last_time >= time_ns:
@@ -149,19 +162,28 @@ class SegmentRows:
     def forget(self, seqs: Sequence[int]) -> None:
         """See `Rows.forget`. The log keeps removed messages until the lake has caught up."""
 
-    def dropped(self, segments: list[Segment], outlines: list[Holder]) -> None:
+    def dropped(self, segments: list[Segment], outlines: list[OutlineFile]) -> None:
         """`segments` left the log; `outlines` are all there are now."""
         gone = {segment.path for segment in segments}
-        for path in gone | {path for path, _ in self.outlines + outlines}:
-            self.cache.forget(path)
+        for segment in segments:
+            self.cache.forget(segment.path)
+            self.cache.drop(segment)
+        for outline in self.outlines:
+            if outline not in outlines:
+                self.cache.drop(outline)
+        self.cache.sweep()
         self.segments = [segment for segment in self.segments if segment.path not in gone]
         self.outlines = outlines
         self.local_floor = self.segments[0].first_seq
 
     def close(self) -> None:
-        """Let go of what the cache holds for this stream."""
-        for path in [segment.path for segment in self.segments] + [path for path, _ in self.outlines]:
-            self.cache.forget(path)
+        """Let go of what the cache holds for this stream. Any thread."""
+        for segment in self.segments:
+            self.cache.forget(segment.path)
+            if segment.footer is not None:
+                self.cache.drop(segment)
+        for outline in self.outlines:
+            self.cache.drop(outline)
 
     def _adopt(self, segment: Segment) -> None:
         """The log has begun a new segment; the tables of the one before may leave memory from now on."""
@@ -169,8 +191,7 @@ class SegmentRows:
         if segment.first_index <= known.first_index:
             return  # recovery replays an older one
         if known.footer is not None and known.tables is not None:
-            self.cache.put(known.path, known.tables, known.tables.memory())
-            known.tables = None
+            self.cache.keep(known, known.tables.memory())
         self.segments = [*self.segments, segment]
 
     def _segment(self, seq: int) -> Segment:
@@ -183,23 +204,24 @@ class SegmentRows:
         return bisect_right(self.segments, seq, key=_first_seq) - 1
 
     def _tables(self, segment: Segment) -> Tables:
+        segment.used = True
         tables = segment.tables
-        if tables is not None:
-            return tables
-        cached = self.cache.get(segment.path)
-        if cached is None:
-            _, loaded, _ = read_footer(segment.path, self.cache.files)
-            self.cache.put(segment.path, loaded, loaded.memory())
-            return loaded
-        return cast(Tables, cached)
+        if tables is None:
+            _, tables, _ = read_footer(segment.path, self.cache.files)
+            segment.tables = tables
+            self.cache.keep(segment, tables.memory())
+        return tables
 
-    def _outline(self, path: str) -> Outline:
-        cached = self.cache.get(path)
-        if cached is None:
-            loaded = read_outline(self.cache.files, path)
-            self.cache.put(path, loaded, loaded.memory())
-            return loaded
-        return cast(Outline, cached)
+    def _outline(self, file: OutlineFile) -> Outline:
+        file.used = True
+        outline = file.outline
+        if outline is None:
+            outline = file.outline = read_outline(self.cache.files, file.path)
+            self.cache.keep(file, outline.memory())
+        return outline
+
+    def _outline_of(self, seq: int) -> Outline:
+        return self._outline(self.outlines[bisect_left(self.outlines, seq, key=_last_seq)])
 
     def _by_segment(self, seqs: Sequence[int]) -> Iterator[tuple[Segment, Sequence[int]]]:
         """Cut ascending sequences where segments end."""
@@ -212,13 +234,13 @@ class SegmentRows:
             yield self.segments[at], seqs[position:stop]
             position = stop
 
-    def _by_outline(self, seqs: Sequence[int]) -> Iterator[tuple[str, Sequence[int]]]:
+    def _by_outline(self, seqs: Sequence[int]) -> Iterator[tuple[OutlineFile, Sequence[int]]]:
         position, end = 0, len(seqs)
         while position < end:
             at = bisect_left(self.outlines, seqs[position], key=_last_seq)
-            path, info = self.outlines[at]
-            stop = bisect_right(seqs, info.last_seq, position)
-            yield path, seqs[position:stop]
+            file = self.outlines[at]
+            stop = bisect_right(seqs, file.info.last_seq, position)
+            yield file, seqs[position:stop]
             position = stop
 
     def _places(self, segment: Segment, seqs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
@@ -250,10 +272,6 @@ class SegmentRows:
 
     def _stamp_of(self, segment: Segment, tables: Tables) -> Callable[[int], int]:
         return lambda row: self._time_at(segment, tables.offsets[row])
-
-
-def _last_seq(holder: Holder) -> int:
-    return holder[1].last_seq
 
 
 def _spans(offsets: Sequence[int], lengths: Sequence[int], keep: int, dense: bool) -> Iterator[tuple[int, int]]:

@@ -24,7 +24,7 @@ from lakestream.log.files import Files, Io
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame
 from lakestream.log.memory import Log, MemoryLog, MemoryRows
-from lakestream.log.outline import OutlineInfo
+from lakestream.log.outline import OutlineFile
 from lakestream.log.record import FIXED, Record, record_length
 from lakestream.log.segment import SealedSegment, Segment
 from lakestream.log.segment_log import Appended, LogOptions, SealState, SegmentLog
@@ -105,7 +105,7 @@ class Store:
         found = read_checkpoint(files, os.path.join(directory, CHECKPOINT))
         index = found[0].index if found else 0
         outlines = recovery.find_outlines(log_directory, files)
-        outlined = max((info.last_index for _, info in outlines), default=0)
+        outlined = max((outline.info.last_index for outline in outlines), default=0)
         segments = recovery.find_segments(log_directory, files, now, outlined, index)
         _check_whole(segments, outlines, index)
         log = SegmentLog(
@@ -266,7 +266,7 @@ class Store:
     def _look_ahead(self, seq: int) -> bytes:
         """The subject of `seq`. When it is the first, its successors are likely to go next: read theirs as well."""
         if seq != self.first_seq:
-            return self._rows.subjects((seq,))[0]
+            return self._rows.subject(seq)
         seqs = self.live.members(seq, LOOK_AHEAD)
         self._ahead = dict(zip(seqs, self._rows.subjects(seqs), strict=True))
         return self._ahead.pop(seq)
@@ -317,7 +317,7 @@ class Store:
 
     def subject_of(self, seq: int) -> bytes:
         """The subject of a live message, local or not; `b""` when there is none. Raises CorruptLog."""
-        return self._rows.subjects((seq,))[0] if seq in self.live else b""
+        return self._rows.subject(seq) if seq in self.live else b""
 
     def time_of(self, seq: int) -> int | None:
         """When a live message was stored, local or not; None when there is none. Raises CorruptLog."""
@@ -421,7 +421,7 @@ class Store:
         self.upkeep.destroy()
 
 
-def _check_whole(segments: list[Segment], outlines: list[tuple[str, OutlineInfo]], checkpoint_index: int) -> None:
+def _check_whole(segments: list[Segment], outlines: list[OutlineFile], checkpoint_index: int) -> None:
     """Raise CorruptLog unless checkpoint and segments together hold every entry."""
     first, last = segments[0], segments[-1]
     if first.first_index > checkpoint_index + 1:
@@ -430,5 +430,5 @@ def _check_whole(segments: list[Segment], outlines: list[tuple[str, OutlineInfo]
     if last.last_index < checkpoint_index:
         what = f"the log ends with entry {last.last_index}, but the checkpoint is of entry {checkpoint_index}"
         raise CorruptLog(last.path, last.end, what)
-    if outlines and outlines[-1][1].last_index > checkpoint_index:
-        raise CorruptLog(outlines[-1][0], 0, f"it covers more than the checkpoint of entry {checkpoint_index}")
+    if outlines and outlines[-1].info.last_index > checkpoint_index:
+        raise CorruptLog(outlines[-1].path, 0, f"it covers more than the checkpoint of entry {checkpoint_index}")

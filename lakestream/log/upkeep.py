@@ -18,11 +18,11 @@ from lakestream.log.checkpoint import Snapshot, State, write_checkpoint
 from lakestream.log.errors import LogClosed, LogError
 from lakestream.log.files import Io
 from lakestream.log.memory import Log, MemoryRows
-from lakestream.log.outline import MERGE_ROWS, Outline, outline_path, read_outline, write_outline
+from lakestream.log.outline import MERGE_ROWS, Outline, OutlineFile, outline_path, read_outline, write_outline
 from lakestream.log.recovery import GONE
 from lakestream.log.segment import SealedSegment, Segment
 from lakestream.log.segment_log import SegmentLog, describe
-from lakestream.log.segment_rows import Holder, SegmentRows
+from lakestream.log.segment_rows import SegmentRows
 
 if TYPE_CHECKING:
     from lakestream.log.store import Store
@@ -151,15 +151,15 @@ class Upkeep:
         self._dropping = True
         # An outline without live messages goes, but never the newest: it tells recovery which segments have left.
         floor = self._store.first_seq
-        dead = [holder for holder in rows.outlines[:-1] if holder[1].last_seq < floor]
+        dead = [outline for outline in rows.outlines[:-1] if outline.info.last_seq < floor]
         kept = rows.outlines[len(dead) :]
 
-        def outlined(outlines: list[Holder] | None, error: BaseException | None) -> None:
+        def outlined(outlines: list[OutlineFile] | None, error: BaseException | None) -> None:
             if outlines is None or self.closed:
                 self._dropped(error)
                 return
             rows.dropped(leaving, outlines)
-            gone = [path for path, _ in dead] + [segment.path for segment in leaving]
+            gone = [outline.path for outline in dead] + [segment.path for segment in leaving]
             self._io.submit(lambda: self._remove(log, leaving, gone), lambda _, error: self._dropped(error))
 
         self._io.submit(lambda: self._outline(log, leaving, kept), outlined)
@@ -184,22 +184,23 @@ class Upkeep:
             kept += 1
         return [segment for segment in sealed[: len(sealed) - kept] if segment.last_index <= index]
 
-    def _outline(self, log: SegmentLog, leaving: list[Segment], outlines: list[Holder]) -> list[Holder]:
+    def _outline(self, log: SegmentLog, leaving: list[Segment], outlines: list[OutlineFile]) -> list[OutlineFile]:
         """Write outlines of segments; returns all outlines there are then. Blocks."""
         with self._lock:
             if self.closed:
                 raise LogClosed(f"{self.directory}: the store is closed")
             made = list(outlines)
             outline, first_index = Outline(), leaving[0].first_index
-            if made and made[-1][1].rows < MERGE_ROWS:
-                path, info = made.pop()
-                outline.add_outline(read_outline(log.files, path))
-                first_index = info.first_index
+            if made and made[-1].info.rows < MERGE_ROWS:
+                before = made.pop()
+                outline.add_outline(read_outline(log.files, before.path))
+                first_index = before.info.first_index
             for segment in leaving:
                 outline.add_segment(log.files, segment.path)
                 if outline.runs.rows >= MERGE_ROWS or segment is leaving[-1]:
                     path = outline_path(log.directory, first_index)
-                    made.append((path, write_outline(log.files, path, first_index, segment.last_index, outline)))
+                    info = write_outline(log.files, path, first_index, segment.last_index, outline)
+                    made.append(OutlineFile(path, info))
                     outline, first_index = Outline(), segment.last_index + 1
             return made
 

@@ -45,7 +45,7 @@ _VERB = re.compile(rb"(?i:(PING|PONG|\+OK)|(CONNECT|INFO)[ \t]*+|(H?PUB|(?:UN)?S
 _VERBS = (b"PUB", b"HPUB", b"SUB", b"UNSUB", b"PING", b"PONG", b"CONNECT", b"INFO", b"+OK", b"-ERR")
 _BLANK_WORDS = re.compile(rb"[^ \t]+").findall
 _WORDS = re.compile(rb"[^ \t\r\n]+").findall
-_LF, _CR = 10, 13
+_LF, _CR, _H = 10, 13, 72
 _CAREFUL_WORDS = 32
 _MAX_SIZE_DIGITS = 9
 
@@ -63,13 +63,15 @@ class Parser:
         max_payload: limit in bytes for header block + payload.
     """
 
-    __slots__ = ("_held", "_hpub", "_in_line", "_need", "_pub", "ended", "max_control_line", "max_payload")
+    __slots__ = ("_held", "_hpub", "_in_line", "_need", "_pub", "ended", "headers", "max_control_line", "max_payload")
 
     def __init__(self, max_control_line: int = MAX_CONTROL_LINE, max_payload: int = MAX_PAYLOAD) -> None:
         self.max_control_line = max_control_line
         self.max_payload = max_payload
         self.ended = False
         """A violation was reported; every further byte is ignored."""
+        self.headers = False
+        """A CONNECT has asked for headers: HPUB is allowed from then on, until another takes it back."""
         # The two words together stay below the limit, so that a line the expressions take is never too long.
         word = max(1, (max_control_line - _CAREFUL_WORDS) // 2)
         self._pub = re.compile(_PUB % (word, word)).match
@@ -130,7 +132,7 @@ class Parser:
                     append(Publish(subject, reply, b"", buf[start:end]))
                     position = end + 2
                     continue
-            elif buf[position] == 72:  # H
+            elif buf[position] == _H and self.headers:
                 found = hpub(buf, position)
                 if found is not None:
                     subject, reply, digits, total = found.groups(b"")
@@ -210,7 +212,11 @@ class Parser:
             # nats-server takes a count that is no number as "at once".
             return Unsubscribe(words[0], max(0, _size(words[1]))) if len(words) == 2 else BAD_ARGUMENTS
         if verb == b"CONNECT":
-            return connect_command(arguments) or BAD_ARGUMENTS
+            connect = connect_command(arguments)
+            if connect is None:
+                return BAD_ARGUMENTS
+            self.headers = connect.options.get("headers", self.headers)
+            return connect
         if verb == b"INFO":
             return None if is_json_object(arguments) else BAD_ARGUMENTS
         # Invariant: only -ERR is left of the verbs with arguments.
@@ -222,6 +228,8 @@ class Parser:
     ) -> int:
         words = _BLANK_WORDS(arguments)
         sizes = 2 if verb == b"HPUB" else 1
+        if sizes == 2 and not self.headers:
+            return self._end(commands, BAD_ARGUMENTS)
         if not sizes < len(words) <= sizes + 2:
             return self._end(commands, BAD_ARGUMENTS)
         total = _size(words[-1])

@@ -298,12 +298,12 @@ class Connection(asyncio.Protocol):
         if options.get("account") or options.get("new_account") or not self.owner.authenticator.check(options):
             self._fail("Authorization Violation", "Authentication Failure")
             return
-        self._verbose = bool(options.get("verbose", True))
-        self._pedantic = bool(options.get("pedantic", True))
-        self.echo = bool(options.get("echo", True))
-        self._headers = bool(options.get("headers", False))
-        self._no_responders = bool(options.get("no_responders", False))
-        protocol = options.get("protocol", 0)
+        self._verbose = bool(options.get("verbose", self._verbose))
+        self._pedantic = bool(options.get("pedantic", self._pedantic))
+        self.echo = bool(options.get("echo", self.echo))
+        self._headers = bool(options.get("headers", self._headers))
+        self._no_responders = bool(options.get("no_responders", self._no_responders))
+        protocol = options.get("protocol", self._protocol)
         if protocol not in (0, 1):
             self._fail("invalid client protocol", "Bad Client Protocol Version")
             return
@@ -311,8 +311,8 @@ class Connection(asyncio.Protocol):
             self._fail("no responders requires headers support", "No Responders Requires Headers")
             return
         self._protocol = protocol
-        self.name, self.lang = str(options.get("name") or ""), str(options.get("lang") or "")
-        self.version, self.user = str(options.get("version") or ""), str(options.get("user") or "")
+        self.name, self.lang = str(options.get("name", self.name)), str(options.get("lang", self.lang))
+        self.version, self.user = str(options.get("version", self.version)), str(options.get("user", self.user))
         self.client = ClientInfo(
             id=self.id,
             host=self.host,

@@ -125,8 +125,11 @@ class Logger:
     def reopen(self, file: str | None = None) -> None:
         """Open the log file anew (SIGUSR1, after a rotation moved it), or go over to another one (reload).
 
-        When it cannot be opened the old file stays in use and gets an ERR line.
+        `file` "" is stderr. When it cannot be opened the old file stays in use and gets an ERR line.
         """
+        if file == "":
+            self.close()
+            return
         target = self._file if file is None else file
         if not target:
             self.info("File log re-open ignored, not a file logger")

@@ -8,10 +8,11 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+from lakestream.jetstream.consumer_info import consumer_info
 from lakestream.jetstream.engine import ACCOUNT, Engine
 from lakestream.jetstream.gotime import format_time
-from lakestream.jetstream.jsonio import shown
 from lakestream.jetstream.stream import Stream
+from lakestream.jetstream.stream_info import config_shown, state_shown
 from lakestream.server.identity import API_LEVEL
 from lakestream.server.monitored import Monitored
 from lakestream.server.monitoring_query import Query
@@ -115,10 +116,14 @@ class JetStreamPages:
             "cluster": {"leader": self._node.identity.server_name},
         }
         if config:
-            page["config"] = shown(stream.config)
-        page["state"] = stream_state(stream)
+            page["config"] = config_shown(stream.config, versions=False)
+        page["state"] = state_shown(stream)
         if consumers and stream.consumers:
-            page["consumer_detail"] = [consumer_info(consumer) for _, consumer in sorted(stream.consumers.items())]
+            details = [consumer_info(consumer, listed=True) for _, consumer in sorted(stream.consumers.items())]
+            if not config:
+                for detail in details:
+                    del detail["config"]
+            page["consumer_detail"] = details
         return page
 
     # ------------------------------------------------------------------ /healthz

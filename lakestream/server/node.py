@@ -55,6 +55,7 @@ class Node:
         self.bound_http_port = 0
         self.connections: dict[int, Connection] = {}
         self.engine: Engine | None = None
+        self.api: Api | None = None
         self.keeper: LakeKeeper | None = None
         self.authenticator = Authenticator(options)
         self.lame_duck = False
@@ -175,7 +176,8 @@ class Node:
             from lakestream.server import monitoring
 
             http = await monitoring.serve(self)
-            self._servers.append(http.server)
+            # Not among the listeners that lame duck mode closes: it answers to the end.
+            self._cleanups.append(http.server.close)
             self.bound_http_port = http.port
             self.log.info(f"Starting http monitor on {options.http_host or options.host}:{http.port}")
         port = max(options.port, 0)
@@ -221,7 +223,8 @@ class Node:
         """See `Owner.opened`."""
         self.statistics.total_connections += 1
         self.connections[connection.id] = connection
-        return len(self.connections) <= self.options.max_connections
+        limit = self.options.max_connections
+        return not limit or len(self.connections) <= limit
 
     def closed(self, connection: Connection) -> None:
         """See `Owner.closed`."""
@@ -258,6 +261,7 @@ class Node:
             self.log.reopen(options.log_file)
         self.options = options
         self.authenticator = Authenticator(options)
+        self.identity = self._identity(self.identity.server_id, self.identity.port)
         self.config_loaded_ns = self.clock.now()
         self.log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
         self.log.info("Reloaded server configuration")
@@ -275,7 +279,8 @@ class Node:
         self.clock.spawn(self._close_evenly())
 
     async def _close_evenly(self) -> None:
-        await asyncio.sleep(self.options.lame_duck_grace_ns / 1e9)
+        if self.connections:
+            await asyncio.sleep(self.options.lame_duck_grace_ns / 1e9)
         rest = max(0, self.options.lame_duck_duration_ns - self.options.lame_duck_grace_ns) / 1e9
         connections = list(self.connections.values())
         for connection in connections:

@@ -1,11 +1,12 @@
 """Runs one scripted scenario against two servers and compares what they said.
 
 What belongs here: the script that a scenario is given, its transcript, the normalising of what must differ (times,
-random names, ids), the register of scenarios, and the comparison. The scenarios are in `scenarios/`; what may differ for
-good is in `differences.py`.
+random names, ids), the register of scenarios, and the comparison. The scenarios are in `scenarios/`; what may differ
+for good is in `differences.py`.
 
 A scenario is a function of a `Script`. It must say the same on every run against the same server: it waits for
-frames, never for time to pass, and fences with PING or a request what it does not wait for. All streams are removed after it.
+frames, never for time to pass, and fences with PING or a request what it does not wait for. All streams are removed
+after it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tests.conformance.differences import DIFFERENCES
+from tests.servers import Kind, Server
 from tests.wire import Closed, Frame, Headers, Wire, WireTimeout, pub
 
 _TIME = re.compile(r"20(?:2[4-9]|[3-9]\d)-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{0,8}[1-9])?Z")
 _ACK = re.compile(r"^(\$JS\.ACK\.[^.]+\.[^.]+\.\d+\.\d+\.\d+)\.\d{19}\.(\d+)$")
 _FLOW = re.compile(r"^(\$JS\.FC\.[^.]+\.[^.]+)\.[^.]+$")
+_REPLY = re.compile(r"(_INBOX\.w\d+)\.\d+")
 _NUMBER_KEYS = {"pause_remaining", "rtt", "active"}
-_IDENTITY_KEYS = {"server_id", "git_commit", "go", "client_id", "port", "nonce"}
+_IDENTITY_KEYS = {"server_id", "git_commit", "go", "client_id", "port", "nonce", "xkey"}
 
 Transcript = list[tuple[str, Any]]
 
@@ -70,8 +73,9 @@ class Script:
     The methods that talk also record. `wire` is the main connection for what shall not be recorded.
     """
 
-    def __init__(self, address: tuple[str, int], timeout: float) -> None:
-        self.address = address
+    def __init__(self, server: Server, timeout: float) -> None:
+        self.server = server
+        self.address = server.address
         self.timeout = timeout
         self.transcript: Transcript = []
         self._hidden: dict[str, str] = {}
@@ -111,7 +115,7 @@ class Script:
 
     def note(self, label: str, value: Any) -> None:
         """Record a value."""
-        self.transcript.append((label, self.normal(value)))
+        self.transcript.append((self._text(label), self.normal(value)))
 
     def normal(self, value: Any, key: str = "") -> Any:
         """The value without what differs between any two runs."""
@@ -131,6 +135,7 @@ class Script:
         for value, name in self._hidden.items():
             text = text.replace(value, name)
         text = _ACK.sub(r"\1.<time>.\2", text)
+        text = _REPLY.sub(r"\1.<n>", text)
         text = _FLOW.sub(r"\1.<token>", text)
         return _TIME.sub("<time>", text)
 
@@ -158,7 +163,7 @@ class Script:
         try:
             answer = json.loads(frame.data)
         except ValueError:
-            answer = self.show(frame)._asdict() if isinstance(self.show(frame), tuple) else self.show(frame)
+            answer = self.show(frame)
         self.note(f"{subject} {_short(data)}", answer)
         return answer
 
@@ -175,6 +180,8 @@ class Script:
     def setup(self, subject: str, body: Any = None) -> Any:
         """An API request that belongs to the stage, not to the play: not recorded, must succeed."""
         answer = self.wire.api(subject, body)
+        if subject.startswith("STREAM.DELETE."):
+            wait_for_removal(self.server, [subject.rsplit(".", 1)[1]])
         assert "error" not in answer, f"{subject}: {answer}"
         return answer
 
@@ -199,6 +206,27 @@ class Script:
         for reply in replies:
             answer = wire.message(reply).json()
             assert "error" not in answer, answer
+
+    def fill_seen(
+        self,
+        stream: str,
+        consumer: str,
+        subjects: Sequence[str],
+        data: bytes | None = None,
+        headers: Headers = None,
+        *,
+        matching: int | None = None,
+    ) -> None:
+        """`fill`, and wait until the consumer counts what matches: nats-server tells its consumers after the ack."""
+        awaited = self._known(stream, consumer) + (len(subjects) if matching is None else matching)
+        self.fill(subjects, data, headers)
+        deadline = time.monotonic() + self.timeout
+        while self._known(stream, consumer) != awaited:
+            assert time.monotonic() < deadline, f"{consumer} never counted the new messages"
+
+    def _known(self, stream: str, consumer: str) -> int:
+        info = self.wire.api(f"CONSUMER.INFO.{stream}.{consumer}")
+        return int(info["num_pending"] + info["delivered"]["consumer_seq"])
 
     def publish(self, subject: str, data: bytes = b"", headers: Headers = None, *, wire: Wire | None = None) -> Any:
         """Publish with a reply subject; records and returns the ack."""
@@ -245,16 +273,16 @@ class Script:
         reply = wire.new_reply()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", data, reply)
-        frames = self.collect(wire, count, reply=reply)
+        frames = self.collect(wire, count)
         self.frames(f"MSG.NEXT {_short(data)}", frames)
         return frames
 
-    def collect(self, wire: Wire, count: int, *, reply: str = "", sid: str = "") -> list[Frame]:
-        """The next `count` frames answered to a pull's reply subject (by its subscription), or for a sid.
+    def collect(self, wire: Wire, count: int, *, sid: str = "") -> list[Frame]:
+        """The next `count` messages for a sid, or for the connection's inbox (answers of pulls and direct gets).
 
         What comes in time is returned; a missing frame is shown as a frame of its own.
         """
-        inbox = sid or wire._inbox_sid
+        inbox = sid or wire.inbox_sid
         frames: list[Frame] = []
         try:
             while len(frames) < count:
@@ -271,13 +299,13 @@ class Script:
         assert not answer.data, f"a confirmed ack has an empty body, not {answer.data!r}"
 
     def direct(self, stream: str, body: Any, count: int = 1) -> list[Frame]:
-        """A direct get; records the next `count` answers, or with count 0 all up to and with the end or error status."""
+        """A direct get; records the next `count` answers, or with count 0 all up to and with the status."""
         wire = self.wire
         reply = wire.new_reply()
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         wire.publish(f"$JS.API.DIRECT.GET.{stream}", data, reply)
         if count:
-            frames = self.collect(wire, count, reply=reply)
+            frames = self.collect(wire, count)
         else:
             frames = [wire.message(reply)]
             while not frames[-1].status:
@@ -291,18 +319,33 @@ def _short(data: bytes) -> str:
     return text if len(text) <= 160 else f"{text[:150]}… ({len(text)} characters)"
 
 
-def remove_streams(address: tuple[str, int], timeout: float) -> None:
+def remove_streams(server: Server, timeout: float) -> None:
     """Delete every stream of the server."""
-    with Wire(address, timeout=timeout) as wire:
+    with Wire(server.address, timeout=timeout) as wire:
         while names := wire.api("STREAM.NAMES").get("streams"):
             for name in names:
                 answer = wire.api(f"STREAM.DELETE.{name}")
                 assert answer.get("success"), answer
+            wait_for_removal(server, names)
 
 
-def play(scenario: Scenario, address: tuple[str, int], timeout: float) -> Transcript:
+def wait_for_removal(server: Server, streams: Sequence[str]) -> None:
+    """Wait until nats-server has removed the files of deleted streams.
+
+    It does so after its answer; a stream of the same name created meanwhile may find the old messages, or fail.
+    """
+    if server.kind is not Kind.REAL:
+        return
+    deadline = time.monotonic() + 10
+    account = server.store / "jetstream" / "$G" / "streams"
+    while any((account / name).exists() for name in streams):
+        assert time.monotonic() < deadline, f"{server.kind.value} never removed {account}"
+        time.sleep(0.001)
+
+
+def play(scenario: Scenario, server: Server, timeout: float) -> Transcript:
     """The transcript of a scenario; when it could not go on, the last entry says why."""
-    script = Script(address, timeout)
+    script = Script(server, timeout)
     try:
         scenario.play(script)
     except (WireTimeout, Closed, AssertionError, OSError, KeyError, IndexError, TypeError, ValueError) as error:

@@ -29,9 +29,9 @@ def test_the_servers_agree(scenario: Scenario, pair: Pair) -> None:
 
 def _play(scenario: Scenario, pair: Pair, side: int) -> harness.Transcript:
     server = pair.alive(side)
-    transcript = play(scenario, server.address, TIMEOUT_S)
+    transcript = play(scenario, server, TIMEOUT_S)
     try:
-        remove_streams(server.address, TIMEOUT_S)
+        remove_streams(server, TIMEOUT_S)
     except Exception as error:  # the next scenario needs a clean server, whatever is wrong with this one
         transcript.append(("CLEANING UP", f"{type(error).__name__}: {error}"))
         pair.renew(side)

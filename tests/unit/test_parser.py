@@ -34,8 +34,11 @@ TOO_LONG = Violation("maximum control line exceeded", "Maximum Control Line Exce
 PARSE_ERROR = Violation("", "Parse Error")
 
 
-def feed_all(pieces: list[bytes], max_control_line: int = 4096, max_payload: int = 1 << 20) -> list[Command]:
+def feed_all(
+    pieces: list[bytes], max_control_line: int = 4096, max_payload: int = 1 << 20, headers: bool = True
+) -> list[Command]:
     parser = Parser(max_control_line, max_payload)
+    parser.headers = headers
     commands: list[Command] = []
     for piece in pieces:
         commands += parser.feed(piece)
@@ -139,7 +142,11 @@ REFUSED: list[tuple[bytes, Violation]] = [
             b"PUB a 5\nhello\n",
             b"PUB a 5\r\nhelloX",
             b"PUB a 5\r\nhello\rX",
+            b"PUB a 5\r\nhelloX\n",
+            b"PUB a 5\r\nhello\rX\r\n",
             b"HPUB a 2 4\r\nabcdX",
+            b"HPUB a 2 4\r\nabcdX\n",
+            b"HPUB a 2 4\r\nabcd\rX",
         ]
     ],
     *[
@@ -159,6 +166,7 @@ REFUSED: list[tuple[bytes, Violation]] = [
             b"HPUB a 12\r\n",
             b"HPUB a b c 12 17\r\n",
             b"HPUB a 18 17\r\n",
+            b"HPUB a 6 5\r\nhello\r\n",
             b"HPUB a x 17\r\n",
             b"HPUB a 12 x\r\n",
             b"HPUB a 1048578 1048577\r\n",
@@ -264,12 +272,38 @@ def test_every_text_of_a_connect_can_be_written_again() -> None:
         value.encode()
 
 
+@pytest.mark.parametrize(
+    ("connects", "allowed"),
+    [
+        ([], False),
+        ([b"{}"], False),
+        ([b'{"headers":false}'], False),
+        ([b'{"headers":true}'], True),
+        ([b'{"headers":true}', b"{}"], True),
+        ([b'{"headers":true}', b'{"headers":null}'], True),
+        ([b'{"headers":true}', b'{"headers":false}'], False),
+    ],
+)
+def test_hpub_needs_a_connect_with_headers(connects: list[bytes], allowed: bool) -> None:
+    lines = b"".join(b"CONNECT " + document + b"\r\n" for document in connects)
+    stream = lines + b"HPUB a 2 4\r\nabcd\r\n"
+    expected = Publish(b"a", b"", b"ab", b"cd") if allowed else SILENT
+    assert feed_all([stream], headers=False)[-1] == expected
+    assert feed_all([bytes([byte]) for byte in stream], headers=False)[-1] == expected
+    if not allowed:
+        # Refused by its first line, even with a payload that is too large or never comes.
+        assert feed_all([lines + b"HPUB a 2 9999999\r\n"], headers=False)[-1] == SILENT
+
+
 # ---------------------------------------------------------------------- limits
 LINES: list[tuple[bytes, bytes]] = [
     (b"SUB ", b" 1"),
     (b"SUB       ", b" 1"),
     (b"PUB ", b" 0"),
+    (b"PUB %b " % (b"s" * 30), b" 0"),
+    (b"PUB %b " % (b"s" * 30), b" 000000000"),
     (b"HPUB ", b" 0 0"),
+    (b"HPUB %b " % (b"s" * 30), b" 0 0"),
     (b"UNSUB ", b""),
     (b'CONNECT {"name":"', b'"}'),
     (b'INFO {"name":"', b'"}'),
@@ -280,10 +314,11 @@ LINES: list[tuple[bytes, bytes]] = [
 @pytest.mark.parametrize("limit", [64, 4096])
 @pytest.mark.parametrize("newline", [b"\r\n", b"\n"])
 def test_the_control_line_limit_counts_the_arguments_only(start: bytes, end: bytes, limit: int, newline: bytes) -> None:
-    arguments = len(start.partition(b" ")[2].lstrip()) + len(end)
+    arguments = len(start.partition(b" ")[2].lstrip(b" ")) + len(end)
     for length, fits in [(limit, True), (limit + 1, False)]:
         line = start + b"a" * (length - arguments) + end + newline
-        for pieces in ([line], [line[:30], line[30:-2], line[-2:-1], line[-1:]]):
+        # With an empty payload behind it, a PUB is complete at once.
+        for pieces in ([line + b"\r\n"], [line[:30], line[30:-2], line[-2:-1], line[-1:]]):
             found = feed_all(pieces, max_control_line=limit)
             assert (found[-1:] == [TOO_LONG]) is not fits, (line, pieces)
 

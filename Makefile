@@ -1,0 +1,82 @@
+# make run | test | demo | bench | chaos | lint | clean      (make help explains)
+#
+# Everything lives in .venv; the stamp file in it makes repeated calls quick. ARGS go to the command behind a target:
+#   make run ARGS="-p 4333 -m 8222"        make test-unit ARGS="-k conf"
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+ARGS ?=
+
+# The first interpreter that is new enough; PYTHON=... overrides.
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$name; break; }; done)
+
+.PHONY: help setup jars run demo bench chaos test test-unit test-socket test-lake lint clean
+
+help:
+	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
+	@echo "make demo     336,776 flights through NATS into Delta, queried with SQL"
+	@echo "make test     everything: lint, unit, socket, lake"
+	@echo "make bench    figures, ours beside nats-server's"
+	@echo "make chaos    the long kill and fault tests"
+	@echo "make lint     ruff, mypy, import-linter"
+	@echo "make clean    removes .venv and caches; ./data stays"
+
+setup: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then echo "lakestream: needs Python 3.11 or newer with venv; install it or pass PYTHON=/path/to/python3" >&2; exit 1; fi
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "installing lakestream into $(VENV) (once; pyspark alone is several hundred MB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# Without Java or network this says so in one line and goes on: the server serves without the compactor.
+jars: $(INSTALLED)
+	@$(BIN)/python -m lakestream.lake.jars >/dev/null || true
+
+run: setup jars
+	@$(BIN)/lakestream up -a 127.0.0.1 -sd data $(ARGS)
+
+demo: setup jars
+	@$(BIN)/lakestream demo $(ARGS)
+
+bench: setup
+	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+
+chaos: setup jars
+	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_GARBAGE_ROUNDS=2000 $(BIN)/pytest tests/chaos $(ARGS)
+
+# Quick ones first: what fails, fails early.
+test: setup jars
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test-unit
+	@$(MAKE) --no-print-directory test-socket
+	@$(MAKE) --no-print-directory test-lake
+
+lint: setup
+	@echo "== lint: ruff, mypy, import-linter"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+test-unit: setup
+	@echo "== unit: no sockets, no JVM"
+	@$(BIN)/pytest -q tests/unit $(ARGS)
+
+test-socket: setup
+	@echo "== socket: against lakestream and a real nats-server, with unmodified clients, with kills"
+	@$(BIN)/pytest -q tests/conformance tests/clients tests/chaos $(ARGS)
+
+test-lake: setup jars
+	@echo "== lake: real Spark"
+	@$(BIN)/pytest -q tests/lake $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find lakestream tests jobs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,44 @@
+"""The Typer application: every command of `lakestream`, for people who look for one.
+
+Belongs here: the list of commands. What each does is in its own module. `serve` and `up` take nats-server's flags as
+they are, so their arguments pass through unread.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from lakestream.cli.demo import demo
+from lakestream.cli.jobs import compact
+from lakestream.cli.sql import sql
+
+app = typer.Typer(
+    name="lakestream",
+    help="A JetStream server whose stream store is a lakehouse.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_FLAGS_OF_NATS_SERVER = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command(context_settings=_FLAGS_OF_NATS_SERVER)
+def serve(context: typer.Context) -> None:
+    """Start a server. Takes nats-server's flags; `lakestream serve -h` lists them."""
+    from lakestream.cli import serve as command
+
+    raise typer.Exit(command.serve(context.args))
+
+
+@app.command(context_settings=_FLAGS_OF_NATS_SERVER)
+def up(context: typer.Context) -> None:
+    """Start a server and its compactor over ./data. Takes the flags of serve."""
+    from lakestream.cli import up as command
+
+    raise typer.Exit(command.up(context.args))
+
+
+app.command()(sql)
+app.command()(compact)
+app.command()(demo)

@@ -1,0 +1,337 @@
+"""`lakestream demo`: real data through the whole of it, checked.
+
+Belongs here: the steps, in the order in which they are shown, and the verdict. The data and the questions are
+flights.py's. Exit code 0 only when every answer equals the one computed from the data set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lakestream.cli import flights
+from lakestream.lake import java, paths
+from lakestream.lake.errors import LakeError
+from lakestream.lake.sql import Session
+from lakestream.lake.timetravel import latest_progress
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.js import JetStreamContext
+    from rich.console import Console
+
+DEFAULT_DIRECTORY = Path("data", "demo")
+MAX_PENDING = 4000
+"""Publishes whose acks are outstanding at a time."""
+
+READY_S = 20.0
+"""How long the demo's own server may take to start."""
+
+STALLED_S = 180.0
+"""How long the compactor may show no progress; its first start may have to fetch the Delta JARs."""
+
+_MARKER = ".lakestream-demo"
+_HISTORY = 5
+_KEY = "JFK"
+
+
+class DemoFailed(Exception):
+    """A step did not do what it should; the text says which and what to look at."""
+
+
+def demo(
+    url: Annotated[
+        str | None, typer.Option("--url", help="A running server, with --lake. Else the demo starts its own.")
+    ] = None,
+    lake: Annotated[str | None, typer.Option("--lake", help="The lake of the server at --url.")] = None,
+    directory: Annotated[Path, typer.Option("--dir", help="Where the demo's own server keeps its data.")] = (
+        DEFAULT_DIRECTORY
+    ),
+    limit: Annotated[int | None, typer.Option("--flights", min=1, help="Publish only so many. [default: all]")] = None,
+) -> None:
+    """Publish 336,776 flights, ask the lake three questions, and check the answers against the data set."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    try:
+        with contextlib.ExitStack() as stack:
+            if url is None:
+                url, lake = stack.enter_context(_own_server(directory, console))
+            elif lake is None:
+                raise DemoFailed("--url needs --lake: the directory where that server's lake is")
+            passed = asyncio.run(_run(url, lake, flights.load(limit), console))
+    except (DemoFailed, flights.DataMissing, LakeError) as error:
+        print(f"lakestream: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    raise typer.Exit(0 if passed else 1)
+
+
+# ---------------------------------------------------------------------------- the server
+
+
+@contextlib.contextmanager
+def _own_server(directory: Path, console: Console) -> Iterator[tuple[str, str]]:
+    """A server with its compactor over a fresh directory, on a free port; gives (url, lake)."""
+    java.find()
+    _fresh(directory)
+    log = directory / "server.log"
+    command = [sys.executable, "-m", "lakestream.cli.main", "up", "-a", "127.0.0.1", "-p", "-1"]
+    command += ["-sd", str(directory), "--ports_file_dir", str(directory)]
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        url = _wait_for_ports(server, directory, log)
+        console.print(f"server     [bold]{url}[/], log in {log}")
+        yield url, str(directory / "lake")
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait()
+        console.print(
+            f"The lake stays for your own questions: [bold]lakestream sql --lake {directory / 'lake'}[/]",
+            soft_wrap=True,
+        )
+
+
+def _fresh(directory: Path) -> None:
+    """Empty the directory, if an earlier demo made it."""
+    if directory.exists() and any(directory.iterdir()):
+        if not (directory / _MARKER).exists():
+            raise DemoFailed(f"{directory} is not empty and not an earlier demo's; choose another one with --dir")
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / _MARKER).touch()
+
+
+def _wait_for_ports(server: subprocess.Popen[bytes], directory: Path, log: Path) -> str:
+    """The URL that the server writes into its ports file once it listens."""
+    file = directory / f"nats-server_{server.pid}.ports"
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline and server.poll() is None:
+        with contextlib.suppress(FileNotFoundError, ValueError):  # not there yet, or being written
+            if urls := json.loads(file.read_bytes()).get("nats"):
+                return str(urls[0])
+        time.sleep(0.02)
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+    raise DemoFailed(f"the demo's server did not start; the end of {log}:\n{tail}")
+
+
+# ---------------------------------------------------------------------------- the steps
+
+
+async def _run(url: str, lake: str, data: flights.DataSet, console: Console) -> bool:
+    async with _connected(url) as client:
+        js = client.jetstream(publish_async_max_pending=MAX_PENDING)
+        await _publish_flights(js, data, console)
+        passed = await _airports(client, js, data, console)
+        await _wait_for_tables(js, lake, console)
+    with Session(lake) as session:
+        for question in flights.QUESTIONS:
+            passed = _compare(session, question, data, console) and passed
+    console.print("\n[bold green]every answer is equal[/]" if passed else "\n[bold red]some answers differ[/]")
+    return passed
+
+
+@contextlib.asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Client]:
+    import nats
+    from nats.errors import Error, NoServersError
+
+    try:
+        client = await nats.connect(url, name="lakestream demo", allow_reconnect=False)
+    except (NoServersError, OSError) as error:
+        raise DemoFailed(f"no server at {url}: {error}") from None
+    try:
+        yield client
+    except Error as error:
+        raise DemoFailed(f"the server at {url} refused: {error}") from error
+    finally:
+        await client.close()
+
+
+async def _publish_flights(js: JetStreamContext, data: flights.DataSet, console: Console) -> None:
+    """Every flight, thousands of publishes on the way at a time, every ack looked at."""
+    from nats.js.errors import BadRequestError
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    try:
+        await js.add_stream(name=flights.STREAM, subjects=[f"{flights.STREAM}.>"], allow_direct=True)
+    except BadRequestError as error:
+        raise DemoFailed(f"cannot create stream {flights.STREAM}: {error.description}") from None
+    if (await js.stream_info(flights.STREAM)).state.messages:
+        raise DemoFailed(f"stream {flights.STREAM} already holds messages; delete it first, or leave --url away")
+    total = len(data.flights)
+    acked: list[int] = []
+    failures: list[BaseException] = []
+
+    def settled(ack: asyncio.Future[Any]) -> None:
+        if (error := ack.exception()) is not None:
+            failures.append(error)
+        else:
+            acked.append(ack.result().seq)
+
+    columns = (TextColumn("publish   "), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    began = time.perf_counter()
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        bar = progress.add_task("publish", total=total, rate="")
+        for number, (subject, payload) in enumerate(flights.flight_messages(data), 1):
+            (await js.publish_async(subject, payload)).add_done_callback(settled)
+            if number % 1000 == 0:
+                rate = f"{len(acked) / (time.perf_counter() - began):,.0f} acked/s"
+                progress.update(bar, completed=len(acked), rate=rate)
+                if failures:
+                    break
+        await js.publish_async_completed()
+        await asyncio.sleep(0)  # the callbacks of the last acks run in the next turn
+        progress.update(bar, completed=len(acked))
+    if failures:
+        raise DemoFailed(f"{len(failures)} publishes failed, the first with: {failures[0]}")
+    if sorted(acked) != list(range(1, total + 1)):
+        raise DemoFailed(f"{total} publishes were acked with other sequences than 1 to {total}")
+
+
+async def _airports(client: Client, js: JetStreamContext, data: flights.DataSet, console: Console) -> bool:
+    """Airports into a KV bucket; one is changed, and read now and as it was."""
+    from nats.js.api import KeyValueConfig
+
+    bucket = await js.create_key_value(KeyValueConfig(bucket=flights.BUCKET, history=_HISTORY, direct=True))
+    entries = list(flights.airport_entries(data))
+    for start in range(0, len(entries), 256):
+        await asyncio.gather(*(bucket.put(key, value) for key, value in entries[start : start + 256]))
+    stream, subject = f"KV_{flights.BUCKET}", f"$KV.{flights.BUCKET}.{_KEY}"
+    before = dict(entries)[_KEY]
+    [(stored, _)] = await last_for(client, stream, [subject])
+    after = json.dumps({**json.loads(before), "name": "Idlewild"}).encode()
+    await asyncio.sleep(0.01)
+    await bucket.put(_KEY, after)
+    now = await bucket.get(_KEY)
+    [(changed, _)] = await last_for(client, stream, [subject])
+    # By the server's clock, which need not be ours.
+    between = (stored + (changed - stored) / 2).isoformat()
+    [(_, then)] = await last_for(client, stream, [subject], up_to=between)
+    passed = now.value == after and then == before
+    mark = "[green]✓[/]" if passed else "[red]✗ differs from what was put[/]"
+    console.print(f"airports   {len(entries)} keys in bucket {flights.BUCKET}; {_KEY} was changed, and reads")
+    console.print(f"           now: {_name(now.value)}")
+    console.print(f"           as of {between}: {_name(then)}  {mark}", soft_wrap=True)
+    return passed
+
+
+def _name(airport: bytes | None) -> str:
+    return str(json.loads(airport or b"{}").get("name"))
+
+
+async def last_for(
+    client: Client, stream: str, subjects: list[str], up_to: str | None = None
+) -> list[tuple[datetime, bytes]]:
+    """The last message of each subject by direct get: (time stored, data).
+
+    Args:
+        client: a connection.
+        stream: the stream, with allow_direct.
+        subjects: which subjects; wildcards allowed.
+        up_to: RFC 3339; as it was then, which is to say: of the messages stored before it.
+
+    Source: ADR-31, multi_last and up_to_time.
+    """
+    request: dict[str, Any] = {"multi_last": subjects}
+    if up_to is not None:
+        request["up_to_time"] = up_to
+    inbox = client.new_inbox()
+    replies = await client.subscribe(inbox)
+    found: list[tuple[datetime, bytes]] = []
+    try:
+        await client.publish(f"$JS.API.DIRECT.GET.{stream}", json.dumps(request).encode(), reply=inbox)
+        while True:
+            message = await replies.next_msg(timeout=5)
+            headers = message.headers or {}
+            if (status := headers.get("Status")) is not None:
+                if status != "204":
+                    raise DemoFailed(f"direct get from {stream}: {status} {headers.get('Description')}")
+                return found
+            found.append((datetime.fromisoformat(headers["Nats-Time-Stamp"]), message.data))
+    finally:
+        await replies.unsubscribe()
+
+
+async def _wait_for_tables(js: JetStreamContext, lake: str, console: Console) -> None:
+    """Until the tables hold what the streams hold."""
+    began = moved = time.monotonic()
+    seen: dict[str, int] = {}
+    with console.status("") as status:
+        for stream in (flights.STREAM, f"KV_{flights.BUCKET}"):
+            last = (await js.stream_info(stream)).state.last_seq
+            while (reached := _reached(lake, stream)) < last:
+                if reached != seen.get(stream):
+                    seen[stream], moved = reached, time.monotonic()
+                if time.monotonic() - moved > STALLED_S:
+                    raise DemoFailed(
+                        f"the table of {stream} holds {reached:,} of {last:,} messages, and nothing has moved for "
+                        f"{STALLED_S:.0f} s; is a compactor running on this lake? The server's log says why not"
+                    )
+                status.update(f"the compactor has written {reached:,} of {last:,} messages of {stream}")
+                await asyncio.sleep(0.2)
+    console.print(f"compactor  both tables are complete, {time.monotonic() - began:.1f} s after the last publish")
+
+
+def _reached(lake: str, stream: str) -> int:
+    progress = latest_progress(paths.table(lake, stream))
+    return progress.last_seq if progress is not None else 0
+
+
+# ---------------------------------------------------------------------------- the answers
+
+
+def _compare(session: Session, question: flights.Question, data: flights.DataSet, console: Console) -> bool:
+    """Ask the lake and pandas, and show both."""
+    from rich import box
+    from rich.syntax import Syntax
+    from rich.table import Table
+
+    began = time.perf_counter()
+    answer = session.query(question.sql).fetchall()
+    took = time.perf_counter() - began
+    expected = question.expected(data)
+    console.print(f"\n[bold]{question.title}[/]")
+    console.print(Syntax(question.sql, "sql", background_color="default", word_wrap=True))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in question.columns[: question.keys]:
+        table.add_column(column)
+    for column in question.columns[question.keys :]:
+        table.add_column(f"{column}\nSQL", justify="right")
+        table.add_column("\npandas", justify="right", style="dim")
+    table.add_column("")
+    for number in range(max(len(answer), len(expected))):
+        ours = answer[number] if number < len(answer) else (None,) * len(question.columns)
+        theirs = expected[number] if number < len(expected) else (None,) * len(question.columns)
+        pairs = [
+            _show(value) for pair in zip(ours[question.keys :], theirs[question.keys :], strict=True) for value in pair
+        ]
+        equal = flights.same_rows([ours], [theirs])
+        table.add_row(*map(_show, ours[: question.keys]), *pairs, "[green]=[/]" if equal else f"[red]≠ {theirs}[/]")
+    console.print(table)
+    equal = flights.same_rows(answer, expected)
+    verdict = f"[green]✓ {len(answer)} rows, equal[/]" if equal else "[red]✗ the answers differ[/]"
+    console.print(f"{verdict}  (SQL took {took * 1000:.0f} ms)")
+    return equal
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,36 @@
+"""The `lakestream` command.
+
+Belongs here: who gets the arguments. `serve` and `up` go straight to their modules, so that a server carries nothing
+that it does not need; all other commands go through the Typer application.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of the console script; ends the process with the command's exit code.
+
+    Flags without a command (`lakestream -p 4222 -js`) mean `serve`: tools that start a server by a single executable
+    pass nats-server's flags straight to it.
+    """
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["up"]:
+        from lakestream.cli.up import up
+
+        sys.exit(up(arguments[1:]))
+    if arguments[:1] == ["serve"]:
+        arguments = arguments[1:]
+    elif not arguments or not arguments[0].startswith("-") or arguments[0] in ("-h", "--help"):
+        from lakestream.cli.app import app
+
+        app(prog_name="lakestream")
+        return
+    from lakestream.cli.serve import serve
+
+    sys.exit(serve(arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Showing the rows of a query.
+
+Belongs here: the three output formats and how one value looks in each. Nothing is asked of DuckDB here beyond the rows.
+
+Binary values are shown as text where they are UTF-8, else as 0x and hex digits; for exact bytes let the query say
+hex(data) or base64(data). Times are UTC. In a table, control characters are shown as escapes: what somebody published
+must not steer the terminal of the one who reads it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, timedelta
+from datetime import time as clock_time
+from decimal import Decimal
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TextIO
+
+from lakestream.lake.sql import Result
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+TABLE_ROWS = 10_000
+"""A table stops after so many rows and says so: it has to be laid out in memory. csv and json have no limit."""
+
+WIDE = 1_000_000
+"""Columns of a table that does not go to a terminal."""
+
+Writer = Callable[[Result, TextIO], None]
+
+_NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UINT", "UBIGINT", "FLOAT", "DOUBLE", "DECIMAL")
+
+
+def text_of(value: bytes) -> str:
+    """Bytes as text where they are UTF-8, else 0x and hex digits."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return "0x" + value.hex()
+
+
+def _instant(value: datetime) -> str:
+    text = value.isoformat(sep="T", timespec="microseconds" if value.microsecond else "seconds")
+    return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: numbers, text, lists and objects; NaN and infinities become null."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes | bytearray | memoryview):
+        return text_of(bytes(value))
+    if isinstance(value, datetime):
+        return _instant(value)
+    if isinstance(value, dict):
+        return {str(plain(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, date | clock_time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value)
+
+
+def _cell(value: Any, missing: str) -> str:
+    if value is None:
+        return missing
+    if isinstance(value, Decimal):
+        return str(value)
+    shown = plain(value)
+    if isinstance(shown, str):
+        return shown
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _visible(text: str) -> str:
+    """Control characters as escapes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def write_csv(result: Result, out: TextIO) -> None:
+    """RFC 4180 with a header line; NULL is an empty field, maps and lists are JSON."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(result.columns)
+    writer.writerows([_cell(value, "") for value in row] for row in result)
+
+
+def write_json(result: Result, out: TextIO) -> None:
+    """One array of objects, one object a line. Of columns with one name the later ones are numbered."""
+    names = _distinct(result.columns)
+    separator = "[\n"
+    for row in result:
+        values = {name: plain(value) for name, value in zip(names, row, strict=True)}
+        out.write(separator + json.dumps(values, ensure_ascii=False))
+        separator = ",\n"
+    out.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def _distinct(columns: Iterable[str]) -> list[str]:
+    names: list[str] = []
+    for column in columns:
+        name, number = column, 1
+        while name in names:
+            number += 1
+            name = f"{column}_{number}"
+        names.append(name)
+    return names
+
+
+def write_table(result: Result, out: TextIO) -> None:
+    """For people: a table, or where the terminal is too narrow for it, each row as a list of names and values."""
+    from rich.console import Console
+
+    if result.columns == ("explain_key", "explain_value"):
+        out.writelines(f"{row[1]}\n" for row in result)
+        return
+    rows = iter(result)
+    cells = [[_text(value) for value in row] for row in islice(rows, TABLE_ROWS)]
+    more = next(rows, None) is not None
+    console = Console(file=out, highlight=False)
+    room = console.width
+    # Laid out at full width first. What is not a terminal gets it so: a pipe wants whole values.
+    console.width = WIDE
+    table = _table(result, cells)
+    if console.is_terminal and console.measure(table).maximum > room:
+        console.width = room
+        for number, row in enumerate(cells, 1):
+            console.print(_record(result, number, row))
+    else:
+        console.print(table)
+    count = "1 row" if len(cells) == 1 else f"{len(cells)} rows"
+    console.print(f"first {count}; use LIMIT, or --format csv for all" if more else count, style="dim")
+
+
+def _text(value: Any) -> Text:
+    from rich.text import Text
+
+    return Text("NULL", style="dim") if value is None else Text(_visible(_cell(value, "")))
+
+
+def _table(result: Result, cells: list[list[Text]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column, kind in zip(result.columns, result.types, strict=True):
+        table.add_column(_text(column), justify="right" if kind.startswith(_NUMBERS) else "left")
+    for row in cells:
+        table.add_row(*row)
+    return table
+
+
+def _record(result: Result, number: int, row: list[Text]) -> Table:
+    from rich.table import Table
+
+    record = Table(box=None, pad_edge=False, show_header=False, title=f"row {number}", title_justify="left")
+    record.add_column(style="bold", no_wrap=True)
+    record.add_column(overflow="fold")
+    for column, value in zip(result.columns, row, strict=True):
+        record.add_row(_text(column), value)
+    return record
+
+
+WRITERS: dict[str, Writer] = {"table": write_table, "csv": write_csv, "json": write_json}

@@ -1,0 +1,147 @@
+"""`lakestream serve`: one server process.
+
+Belongs here: from arguments to a running node, and from a failed start to one line and exit code 1. Imported on the way
+to every start, so nothing heavy may be imported here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from lakestream import __version__
+from lakestream.cli.flags import CommandLine, parse, usage
+from lakestream.server.errors import StartError
+from lakestream.server.logging import Logger
+from lakestream.server.options import Flags, Options, load
+
+if TYPE_CHECKING:
+    from lakestream.server.node import Node
+
+SIGNALS = {
+    "stop": signal.SIGKILL,
+    "quit": signal.SIGINT,
+    "term": signal.SIGTERM,
+    "reopen": signal.SIGUSR1,
+    "reload": signal.SIGHUP,
+    "ldm": signal.SIGUSR2,
+}
+"""What `-sl NAME=PID` sends, as nats-server has it."""
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Run `lakestream serve` with the arguments after that word; returns the exit code."""
+    return start(arguments, "lakestream serve", load, run)
+
+
+def start(
+    arguments: Sequence[str],
+    program: str,
+    settle: Callable[[Flags], Options],
+    run: Callable[[Options, Logger], int],
+) -> int:
+    """Read a server's command line and configuration, then run it; returns the exit code.
+
+    Args:
+        arguments: what follows the command's name.
+        program: the command, for its help.
+        settle: makes the options of the flags; raises StartError.
+        run: the server.
+    """
+    try:
+        command = parse(arguments)
+        done = _instead(command, program)
+        if done is not None:
+            return done
+        options = settle(command.flags)
+        if command.test_config:
+            _say(f"configuration file {options.config_file} is valid ({options.config_digest})")
+            return 0
+        log = Logger(
+            options.log_file,
+            debug=options.debug,
+            trace=options.trace,
+            logtime=options.logtime,
+            utc=options.logtime_utc,
+        )
+    except StartError as error:
+        _say(str(error))
+        return 1
+    return run(options, log)
+
+
+def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] | None = None) -> int:
+    """Run a node (of `make`, if given) until it is told to stop; returns the exit code."""
+    from lakestream.log.errors import LogError
+
+    if make is None:
+        from lakestream.server.node import Node
+
+        make = Node
+    try:
+        make(options, log).run()
+    except (StartError, LogError, OSError) as error:
+        log.fatal(str(error))
+        if options.log_file:
+            _say(str(error))  # who started it looks at the terminal, not into the log file
+        return 1
+    except KeyboardInterrupt:
+        return 130  # Ctrl-C before the node listens to signals
+    finally:
+        log.close()
+    return 0
+
+
+def _instead(command: CommandLine, program: str) -> int | None:
+    """Help, version, signal: what is done instead of serving; None to serve."""
+    if command.show_version:
+        print(f"lakestream: v{__version__}")
+    elif command.show_help:
+        print(usage(program))
+    elif command.signal:
+        send_signal(command.signal)
+    elif command.test_config and not command.flags.config:
+        raise StartError("must specify [-c, --config] option to check configuration file syntax")
+    else:
+        return None
+    return 0
+
+
+def send_signal(request: str) -> None:
+    """Do `-sl NAME=PID`; the PID may be the path of a PID file.
+
+    Raises:
+        StartError: unknown signal, no such process.
+    """
+    name, _, target = request.partition("=")
+    number = SIGNALS.get(name)
+    if number is None:
+        raise StartError(f'unknown signal "{name}": use one of {", ".join(SIGNALS)}')
+    if not target:
+        raise StartError(f"-sl {name} needs a process: -sl {name}=PID or -sl {name}=PIDFILE")
+    pid = _pid(target)
+    try:
+        os.kill(pid, number)
+    except (OSError, OverflowError) as error:
+        raise StartError(f'signal "{name}" {pid}: {getattr(error, "strerror", error)}') from error
+
+
+def _pid(target: str) -> int:
+    text = target
+    if not target.isdecimal():
+        try:
+            with open(target, encoding="ascii", errors="replace") as stream:
+                text = stream.read(32).strip()
+        except OSError as error:
+            raise StartError(f"invalid pid: {target}: neither a number nor a PID file ({error.strerror})") from error
+    # kill(2) takes 0 and negative numbers for whole groups of processes: never meant here.
+    if not text.isdecimal() or int(text) == 0:
+        raise StartError(f"invalid pid: {target}")
+    return int(text)
+
+
+def _say(text: str) -> None:
+    print(f"lakestream: {text}", file=sys.stderr)

@@ -1,0 +1,135 @@
+"""`lakestream up`: the server with its compactor.
+
+Belongs here: what `up` adds to `serve`: JetStream on, a store in ./data, the compactor as a supervised child, and the
+lines that tell where everything is. The server starts, serves and stops the same with or without the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from collections.abc import Sequence
+
+import msgspec
+
+from lakestream.cli import serve
+from lakestream.cli.supervisor import Supervisor, Timing, Waiting
+from lakestream.server.logging import Logger
+from lakestream.server.node import Node
+from lakestream.server.options import Flags, Options, load
+
+DEFAULT_STORE = "data"
+
+
+def up(arguments: Sequence[str]) -> int:
+    """Run `lakestream up` with the arguments after that word (those of serve); returns the exit code."""
+    return serve.start(arguments, "lakestream up", settle, run)
+
+
+def settle(flags: Flags) -> Options:
+    """The options of serve, with JetStream on, in ./data unless flag or file names a store.
+
+    Raises:
+        StartError: as `load`.
+    """
+    flags = msgspec.structs.replace(flags, jetstream=True)
+    options = load(flags)
+    if options.jetstream is not None and options.jetstream.temporary_store:
+        options = load(msgspec.structs.replace(flags, store_dir=DEFAULT_STORE))
+    return options
+
+
+def run(options: Options, log: Logger) -> int:
+    """Run a node with a compactor beside it until told to stop; returns the exit code."""
+    return serve.run(options, log, ServerWithCompactor)
+
+
+class ServerWithCompactor(Node):
+    """A node that starts the compactor once it is ready, and stops it with itself."""
+
+    def __init__(self, options: Options, log: Logger, timing: Timing | None = None) -> None:
+        super().__init__(options, log)
+        self.compactor: Supervisor | None = None
+        self._timing = timing
+
+    async def start(self) -> None:
+        """See `Node.start`; then the compactor, which nobody waits for."""
+        await super().start()
+        if self.keeper is None:
+            return
+        self.compactor = Supervisor(
+            "compactor",
+            Compaction(self.keeper.root, self.log),
+            output=self._pass_on,
+            report=self._report,
+            timing=self._timing,
+        )
+        self.compactor.start()
+        print(welcome(self.options.host, self.identity.port, self.keeper.root), flush=True)
+
+    async def stop(self) -> None:
+        """See `Node.stop`. The compactor ends meanwhile; the process goes when both are gone."""
+        if self.compactor is None:
+            await super().stop()
+            return
+        self.compactor.request_stop()
+        try:
+            await super().stop()
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, self.compactor.stop)
+
+    def _pass_on(self, line: str) -> None:
+        write = self.log.error if " ERROR " in line else self.log.warn if " WARN " in line else self.log.info
+        write(f"compactor: {line}")
+
+    def _report(self, level: str, text: str) -> None:
+        (self.log.warn if level == "warn" else self.log.info)(text)
+
+
+class Compaction:
+    """Gives the compactor's command line, as soon as there is a Java to run it with.
+
+    Args:
+        lake: the lake's root.
+        log: told when Java has been found.
+    """
+
+    def __init__(self, lake: str, log: Logger) -> None:
+        self._lake = lake
+        self._log = log
+
+    def __call__(self) -> list[str]:
+        """The command line. Raises Waiting without Java 17 or newer, or without the program."""
+        from lakestream.cli import jobs
+        from lakestream.lake import java
+        from lakestream.lake.errors import JavaMissing
+
+        try:
+            found = java.find()
+            command = jobs.compactor(self._lake, "--exit-with-parent")
+        except JavaMissing as error:
+            raise Waiting(f"{error}. The server serves without it; the compactor starts by itself then") from None
+        except jobs.JobMissing as error:
+            raise Waiting(str(error)) from None
+        self._log.info(f"Starting the compactor with Java {found.version} ({found.home})")
+        return command
+
+
+def welcome(host: str, port: int, lake: str) -> str:
+    """What a person needs to know first."""
+    reachable = "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    url = f"nats://{reachable}:{port}"
+    shown = os.path.relpath(lake)
+    if shown.startswith(".."):
+        shown = lake
+    quoted = shlex.quote(shown)
+    return f"""
+  lakestream is up
+    connect   {url}   (any NATS client, JetStream on)
+    lake      {lake}
+    try       lakestream demo --url {url} --lake {quoted}
+              lakestream sql --lake {quoted} -q 'SHOW TABLES'
+              lakestream sql --lake {quoted}
+    stop      Ctrl-C
+"""

@@ -1,0 +1,140 @@
+"""Acks and flow control answers from clients.
+
+Belongs here: the subjects `$JS.ACK.>` and `$JS.FC.>` of a server (api.md §7), finding the consumer that one is for,
+and what its payload means. This is a hot path: one call for each ack.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.jetstream.consumer import Consumer
+from lakestream.jetstream.durations import parse_duration
+from lakestream.jetstream.ports import ClientInfo, Subscribed
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.engine import Engine
+
+ACKS = frozenset((b"", b"+ACK", b"+OK"))
+NAK, PROGRESS, TERM, NEXT = b"-NAK", b"+WPI", b"+TERM", b"+NXT"
+
+V2_TOKENS = 11
+"""`$JS.ACK.<domain>.<account>.<stream>.<consumer>.` and five numbers; a twelfth token is ignored."""
+
+KNOWN = 16_384
+"""Consumers remembered by subject prefix; forgotten together when there are more."""
+
+
+class _NakOptions(msgspec.Struct):
+    delay: int = 0
+
+
+_nak_options = msgspec.json.Decoder(_NakOptions)
+
+
+class Acks:
+    """Listens for the acks of all consumers of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._bus = engine, engine.bus
+        self._known: dict[bytes, Consumer] = {}
+        self._subscriptions: list[Subscribed] = []
+
+    def listen(self) -> None:
+        """Begin."""
+        self._subscriptions = [
+            self._bus.subscribe(b"$JS.ACK.>", self.acked),
+            self._bus.subscribe(b"$JS.FC.>", self.flow_control),
+        ]
+
+    def close(self) -> None:
+        """End."""
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        self._subscriptions = []
+
+    def acked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        """One message on an ack subject."""
+        parts = subject.rsplit(b".", 5)
+        consumer = self._known.get(parts[0])
+        if consumer is None or consumer.closed:
+            found = self._find(subject)
+            if found is None:
+                return
+            consumer, parts = found
+        try:
+            deliveries, seq, consumer_seq = int(parts[1]), int(parts[2]), int(parts[3])
+        except ValueError:
+            return
+        if payload in ACKS:
+            consumer.ack(seq, consumer_seq, deliveries, reply)
+        else:
+            self._other(consumer, seq, consumer_seq, deliveries, payload, reply)
+
+    def _find(self, subject: bytes) -> tuple[Consumer, list[bytes]] | None:
+        """The consumer of an ack subject seen for the first time, and the subject's numbers after a prefix."""
+        tokens = subject.split(b".")
+        version2 = len(tokens) >= V2_TOKENS
+        if not version2 and len(tokens) != 9:
+            return None
+        at = 4 if version2 else 2
+        consumer = self._consumer(tokens[at], tokens[at + 1])
+        if consumer is None:
+            return None
+        if not version2:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            self._known[b".".join(tokens[:4])] = consumer
+        return consumer, [b"", *tokens[at + 2 : at + 7]]
+
+    def _consumer(self, stream: bytes, name: bytes) -> Consumer | None:
+        found = self._engine.streams.get(stream.decode("utf-8", "replace"))
+        return found.consumers.get(name.decode("utf-8", "replace")) if found is not None else None
+
+    def _other(
+        self, consumer: Consumer, seq: int, consumer_seq: int, deliveries: int, payload: bytes, reply: bytes
+    ) -> None:
+        """Whatever is not a plain ack."""
+        if seq > consumer.ledger.delivered_stream:
+            return
+        if payload.startswith(NEXT):
+            if consumer.ack(seq, consumer_seq, deliveries, reply, confirm=False) and reply:
+                consumer.request(reply, payload[len(NEXT) :])
+            return
+        if payload.startswith(TERM):
+            reason = payload[len(TERM) :].strip().decode("utf-8", "replace")
+            if seq in consumer.ledger.pending:
+                consumer.events.terminated(consumer_seq, seq, deliveries, reason)
+            consumer.ack(seq, consumer_seq, deliveries, reply)
+            return
+        if payload.startswith(NAK):
+            consumer.nak(seq, consumer_seq, deliveries, _delay(payload[len(NAK) :]))
+        elif payload == PROGRESS:
+            consumer.in_progress(seq)
+        if reply:
+            self._bus.reply_many([(reply, b"")])
+
+    def flow_control(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        """One answer to a flow control request."""
+        tokens = subject.split(b".")
+        at = {5: 2, 7: 4}.get(len(tokens))
+        if at is None:
+            return
+        consumer = self._consumer(tokens[at], tokens[at + 1])
+        if consumer is not None:
+            consumer.flow_control_reply(subject)
+
+
+def _delay(text: bytes) -> int:
+    """The delay of a nak in ns: `{"delay": ns}` or a Go duration; 0 when absent or not understood."""
+    text = text.strip()
+    if not text:
+        return 0
+    try:
+        if text[:1] == b"{":
+            return _nak_options.decode(text).delay
+        return parse_duration(text.decode())
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        return 0

@@ -1,0 +1,431 @@
+"""`$JS.API.CONSUMER.>`: consumers as clients ask for them.
+
+Belongs here: reading the requests of api.md §4, the rules about names and subjects, and turning them into operations
+of a stream's log, one at a time for each stream, so that every request sees what the one before has done. What
+configurations are allowed is in consumer_rules.py, what a reply shows in consumer_info.py.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from lakestream.jetstream import consumer_rules as rules
+from lakestream.jetstream.api_request import Request, Routes
+from lakestream.jetstream.consumer import Consumer
+from lakestream.jetstream.consumer_acks import Acks
+from lakestream.jetstream.consumer_config import ConsumerConfig, CreateConsumerRequest
+from lakestream.jetstream.consumer_info import consumer_info, with_static_metadata
+from lakestream.jetstream.consumer_start import Start, needs_lookup, start_at_time, start_of
+from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.gotime import format_time, time_ns
+from lakestream.jetstream.jsonio import Int, Time, Uint64
+from lakestream.jetstream.operations import CreateConsumer, DeleteConsumer, ResetConsumer, UpdateConsumer
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.engine import Engine
+    from lakestream.jetstream.stream import Stream
+
+NAMES_LIMIT = 1024
+LIST_LIMIT = 256
+_ALPHABET = string.ascii_letters + string.digits
+_PAGE = {"total": 0, "offset": 0, "limit": 0, "consumers": []}
+
+
+class PageRequest(msgspec.Struct, frozen=True):
+    """The body of NAMES and LIST."""
+
+    offset: Int = 0
+
+
+class PauseRequest(msgspec.Struct, frozen=True):
+    """The body of PAUSE; no time means resume."""
+
+    pause_until: Time = None
+
+
+class ResetRequest(msgspec.Struct, frozen=True):
+    """The body of RESET; 0 means after the ack floor."""
+
+    seq: Uint64 = 0
+
+
+class UnpinRequest(msgspec.Struct, frozen=True):
+    """The body of UNPIN."""
+
+    group: str = ""
+
+
+class ConsumerApi:
+    """The consumer part of the API, and the listener for acks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._caps = rules.ConsumerCaps(
+            max_ack_pending=engine.options.max_ack_pending, max_request_batch=engine.options.max_request_batch
+        )
+        self._queues: dict[str, deque[Callable[[], None]]] = {}
+        """By stream: changes that wait for the one under way."""
+        self.acks = Acks(engine)
+
+    def register(self, routes: Routes) -> None:
+        """See `ApiPart.register`."""
+        created = "consumer_create_response"
+        routes.route("CONSUMER.CREATE.*", created, self._create_legacy)
+        routes.route("CONSUMER.CREATE.*.*", created, self._create_named)
+        routes.route("CONSUMER.CREATE.*.*.>", created, self._create_named)
+        routes.route("CONSUMER.DURABLE.CREATE.*", created, self._create_nameless)
+        routes.route("CONSUMER.DURABLE.CREATE.*.*", created, self._create_durable)
+        routes.route("CONSUMER.NAMES.*", "consumer_names_response", self._names, empty=_PAGE)
+        routes.route("CONSUMER.LIST.*", "consumer_list_response", self._list, empty=_PAGE)
+        routes.route("CONSUMER.INFO.*.*", "consumer_info_response", self._info)
+        routes.route("CONSUMER.DELETE.*.*", "consumer_delete_response", self._delete)
+        not_paused = {"paused": False, "pause_until": format_time(0)}
+        routes.route("CONSUMER.PAUSE.*.*", "consumer_pause_response", self._pause, empty=not_paused)
+        routes.route("CONSUMER.RESET.*.*", "consumer_reset_response", self._reset, empty={"reset_seq": 0})
+        routes.route("CONSUMER.UNPIN.*.*", "consumer_unpin_response", self._unpin)
+        for subject, kind in (
+            ("LEADER.STEPDOWN", "leader_stepdown"),
+            ("PEER.REMOVE", "remove_peer"),
+            ("PEER.EVACUATE", "evacuate_peer"),
+        ):
+            routes.route(f"CONSUMER.{subject}.*.*", f"consumer_{kind}_response", self._clustered)
+        self.acks.listen()
+
+    # ------------------------------------------------------------------ finding
+    def _stream(self, name: str) -> Stream:
+        stream = self._engine.streams.get(name)
+        if stream is None:
+            raise api_error(10059)
+        return stream
+
+    def _consumer(self, stream_name: str, name: str) -> Consumer:
+        consumer = self._stream(stream_name).consumers.get(name)
+        if consumer is None:
+            raise api_error(10014)
+        return consumer
+
+    def _in_turn(self, request: Request, stream: Stream, change: Callable[[Callable[[], None]], None]) -> None:
+        """Run a change of a stream's consumers when those before it are done.
+
+        `change` is given a function that it calls exactly once when it has ended. An ApiError that it raises is the
+        answer to the request.
+        """
+        queue = self._queues.get(stream.uid)
+
+        def finished() -> None:
+            waiting = self._queues[stream.uid]
+            if waiting:
+                waiting.popleft()()
+            else:
+                del self._queues[stream.uid]
+
+        def run() -> None:
+            try:
+                if stream.closed:
+                    raise api_error(10059)
+                change(finished)
+            except ApiError as error:
+                request.fail(error)
+                finished()
+
+        if queue is not None:
+            queue.append(run)
+        else:
+            self._queues[stream.uid] = deque()
+            run()
+
+    # ------------------------------------------------------------------ create and update
+    def _create_legacy(self, request: Request) -> None:
+        asked = request.parse(CreateConsumerRequest)
+        self._check_stream_name(request, asked)
+        if asked.config.durable_name:
+            raise api_error(10020)
+        self._create(request, asked, asked.config)
+
+    def _create_named(self, request: Request) -> None:
+        asked = request.parse(CreateConsumerRequest)
+        self._check_stream_name(request, asked)
+        name, config = request.tokens[1], asked.config
+        if "/" in name or "\\" in name:
+            raise api_error(10127)
+        if config.durable_name and config.durable_name != name:
+            raise api_error(10017)
+        if len(request.tokens) > 2:
+            if config.filter_subjects:
+                raise api_error(10137)
+            if config.filter_subject != request.tokens[2]:
+                raise api_error(10131)
+        self._create(request, asked, replace(config, name=name))
+
+    def _create_nameless(self, request: Request) -> None:
+        raise api_error(10016)
+
+    def _create_durable(self, request: Request) -> None:
+        asked = request.parse(CreateConsumerRequest)
+        self._check_stream_name(request, asked)
+        name, config = request.tokens[1], asked.config
+        if "/" in name or "\\" in name:
+            raise api_error(10127)
+        if not config.durable_name:
+            raise api_error(10018)
+        if config.durable_name != name:
+            raise api_error(10017)
+        self._create(request, asked, replace(config, name=name))
+
+    @staticmethod
+    def _check_stream_name(request: Request, asked: CreateConsumerRequest) -> None:
+        if asked.stream_name != request.tokens[0]:
+            raise api_error(10056)
+
+    def _create(self, request: Request, asked: CreateConsumerRequest, config: ConsumerConfig) -> None:
+        if config.num_replicas > 1:
+            raise api_error(10074)
+        stream = self._stream(asked.stream_name)
+        self._in_turn(request, stream, lambda finished: self._create_next(request, asked, config, stream, finished))
+
+    def _create_next(
+        self,
+        request: Request,
+        asked: CreateConsumerRequest,
+        config: ConsumerConfig,
+        stream: Stream,
+        finished: Callable[[], None],
+    ) -> None:
+        name = config.durable_name or config.name
+        existing = stream.consumers.get(name) if name else None
+        if existing is not None:
+            config = replace(config, pause_until=existing.config.pause_until)
+        config = rules.completed(config, stream.config, self._caps, asked.pedantic)
+        rules.check(config, stream.config, self._caps)
+        rules.check_supported(config)
+        config = with_static_metadata(config)
+        if existing is not None:
+            self._update(request, asked, config, existing, finished)
+            return
+        if asked.action == "update":
+            raise api_error(10149)
+        self._check_room(stream, config, name)
+        if name:
+            self._check_name(config, name)
+        else:
+            name = self._new_name(stream)
+        if not needs_lookup(config):
+            self._propose(request, stream, name, config, start_of(config, stream), finished)
+            return
+
+        async def look_up() -> None:
+            try:
+                start = await start_at_time(config, stream)
+            except Exception as error:
+                request.fail(api_error(10012, err=str(error)))
+                finished()
+                raise
+            self._propose(request, stream, name, config, start, finished)
+
+        self._engine.clock.spawn(look_up())
+
+    def _check_room(self, stream: Stream, config: ConsumerConfig, name: str) -> None:
+        most = stream.config.max_consumers
+        if most <= 0:
+            most = self._engine.options.default_max_consumers
+        if 0 < most <= len(stream.consumers):
+            raise api_error(10026)
+        if stream.config.retention == "workqueue" and not config.direct:
+            others = [(other.name, other.config) for other in stream.consumers.values()]
+            rules.check_work_queue(config, name, others)
+
+    @staticmethod
+    def _check_name(config: ConsumerConfig, name: str) -> None:
+        if not config.durable_name and len(name.encode()) > rules.MAX_NAME_BYTES:
+            raise api_error(10012, err="error creating store for consumer")
+        rules.check_name(name)
+
+    @staticmethod
+    def _new_name(stream: Stream) -> str:
+        while True:
+            name = "".join(random.choices(_ALPHABET, k=8))
+            if name not in stream.consumers:
+                return name
+
+    def _propose(
+        self,
+        request: Request,
+        stream: Stream,
+        name: str,
+        config: ConsumerConfig,
+        start: Start,
+        finished: Callable[[], None],
+    ) -> None:
+        def done(consumer: object) -> None:
+            if isinstance(consumer, Consumer):
+                if config.mem_storage and start.picked:
+                    consumer.pick(start.picked)
+                consumer.events.created()
+                request.respond(consumer_info(consumer))
+            else:
+                self._failed(request, consumer)
+            finished()
+
+        # What a consumer without storage begins with need not be in the log: it does not outlive this process.
+        picked = None if config.mem_storage or not start.picked else start.picked
+        encoded = msgspec.json.encode(config)
+        stream.propose(CreateConsumer(name, encoded, self._engine.clock.now(), start.seq, picked), done)
+
+    def _update(
+        self,
+        request: Request,
+        asked: CreateConsumerRequest,
+        config: ConsumerConfig,
+        existing: Consumer,
+        finished: Callable[[], None],
+    ) -> None:
+        stream, old = existing.stream, existing.config
+        unchanged = rules.same(old, config)
+        if asked.action == "create" and not unchanged:
+            raise api_error(10148)
+        if stream.config.retention == "workqueue":
+            others = [(other.name, other.config) for other in stream.consumers.values()]
+            if config.filters or len(others) > 1:
+                rules.check_unique(config, existing.name, others)
+        rules.check_update(old, config, existing.push_bound)
+        if unchanged:
+            request.respond(consumer_info(existing))
+            finished()
+            return
+        self._propose_update(request, existing, config, lambda: request.respond(consumer_info(existing)), finished)
+
+    def _propose_update(
+        self,
+        request: Request,
+        consumer: Consumer,
+        config: ConsumerConfig,
+        answer: Callable[[], None],
+        finished: Callable[[], None],
+    ) -> None:
+        def done(result: object) -> None:
+            if isinstance(result, Consumer):
+                answer()
+            else:
+                self._failed(request, result)
+            finished()
+
+        encoded = msgspec.json.encode(with_static_metadata(config))
+        consumer.stream.propose(UpdateConsumer(consumer.name, encoded), done)
+
+    @staticmethod
+    def _failed(request: Request, result: object) -> None:
+        """The stream could not do it: an error of its own, or the consumer has gone meanwhile."""
+        request.fail(result if isinstance(result, ApiError) else api_error(10014))
+
+    # ------------------------------------------------------------------ names, list, info
+    def _page(self, request: Request, limit: int) -> tuple[list[Consumer], dict[str, Any]]:
+        stream = self._stream(request.tokens[0])
+        asked = request.parse(PageRequest, "JSApiConsumersRequest")
+        total = len(stream.consumers)
+        offset = min(max(asked.offset, 0), total)
+        names = sorted(stream.consumers)[offset : offset + limit]
+        fields: dict[str, Any] = {"total": total, "offset": offset, "limit": limit}
+        return [stream.consumers[name] for name in names], fields
+
+    def _names(self, request: Request) -> None:
+        consumers, fields = self._page(request, NAMES_LIMIT)
+        request.respond({**fields, "consumers": [consumer.name for consumer in consumers]})
+
+    def _list(self, request: Request) -> None:
+        consumers, fields = self._page(request, LIST_LIMIT)
+        request.respond({**fields, "consumers": [consumer_info(consumer, listed=True) for consumer in consumers]})
+
+    def _info(self, request: Request) -> None:
+        if not request.empty_body:
+            raise api_error(10038)
+        request.respond(consumer_info(self._consumer(*request.tokens[:2])))
+
+    # ------------------------------------------------------------------ delete, pause, reset
+    def _delete(self, request: Request) -> None:
+        if not request.empty_body:
+            raise api_error(10038)
+        stream, name = self._stream(request.tokens[0]), request.tokens[1]
+
+        def change(finished: Callable[[], None]) -> None:
+            self._consumer(stream.name, name)
+
+            def done(result: object) -> None:
+                request.succeed(result if result is not None else api_error(10014))
+                finished()
+
+            stream.propose(DeleteConsumer(name), done)
+
+        self._in_turn(request, stream, change)
+
+    def _pause(self, request: Request) -> None:
+        asked = request.parse(PauseRequest, "JSApiConsumerPauseRequest")
+        stream, name = self._stream(request.tokens[0]), request.tokens[1]
+
+        def change(finished: Callable[[], None]) -> None:
+            consumer = self._consumer(stream.name, name)
+            until = None if asked.pause_until in (None, format_time(0)) else asked.pause_until
+            config = replace(consumer.config, pause_until=until)
+            self._propose_update(request, consumer, config, lambda: self._answer_pause(request, until), finished)
+
+        self._in_turn(request, stream, change)
+
+    def _answer_pause(self, request: Request, until: str | None) -> None:
+        remaining = time_ns(until) - self._engine.clock.now() if until else 0
+        answer: dict[str, Any] = {"paused": remaining > 0, "pause_until": until or format_time(0)}
+        if remaining > 0:
+            answer["pause_remaining"] = remaining
+        request.respond(answer)
+
+    def _reset(self, request: Request) -> None:
+        try:
+            consumer = self._consumer(*request.tokens[:2])
+        except ApiError:
+            return  # silence, as in nats-server (api.md §1)
+        asked = request.parse(ResetRequest, "JSApiConsumerResetRequest", strict=False)
+
+        def change(finished: Callable[[], None]) -> None:
+            seq = asked.seq or consumer.ledger.floor()[1] + 1
+            if asked.seq:
+                self._check_reset(consumer, seq)
+
+            def done(result: object) -> None:
+                if isinstance(result, Consumer):
+                    request.respond({**consumer_info(result), "reset_seq": seq})
+                else:
+                    self._failed(request, result)
+                finished()
+
+            consumer.stream.propose(ResetConsumer(consumer.name, seq), done)
+
+        self._in_turn(request, consumer.stream, change)
+
+    @staticmethod
+    def _check_reset(consumer: Consumer, seq: int) -> None:
+        config = consumer.config
+        if config.deliver_policy == "by_start_sequence":
+            if seq < config.opt_start_seq:
+                raise api_error(10204, err="below start seq")
+        elif config.deliver_policy == "by_start_time":
+            stored = consumer.stream.store.time_of(seq)
+            if stored is not None and config.opt_start_time and stored < time_ns(config.opt_start_time):
+                raise api_error(10204, err="below start time")
+        elif config.deliver_policy != "all":
+            raise api_error(10204, err="not allowed")
+
+    # ------------------------------------------------------------------ what a single server does not do
+    def _unpin(self, request: Request) -> None:
+        asked = request.parse(UnpinRequest, "JSApiConsumerUnpinRequest", strict=False)
+        consumer = self._consumer(*request.tokens[:2])
+        if asked.group not in consumer.config.priority_groups:
+            raise api_error(10160)
+        raise api_error(10012, err="priority groups are not supported yet")
+
+    def _clustered(self, request: Request) -> None:
+        raise api_error(10010)

@@ -1,0 +1,102 @@
+"""Advisories and metrics about one consumer.
+
+Belongs here: the events of api.md §11 that consumers cause, and their JSON. They are sent only when somebody listens.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+
+from lakestream.jetstream.gotime import format_time
+from lakestream.jetstream.jsonio import dumps
+from lakestream.jetstream.ports import Bus, Clock
+
+_ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER."
+_METRIC = "$JS.EVENT.METRIC.CONSUMER."
+
+
+def event_id() -> str:
+    """A fresh identifier of 22 characters, as NATS uses them."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(22))
+
+
+class ConsumerEvents:
+    """Sends the events of one consumer."""
+
+    def __init__(self, bus: Bus, clock: Clock, stream: str, consumer: str, domain: str = "") -> None:
+        self._bus, self._clock = bus, clock
+        self._stream, self._consumer, self._domain = stream, consumer, domain
+
+    def _send(self, kind: str, event_type: str, **fields: object) -> None:
+        prefix = _METRIC if kind == "ACK" else _ADVISORY
+        subject = f"{prefix}{kind}.{self._stream}.{self._consumer}".encode()
+        if not self._bus.interest(subject):
+            return
+        event: dict[str, object] = {
+            "type": event_type,
+            "id": event_id(),
+            "timestamp": format_time(self._clock.now()),
+            "stream": self._stream,
+            "consumer": self._consumer,
+            **fields,
+        }
+        if self._domain:
+            event["domain"] = self._domain
+        self._bus.publish(subject, b"", b"", dumps(event))
+
+    def created(self) -> None:
+        """The consumer exists."""
+        self._send("CREATED", "io.nats.jetstream.advisory.v1.consumer_action", action="create")
+
+    def deleted(self) -> None:
+        """The consumer is gone."""
+        self._send("DELETED", "io.nats.jetstream.advisory.v1.consumer_action", action="delete")
+
+    def paused(self, until_ns: int) -> None:
+        """Deliveries are held until then (ns since the epoch)."""
+        self._send(
+            "PAUSE", "io.nats.jetstream.advisory.v1.consumer_pause", paused=True, pause_until=format_time(until_ns)
+        )
+
+    def resumed(self) -> None:
+        """Deliveries go on."""
+        self._send("PAUSE", "io.nats.jetstream.advisory.v1.consumer_pause", paused=False)
+
+    def max_deliveries(self, seq: int, deliveries: int) -> None:
+        """A message went out as often as it may without an ack."""
+        self._send(
+            "MAX_DELIVERIES",
+            "io.nats.jetstream.advisory.v1.max_deliver",
+            stream_seq=seq,
+            deliveries=deliveries,
+        )
+
+    def naked(self, consumer_seq: int, seq: int, deliveries: int) -> None:
+        """A client refused a message for now."""
+        self._send(
+            "MSG_NAKED",
+            "io.nats.jetstream.advisory.v1.nak",
+            consumer_seq=consumer_seq,
+            stream_seq=seq,
+            deliveries=deliveries,
+        )
+
+    def terminated(self, consumer_seq: int, seq: int, deliveries: int, reason: str) -> None:
+        """A client gave a message up."""
+        fields: dict[str, object] = {"consumer_seq": consumer_seq, "stream_seq": seq, "deliveries": deliveries}
+        if reason:
+            fields["reason"] = reason
+        self._send("MSG_TERMINATED", "io.nats.jetstream.advisory.v1.terminated", **fields)
+
+    def acked(self, consumer_seq: int, seq: int, ack_time_ns: int, deliveries: int) -> None:
+        """The metric of a sampled ack; `ack_time_ns` from delivery to ack."""
+        self._send(
+            "ACK",
+            "io.nats.jetstream.metric.v1.consumer_ack",
+            consumer_seq=consumer_seq,
+            stream_seq=seq,
+            ack_time=ack_time_ns,
+            deliveries=deliveries,
+        )

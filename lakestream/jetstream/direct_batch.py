@@ -1,0 +1,255 @@
+"""Several messages in answer to one direct get.
+
+Belongs here: the header blocks of direct gets, and sending a run of messages piece by piece: never more in one
+event-loop turn than a piece, never faster than the client reads, from the log or from the lake without a gap, closed
+by the 204 status (ADR-31).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from lakestream.jetstream.gotime import Stamps
+from lakestream.jetstream.ports import Delivery
+from lakestream.log.errors import LogError
+from lakestream.log.record import Record
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.stream import Stream
+
+PIECE: Final = 1024
+"""Most messages sent in one event-loop turn."""
+
+PIECE_BYTES: Final = 4 << 20
+"""No further message is added to a piece of this size (4 MiB), nor asked of the lake in one read."""
+
+DENSE: Final = 8
+"""Lake messages are read as one range while at least one in this many of the range is wanted, else one by one."""
+
+AT_ONCE: Final = 16
+"""Single reads from the lake that are under way together."""
+
+
+_LINES: Final = b"%b%b%b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n"
+_SINGLE: Final = _LINES + b"\r\n"
+_NUMBERED: Final = _LINES + b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n"
+
+
+def status(code: int, text: bytes, lines: bytes = b"") -> bytes:
+    """A header block that is only a status; `lines` are whole header lines."""
+    return b"NATS/1.0 %d %b\r\n%b\r\n" % (code, text, lines)
+
+
+class MessageHeaders:
+    """Writes the header blocks of one stream's direct gets: the stored headers, then what the server adds."""
+
+    __slots__ = ("_fixed", "_stamp")
+
+    def __init__(self, stream: str) -> None:
+        self._fixed = b"Nats-Stream: %b\r\nNats-Subject: " % stream.encode()
+        self._stamp = Stamps().format
+
+    def single(self, record: Record) -> bytes:
+        """For one message on its own. Hot."""
+        return _SINGLE % (
+            _opening(record.header) if record.header else b"NATS/1.0\r\n",
+            self._fixed,
+            record.subject,
+            record.seq,
+            self._stamp(record.time_ns),
+        )
+
+    def numbered(self, record: Record, pending: int, last_seq: int) -> bytes:
+        """For one of several: `pending` come after it, `last_seq` is the one before (0 for the first)."""
+        return _NUMBERED % (
+            _opening(record.header) if record.header else b"NATS/1.0\r\n",
+            self._fixed,
+            record.subject,
+            record.seq,
+            self._stamp(record.time_ns),
+            pending,
+            last_seq,
+        )
+
+
+def _opening(header: bytes) -> bytes:
+    """A stored block up to where lines can be added."""
+    if header.endswith(b"\r\n\r\n"):
+        return header[:-2]
+    return header if header.endswith(b"\r\n") else header + b"\r\n"
+
+
+class Run:
+    """Messages on their way to one reply subject.
+
+    Args:
+        seqs: the sequences wanted, ascending; those that are gone when their turn comes are left out.
+        pending: how many messages the request matches, these included.
+        limit: the most to send.
+        max_bytes: send no further message once subjects, headers and payloads have come to this.
+        bare: payloads only.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        headers: MessageHeaders,
+        reply: bytes,
+        seqs: Iterator[int],
+        pending: int,
+        limit: int,
+        max_bytes: int,
+        *,
+        bare: bool = False,
+    ) -> None:
+        self._stream, self._headers, self._reply, self._seqs = stream, headers, reply, seqs
+        self._pending, self._left, self._bytes_left, self._bare = pending, limit, max_bytes, bare
+        self._last_seq = 0
+
+    def start(self) -> None:
+        """Send the first piece now, the others in later turns."""
+        self._step()
+
+    def end(self) -> bytes:
+        """The closing status."""
+        return status(204, b"EOB", self._end_lines())
+
+    def _end_lines(self) -> bytes:
+        return b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (self._pending, self._last_seq)
+
+    def _step(self) -> None:
+        """Send one piece."""
+        stream = self._stream
+        if stream.closed:
+            return
+        try:
+            seqs, more = self._next_piece()
+            if seqs and seqs[0] < stream.store.local_floor:
+                stream.clock.spawn(self._step_from_lake(seqs, more))
+                return
+            records = stream.store.read_many(seqs)
+        except LogError as error:
+            self._break_off(error)
+            return
+        self._deliver(records, more)
+
+    def _next_piece(self) -> tuple[list[int], bool]:
+        """The sequences of the next piece, and whether others may follow it."""
+        seqs: list[int] = []
+        most, size, size_of = min(PIECE, self._left), 0, self._stream.store.size_of
+        if most <= 0:
+            return seqs, False
+        for seq in self._seqs:
+            seqs.append(seq)
+            size += size_of(seq)
+            if len(seqs) == most or size >= PIECE_BYTES:
+                return seqs, True
+        return seqs, False
+
+    async def _step_from_lake(self, seqs: list[int], more: bool) -> None:
+        """Send a piece of which some messages are in the lake only."""
+        try:
+            records = await fetch_many(self._stream, seqs)
+        except Exception as error:
+            self._break_off(error)
+            raise
+        if not self._stream.closed:
+            self._deliver(records, more)
+
+    def _deliver(self, records: Sequence[Record], more: bool) -> None:
+        """Send these, then go on with `more`, or end."""
+        bus, reply = self._stream.bus, self._reply
+        messages: list[Delivery] = []
+        for record in records:
+            messages.append((reply, b"", self._block(record), record.data))
+            self._last_seq = record.seq
+            self._left -= 1
+            self._bytes_left -= len(record.subject) + len(record.header) + len(record.data)
+            if self._bytes_left <= 0:
+                more = False
+                break
+        more = more and self._left > 0
+        if not more:
+            messages.append((reply, b"", self.end(), b""))
+        if messages and not bus.deliver(reply, messages):
+            return  # nobody listens any more
+        if more:
+            bus.when_writable(reply, self._step)
+
+    def _block(self, record: Record) -> bytes:
+        if self._bare:
+            return b""  # Num-Pending then stays what it was, as on nats-server
+        self._pending -= 1
+        return self._headers.numbered(record, self._pending, self._last_seq)
+
+    def _break_off(self, error: Exception) -> None:
+        text = str(error).replace("\r", " ").replace("\n", " ").encode()
+        self._stream.bus.publish(self._reply, b"", status(500, text), b"")
+
+
+class Batch(Run):
+    """Messages from a sequence on."""
+
+
+class Multi(Run):
+    """The newest messages of several subjects; `through` is the sequence up to which they were looked for."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        headers: MessageHeaders,
+        reply: bytes,
+        seqs: Sequence[int],
+        limit: int,
+        max_bytes: int,
+        through: int,
+    ) -> None:
+        super().__init__(stream, headers, reply, iter(seqs), len(seqs), limit, max_bytes)
+        self._through = through
+
+    def _end_lines(self) -> bytes:
+        return super()._end_lines() + b"Nats-UpTo-Sequence: %d\r\n" % self._through
+
+
+async def fetch_many(stream: Stream, seqs: Sequence[int]) -> list[Record]:
+    """The messages with these sequences (ascending) that still exist, from the lake and the log.
+
+    Raises HistoryUnavailableError when the lake does not answer.
+    """
+    store = stream.store
+    border = store.local_floor
+    remote = [seq for seq in seqs if seq < border]
+    if remote and store.live.count(remote[0], remote[-1]) <= DENSE * len(remote):
+        records = await _fetch_range(stream, remote)
+    else:
+        records = await _fetch_each(stream, remote)
+    # What was local may have moved to the lake meanwhile: the stream knows where each lies now.
+    local = seqs[len(remote) :]
+    here = {record.seq: record for record in store.read_many(local)}
+    for seq in local:
+        record = here.get(seq) or (await stream.fetch(seq) if seq in store.live else None)
+        if record is not None:
+            records.append(record)
+    return records
+
+
+async def _fetch_range(stream: Stream, seqs: list[int]) -> list[Record]:
+    wanted, last, at = set(seqs), seqs[-1], seqs[0]
+    found: list[Record] = []
+    while at <= last:
+        run = await stream.fetch_run(at, PIECE, PIECE_BYTES)
+        if not run:
+            break
+        found += [record for record in run if record.seq in wanted]
+        at = run[-1].seq + 1
+    return found
+
+
+async def _fetch_each(stream: Stream, seqs: list[int]) -> list[Record]:
+    found: list[Record] = []
+    for start in range(0, len(seqs), AT_ONCE):
+        records = await asyncio.gather(*[stream.fetch(seq) for seq in seqs[start : start + AT_ONCE]])
+        found += [record for record in records if record is not None]
+    return found

@@ -1,0 +1,280 @@
+"""Direct get: stored messages without a consumer and without JSON answers (ADR-31, api.md §6).
+
+Belongs here: the subscriptions of `$JS.API.DIRECT.GET.`, the fast way of a last-by-subject get, and which status a bad
+request gets. Runs of several messages are in direct_batch.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lakestream.jetstream import query
+from lakestream.jetstream.api_request import level_refused, prefixes
+from lakestream.jetstream.direct_batch import Batch, MessageHeaders, Multi, status
+from lakestream.jetstream.json_syntax import JsonError
+from lakestream.jetstream.jsonio import parse
+from lakestream.jetstream.ports import ClientInfo, Handler, Subscribed
+from lakestream.jetstream.query import MsgGetRequest
+from lakestream.jetstream.reader import HistoryUnavailableError
+from lakestream.log.errors import LogError
+from lakestream.log.record import Record
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.engine import Engine
+    from lakestream.jetstream.stream import Stream
+
+QUEUE: Final = b"_sys_"
+"""Direct gets are served in this queue group, as on nats-server: mirrors may take their share in it."""
+
+MAX_RESULTS: Final = 1024
+"""More subjects than this in one multi_last request are refused with 413."""
+
+NOT_FOUND: Final = status(404, b"Message Not Found")
+NO_RESULTS: Final = status(404, b"No Results")
+EMPTY: Final = status(408, b"Empty Request")
+MALFORMED: Final = status(408, b"Malformed Request")
+BAD: Final = status(408, b"Bad Request")
+LEVEL: Final = status(412, b"Required Api Level")
+TOO_MANY: Final = status(413, b"Too Many Results")
+
+_decode = msgspec.json.Decoder(MsgGetRequest).decode
+
+
+class DirectGet:
+    """The direct gets of an engine: one server for each stream that allows them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._attached: dict[str, list[Subscribed]] = {}
+
+    def attach(self, stream: Stream) -> None:
+        """Serve direct gets from `stream` until `detach`."""
+        self.detach(stream.name)
+        engine = self._engine
+        gets = Gets(stream, engine.options.max_pending)
+        subscriptions = []
+        for prefix in prefixes(engine.domain):
+            base = b"%bDIRECT.GET.%b" % (prefix, stream.name.encode())
+            subscriptions.append(engine.bus.subscribe(base, gets.by_request, QUEUE))
+            subscriptions.append(engine.bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), QUEUE))
+        self._attached[stream.name] = subscriptions
+
+    def detach(self, name: str) -> None:
+        """Stop serving; the subjects have no responders then."""
+        for subscription in self._attached.pop(name, []):
+            subscription.cancel()
+
+
+def read_request(payload: bytes) -> MsgGetRequest:
+    """Read a request body, unknown fields ignored. Raises JsonError."""
+    try:
+        asked = _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        asked = None
+    # What is not plain goes the exact way: times, numbers out of range, names in another case.
+    if asked is not None and not (asked.start_time or asked.up_to_time):
+        named = asked.seq or asked.last_by_subj or asked.next_by_subj or asked.multi_last
+        if named and asked.seq >= 0 and asked.up_to_seq >= 0:
+            return asked
+    if not payload.strip(b" \t\r\n"):
+        raise JsonError("unexpected EOF")
+    return parse(payload, MsgGetRequest, "JSApiMsgGetRequest", strict=False)
+
+
+class Gets:
+    """Direct gets from one stream. `max_bytes` limits a batch that names no limit itself."""
+
+    def __init__(self, stream: Stream, max_bytes: int) -> None:
+        self._stream = stream
+        self._max_bytes = max_bytes
+        self._headers = MessageHeaders(stream.name)
+
+    # ------------------------------------------------------------------ the newest message of a subject
+    def by_subject(self, start: int) -> Handler:
+        """The handler of `….<stream>.<subject>`, whose subject begins at byte `start`: the hot path."""
+        stream = self._stream
+        store, publish = stream.store, stream.bus.publish
+        last, read, block = store.subjects.last, store.read, self._headers.single
+        slowly = self._last_slowly
+
+        def get_last(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+            if not header and not payload and reply:
+                seq = last(subject[start:])
+                if seq:
+                    try:
+                        record = read(seq)
+                    except LogError:
+                        record = None  # the slow way meets it again, and answers
+                    if record is not None:
+                        publish(reply, b"", block(record), record.data)
+                        return
+            slowly(subject[start:], reply, header, payload)
+
+        return get_last
+
+    def _last_slowly(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        """The newest message of a subject: with a body, by a wildcard, not there, or only in the lake."""
+        if level_refused(header):
+            self._say(reply, LEVEL)
+            return
+        asked = MsgGetRequest()
+        if payload:
+            try:
+                asked = read_request(payload)
+            except JsonError:
+                self._say(reply, MALFORMED)
+                return
+        if not asked.names_nothing or asked.batch or asked.multi_last or asked.up_to_seq or asked.up_to_time:
+            self._say(reply, BAD)
+            return
+        self._answer_one(reply, query.last_of(self._stream.store, subject), asked.no_hdr)
+
+    # ------------------------------------------------------------------ requests with a body
+    def by_request(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        """The handler of `….<stream>`."""
+        if level_refused(header):
+            self._say(reply, LEVEL)
+            return
+        if not payload:
+            self._say(reply, EMPTY)
+            return
+        try:
+            asked = read_request(payload)
+        except JsonError:
+            self._say(reply, MALFORMED)
+            return
+        problem = _problem(asked)
+        if problem:
+            self._say(reply, problem)
+        elif asked.multi_last:
+            self._multi(reply, asked)
+        elif asked.start_time is not None:
+            self._at_time(reply, asked.start_time, lambda seq: self._from(reply, asked, seq))
+        else:
+            self._from(reply, asked, asked.seq)
+
+    def _from(self, reply: bytes, asked: MsgGetRequest, start: int) -> None:
+        """One message, or a batch, from sequence `start` on; 0 comes of a start time beyond the last message."""
+        store = self._stream.store
+        if not start and asked.start_time is not None:
+            self._say(reply, NOT_FOUND)
+        elif asked.batch:
+            pattern = asked.next_by_subj.encode()
+            pending = query.count_from(store, pattern, start)
+            if not pending:
+                self._say(reply, NOT_FOUND)
+                return
+            Batch(
+                self._stream,
+                self._headers,
+                reply,
+                query.from_on(store, pattern, start),
+                pending,
+                asked.batch,
+                asked.max_bytes or self._max_bytes,
+                bare=asked.no_hdr,
+            ).start()
+        elif asked.last_by_subj:
+            self._answer_one(reply, query.last_of(store, asked.last_by_subj.encode()), asked.no_hdr)
+        elif asked.next_by_subj:
+            self._answer_one(reply, query.next_of(store, asked.next_by_subj.encode(), start), asked.no_hdr)
+        else:
+            self._answer_one(reply, start, asked.no_hdr)
+
+    def _multi(self, reply: bytes, asked: MsgGetRequest) -> None:
+        store = self._stream.store
+        if asked.up_to_time is not None:
+            answer = lambda seq: self._multi_through(reply, asked, query.through_time(store, seq))  # noqa: E731
+            self._at_time(reply, asked.up_to_time, answer)
+        elif asked.up_to_seq > store.last_seq:
+            self._say(reply, NO_RESULTS)
+        else:
+            self._multi_through(reply, asked, asked.up_to_seq or store.last_seq)
+
+    def _multi_through(self, reply: bytes, asked: MsgGetRequest, through: int) -> None:
+        """The newest message ≤ `through` of every subject asked for."""
+        patterns = [pattern.encode() for pattern in asked.multi_last]
+        found = query.multi_last(self._stream.store, patterns, through, MAX_RESULTS)
+        if found is None:
+            self._say(reply, TOO_MANY)
+        elif not found:
+            self._say(reply, NO_RESULTS)
+        else:
+            wanted = [seq for seq in found if seq >= asked.seq]
+            limit = asked.batch if asked.batch > 0 else MAX_RESULTS
+            max_bytes = asked.max_bytes or self._max_bytes
+            Multi(self._stream, self._headers, reply, wanted, limit, max_bytes, through).start()
+
+    # ------------------------------------------------------------------ one message
+    def _answer_one(self, reply: bytes, seq: int, bare: bool) -> None:
+        """Send the message at `seq`, from wherever it lies."""
+        stream = self._stream
+        try:
+            record = stream.get(seq) if seq else None
+        except LogError as error:
+            self._say(reply, unreadable(error))
+            return
+        if record is None and seq in stream.store.live:
+            stream.clock.spawn(self._answer_from_lake(reply, seq, bare))
+            return
+        self._send(reply, record, bare)
+
+    async def _answer_from_lake(self, reply: bytes, seq: int, bare: bool) -> None:
+        try:
+            self._send(reply, await self._stream.fetch(seq), bare)
+        except (HistoryUnavailableError, LogError) as error:
+            self._say(reply, unreadable(error))
+        except Exception as error:
+            self._say(reply, unreadable(error))
+            raise
+
+    def _send(self, reply: bytes, record: Record | None, bare: bool) -> None:
+        if record is None:
+            self._say(reply, NOT_FOUND)
+        else:
+            self._publish(reply, b"" if bare else self._headers.single(record), record.data)
+
+    def _say(self, reply: bytes, block: bytes) -> None:
+        self._publish(reply, block, b"")
+
+    def _publish(self, reply: bytes, block: bytes, data: bytes) -> None:
+        if reply:
+            self._stream.bus.publish(reply, b"", block, data)
+
+    # ------------------------------------------------------------------ times
+    def _at_time(self, reply: bytes, text: str, then: Callable[[int], None]) -> None:
+        """Call `then` with the first live sequence stored at that time or later, 0 when there is none."""
+        at = query.instant(text)
+        seq = self._stream.store.first_at(at)
+        if seq is None:
+            self._stream.clock.spawn(self._at_time_in_lake(reply, at, then))
+        else:
+            then(seq)
+
+    async def _at_time_in_lake(self, reply: bytes, at_ns: int, then: Callable[[int], None]) -> None:
+        try:
+            seq = await self._stream.first_at(at_ns)
+        except Exception as error:
+            self._say(reply, unreadable(error))
+            raise
+        then(seq)
+
+
+def unreadable(error: Exception) -> bytes:
+    """The status for a message that exists but can not be read now."""
+    return status(500, str(error).replace("\r", " ").replace("\n", " ").encode())
+
+
+def _problem(asked: MsgGetRequest) -> bytes:
+    """The status that refuses a contradictory request; empty when it makes sense."""
+    if asked.multi_last:
+        clash = asked.last_by_subj or asked.next_by_subj or (asked.up_to_seq and asked.up_to_time)
+        return BAD if clash else b""
+    if asked.names_nothing:
+        return EMPTY
+    if asked.clashes or (asked.batch and asked.last_by_subj):
+        return BAD
+    return b""

@@ -1,0 +1,95 @@
+"""How long a consumer lives and when it rests.
+
+Belongs here: removal after inactivity (inactive_threshold) and pausing until a time, each with its one timer.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from lakestream.jetstream.operations import DeleteConsumer
+from lakestream.jetstream.ports import Timer
+from lakestream.jetstream.pull import PullOutlet
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.consumer import Consumer
+
+JITTER_NS = (100_000_000, 1_000_000_000)
+"""A pull consumer outlives its threshold by 0.1 to 1 s, as in nats-server."""
+
+
+class Inactivity:
+    """Deletes a consumer that nobody has used for `inactive_threshold`."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._timer: Timer | None = None
+        self.last_ns = 0
+
+    def arm(self) -> None:
+        """Begin to count, anew; a push consumer with subscribers is not counted."""
+        self.stop()
+        consumer = self._consumer
+        threshold = consumer.config.inactive_threshold
+        if not threshold or consumer.push_bound:
+            return
+        self.last_ns = consumer.stream.clock.now()
+        self._wait(threshold)
+
+    def _wait(self, delay: int) -> None:
+        if isinstance(self._consumer.outlet, PullOutlet):
+            delay += random.randint(*JITTER_NS)
+        self._timer = self._consumer.stream.clock.call_later(delay, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        consumer = self._consumer
+        now, last = consumer.stream.clock.now(), self.last_ns
+        outlet = consumer.outlet
+        if isinstance(outlet, PullOutlet):
+            last = now if outlet.interested() else max(last, outlet.last_active_ns)
+        idle = now - last
+        if idle < consumer.config.inactive_threshold:
+            self._wait(consumer.config.inactive_threshold - idle)
+            return
+        consumer.stream.propose(DeleteConsumer(consumer.name), lambda _: None)
+
+    def stop(self) -> None:
+        """Cease to count."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Pause:
+    """Holds deliveries until `pause_until`."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._timer: Timer | None = None
+        self.active = False
+
+    def settle(self) -> None:
+        """Follow the configuration: begin, prolong or end a pause. Sends the advisory when it changes."""
+        self.stop()
+        clock = self._consumer.stream.clock
+        until, was = self._consumer.pause_until_ns, self.active
+        remaining = until - clock.now()
+        self.active = remaining > 0
+        if self.active:
+            self._timer = clock.call_later(remaining, self._over)
+            self._consumer.events.paused(until)
+        elif was:
+            self._consumer.events.resumed()
+            self._consumer.wake()
+
+    def _over(self) -> None:
+        self._timer = None
+        self.settle()
+
+    def stop(self) -> None:
+        """Forget the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

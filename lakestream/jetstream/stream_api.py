@@ -1,0 +1,405 @@
+"""Streams as the API manages them.
+
+Belongs here: STREAM.CREATE, UPDATE, INFO, NAMES, LIST, DELETE, PURGE, MSG.GET and MSG.DELETE: reading the request,
+checking it against the stream, proposing the operation, answering (api.md §3). What a configuration may hold is in
+stream_rules.py.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.jetstream import query, stream_rules
+from lakestream.jetstream.api_request import Request, Routes
+from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.gotime import format_time
+from lakestream.jetstream.jsonio import Int, Uint64
+from lakestream.jetstream.operations import DeleteMessage, Purge, UpdateStream
+from lakestream.jetstream.query import MsgGetRequest
+from lakestream.jetstream.reader import HistoryUnavailableError
+from lakestream.jetstream.stream import Stream
+from lakestream.jetstream.stream_config import StreamConfig, StreamConfigRequest
+from lakestream.jetstream.stream_info import info_shown, state_shown
+from lakestream.log.errors import LogError
+from lakestream.log.record import Record
+from lakestream.protocol.subjects import overlaps
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.engine import Engine
+
+NAMES_LIMIT = 1024
+"""Names in one reply of STREAM.NAMES."""
+LIST_LIMIT = 256
+"""Streams in one reply of STREAM.LIST."""
+SUBJECTS_LIMIT = 100_000
+"""Subjects in one reply of STREAM.INFO with a subjects_filter."""
+
+_PAGE = {"total": 0, "offset": 0, "limit": 0}
+
+
+class StreamInfoRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of STREAM.INFO."""
+
+    offset: Int = 0
+    deleted_details: bool = False
+    subjects_filter: str = ""
+
+
+class StreamNamesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of STREAM.NAMES and STREAM.LIST."""
+
+    offset: Int = 0
+    subject: str = ""
+
+
+class StreamPurgeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of STREAM.PURGE."""
+
+    seq: Uint64 = 0
+    filter: str = ""
+    keep: Uint64 = 0
+
+
+class MsgDeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of STREAM.MSG.DELETE."""
+
+    seq: Uint64 = 0
+    no_erase: bool = False
+
+
+class StreamApi:
+    """Serves everything under `$JS.API.STREAM.`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._turns: dict[str, deque[Callable[[], None]]] = {}
+        """Changes that wait for one under way on the same stream: each is checked against what the one before left."""
+        self._updating: dict[str, StreamConfig] = {}
+
+    def register(self, routes: Routes) -> None:
+        """See `ApiPart.register`."""
+        route = routes.route
+        route("STREAM.CREATE.*", "stream_create_response", self._create)
+        route("STREAM.UPDATE.*", "stream_update_response", self._update)
+        route("STREAM.INFO.*", "stream_info_response", self._info, empty=_PAGE)
+        route("STREAM.NAMES", "stream_names_response", self._names, empty={**_PAGE, "streams": None})
+        route("STREAM.LIST", "stream_list_response", self._list, empty={**_PAGE, "streams": []})
+        route("STREAM.DELETE.*", "stream_delete_response", self._delete)
+        route("STREAM.PURGE.*", "stream_purge_response", self._purge, empty={"purged": 0})
+        route("STREAM.MSG.GET.*", "stream_msg_get_response", self._get_message)
+        route("STREAM.MSG.DELETE.*", "stream_msg_delete_response", self._delete_message)
+        route("STREAM.SNAPSHOT.*", "stream_snapshot_response", self._snapshot)
+        route("STREAM.RESTORE.*", "stream_restore_response", self._restore, empty={"deliver_subject": ""})
+        for verb, kind in (
+            ("LEADER.STEPDOWN", "leader_stepdown"),
+            ("PEER.REMOVE", "remove_peer"),
+            ("PEER.EVACUATE", "evacuate_peer"),
+            ("CANCEL_MOVE", "cancel_move"),
+        ):
+            route(f"STREAM.{verb}.*", f"stream_{kind}_response", _clustered_only)
+
+    def find(self, name: str) -> Stream:
+        """The stream of that name. Raises ApiError 10059, or 10194 when its log can not be read."""
+        stream = self._engine.streams.get(name)
+        if stream is None:
+            raise api_error(10194, err=self._engine.offline[name]) if name in self._engine.offline else api_error(10059)
+        return stream
+
+    # ------------------------------------------------------------------ create, update, delete
+    def _create(self, request: Request) -> None:
+        wanted = request.parse(StreamConfigRequest)
+        name = request.tokens[0]
+        if wanted.name != name:
+            raise api_error(10056)
+        stream_rules.check_create(wanted)
+        self._in_turn(name, request, lambda over: self._create_now(request, wanted, over))
+
+    def _create_now(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
+        engine = self._engine
+        config = self._checked(wanted)
+        existing = engine.streams.get(config.name)
+        if existing is not None:
+            if existing.config != config:
+                raise api_error(10058)
+            request.respond({**self._info_of(existing), "did_create": True})
+            over()
+            return
+        if config.name in engine.offline:
+            self.find(config.name)
+        self._check_room(config)
+
+        def created(outcome: Stream | ApiError) -> None:
+            if isinstance(outcome, ApiError):
+                request.fail(outcome)
+            else:
+                request.respond({**self._info_of(outcome), "did_create": True})
+            over()
+
+        engine.create_stream(config, created)
+
+    def _update(self, request: Request) -> None:
+        wanted = request.parse(StreamConfigRequest)
+        name = request.tokens[0]
+        if wanted.name != name:
+            self._checked(wanted)
+            raise api_error(10056)
+        self._in_turn(name, request, lambda over: self._update_now(request, wanted, over))
+
+    def _update_now(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
+        checked = self._checked(wanted)
+        stream = self.find(checked.name)
+        limited = {name: consumer.config for name, consumer in stream.consumers.items()}
+        config = stream_rules.updated(stream.config, checked, limited)
+        self._check_room(config)
+        self._updating[stream.name] = config
+
+        def applied(outcome: object) -> None:
+            del self._updating[stream.name]
+            if isinstance(outcome, ApiError):
+                request.fail(outcome)
+            else:
+                request.respond(self._info_of(stream, domain=self._engine.domain))
+            over()
+
+        stream.propose(UpdateStream(msgspec.json.encode(config)), applied)
+
+    def _checked(self, wanted: StreamConfigRequest) -> StreamConfig:
+        window = self._engine.options.duplicate_window_ns
+        return stream_rules.checked(wanted.config(), pedantic=wanted.pedantic, window_limit_ns=window)
+
+    def _check_room(self, config: StreamConfig) -> None:
+        """Storage and subjects that are still free beside all other streams, also those on their way."""
+        engine = self._engine
+        changing = {**{other.name: other for other in engine.configs()}, **self._updating}
+        others = [other for other in changing.values() if other.name != config.name]
+        stream_rules.check_reserved(config, others, engine.options.max_memory, engine.options.max_file)
+        stream_rules.check_taken(config, others)
+
+    def _delete(self, request: Request) -> None:
+        if not request.empty_body:
+            raise api_error(10038)
+        name = request.tokens[0]
+
+        def delete(over: Callable[[], None]) -> None:
+            self.find(name)
+
+            def deleted(outcome: ApiError | None) -> None:
+                request.succeed(outcome)
+                over()
+
+            self._engine.delete_stream(name, deleted)
+
+        self._in_turn(name, request, delete)
+
+    def _in_turn(self, name: str, request: Request, work: Callable[[Callable[[], None]], None]) -> None:
+        """Run `work(over)` when no other change of this stream is under way; it calls `over` when it has answered."""
+
+        def run() -> None:
+            try:
+                work(over)
+            except ApiError as error:
+                request.fail(error)
+                over()
+
+        def over() -> None:
+            waiting = self._turns[name]
+            waiting.popleft()
+            if waiting:
+                waiting[0]()
+            else:
+                del self._turns[name]
+
+        waiting = self._turns.setdefault(name, deque())
+        waiting.append(run)
+        if len(waiting) == 1:
+            run()
+
+    # ------------------------------------------------------------------ info
+    def _info_of(self, stream: Stream, **more: Any) -> dict[str, Any]:
+        return info_shown(stream, self._engine.clock.now(), **more)
+
+    def _info(self, request: Request) -> None:
+        asked = request.parse_if_json(StreamInfoRequest, "JSApiStreamInfoRequest")
+        stream = self.find(request.tokens[0])
+        page, subjects = dict(_PAGE), None
+        if asked.subjects_filter:
+            page, subjects = _subjects_page(stream, asked.subjects_filter, max(0, asked.offset))
+        state = state_shown(stream, deleted=asked.deleted_details, subjects=subjects)
+        engine = self._engine
+        request.respond({**page, **self._info_of(stream, state=state, domain=engine.domain, leader=engine.server_name)})
+
+    def _listed(self, request: Request, name: str, limit: int) -> tuple[dict[str, int], list[Stream]]:
+        """The page that NAMES or LIST asks for, by name."""
+        asked = request.parse_if_json(StreamNamesRequest, name)
+        streams = [stream for _, stream in sorted(self._engine.streams.items())]
+        if asked.subject:
+            pattern = asked.subject.encode()
+            streams = [
+                stream
+                for stream in streams
+                if any(overlaps(subject.encode(), pattern) for subject in stream.config.subjects)
+            ]
+        offset = min(max(0, asked.offset), len(streams))
+        page = {"total": len(streams), "offset": offset, "limit": limit}
+        return page, streams[offset : offset + limit]
+
+    def _names(self, request: Request) -> None:
+        page, streams = self._listed(request, "JSApiStreamNamesRequest", NAMES_LIMIT)
+        request.respond({**page, "streams": [stream.name for stream in streams] or None})
+
+    def _list(self, request: Request) -> None:
+        page, streams = self._listed(request, "JSApiStreamListRequest", LIST_LIMIT)
+        shown = [self._info_of(stream, versions=False, domain=self._engine.domain) for stream in streams]
+        fields: dict[str, Any] = {**page, "streams": shown}
+        if self._engine.offline:
+            fields["offline"] = dict(self._engine.offline)
+        request.respond(fields)
+
+    # ------------------------------------------------------------------ messages
+    def _purge(self, request: Request) -> None:
+        asked = request.parse_if_json(StreamPurgeRequest, "JSApiStreamPurgeRequest")
+        if asked.seq and asked.keep:
+            raise api_error(10003)
+        stream = self.find(request.tokens[0])
+        if stream.config.sealed:
+            raise api_error(10109)
+        if stream.config.deny_purge:
+            raise api_error(10110, err="stream purge not permitted")
+
+        def purged(outcome: object) -> None:
+            if isinstance(outcome, ApiError):
+                request.fail(outcome)
+            else:
+                request.respond({"success": True, "purged": outcome})
+
+        stream.propose(Purge(asked.filter.encode(), asked.seq, asked.keep), purged)
+
+    def _delete_message(self, request: Request) -> None:
+        if request.empty_body:
+            raise api_error(10003)
+        asked = request.parse(MsgDeleteRequest, "JSApiMsgDeleteRequest")
+        stream = self.find(request.tokens[0])
+        if stream.config.sealed:
+            raise api_error(10109)
+        if stream.config.deny_delete:
+            raise api_error(10057, err="message delete not permitted")
+        missing = _not_deletable(stream, asked.seq)
+        if missing is not None:
+            raise missing
+
+        def deleted(outcome: object) -> None:
+            request.succeed(outcome if outcome else api_error(10043, seq=asked.seq))
+
+        stream.propose(DeleteMessage(asked.seq, not asked.no_erase), deleted)
+
+    def _get_message(self, request: Request) -> None:
+        if request.empty_body:
+            raise api_error(10003)
+        asked = request.parse(MsgGetRequest, "JSApiMsgGetRequest")
+        if asked.names_nothing or asked.clashes or asked.batch or asked.max_bytes or asked.multi_last:
+            raise api_error(10003)
+        stream = self.find(request.tokens[0])
+        start = asked.seq
+        if asked.start_time is not None:
+            at = stream.store.first_at(query.instant(asked.start_time))
+            if at is None:
+                stream.clock.spawn(self._get_later(request, stream, asked))
+                return
+            if not at:
+                raise api_error(10037)
+            start = at
+        seq = _named(stream, asked, start)
+        if stream.local(seq):
+            _answer_message(request, _read(stream, seq), asked.no_hdr)
+        elif seq in stream.store.live:
+            stream.clock.spawn(self._get_later(request, stream, asked, seq))
+        else:
+            raise api_error(10037)
+
+    async def _get_later(self, request: Request, stream: Stream, asked: MsgGetRequest, seq: int = 0) -> None:
+        """Answer with a message that is (or whose time is) known to the lake only."""
+        try:
+            if not seq and asked.start_time is not None:
+                start = await stream.first_at(query.instant(asked.start_time))
+                seq = _named(stream, asked, start) if start else 0
+            _answer_message(request, await stream.fetch(seq) if seq else None, asked.no_hdr)
+        except ApiError as error:
+            request.fail(error)
+        except (HistoryUnavailableError, LogError) as error:
+            request.fail(api_error(10051, err=str(error)))
+        except Exception:
+            request.fail(api_error(10051, err="the message could not be read from the lake"))
+            raise
+
+    # ------------------------------------------------------------------ not served yet
+    def _snapshot(self, request: Request) -> None:
+        if request.empty_body:
+            raise api_error(10003)
+        self.find(request.tokens[0])
+        raise api_error(10064, err="snapshots are not supported by this server yet")
+
+    def _restore(self, request: Request) -> None:
+        if request.empty_body:
+            raise api_error(10003)
+        raise api_error(10062, err="restore is not supported by this server yet")
+
+
+def _clustered_only(request: Request) -> None:
+    raise api_error(10010)
+
+
+def _subjects_page(stream: Stream, pattern: str, offset: int) -> tuple[dict[str, int], dict[str, int] | None]:
+    """How many messages each matching subject has: one page, sorted. Nothing is counted when none matches."""
+    index = stream.store.subjects
+    found = sorted(index.matching(pattern.encode()))
+    if not found:
+        return dict(_PAGE), None
+    page = found[offset : offset + SUBJECTS_LIMIT]
+    counts = {subject.decode("utf-8", "replace"): index.count(subject) for subject in page}
+    return {"total": len(found), "offset": offset, "limit": SUBJECTS_LIMIT}, counts
+
+
+def _not_deletable(stream: Stream, seq: int) -> ApiError | None:
+    """Why there is nothing to delete at `seq`; the words depend on the storage, as in nats-server."""
+    store = stream.store
+    if seq in store.live:
+        return None
+    if stream.config.storage == "file":
+        if seq > store.last_seq:
+            return api_error(10057, err="stream store EOF")
+        if seq < store.first_seq or not seq:
+            return api_error(10057, err="no message found")
+    return api_error(10043, seq=seq)
+
+
+def _named(stream: Stream, asked: MsgGetRequest, start: int) -> int:
+    """The sequence that the request names; `start` is its sequence, or what its start time came to."""
+    if asked.last_by_subj:
+        return query.last_of(stream.store, asked.last_by_subj.encode())
+    if asked.next_by_subj:
+        return query.next_of(stream.store, asked.next_by_subj.encode(), start)
+    return start
+
+
+def _read(stream: Stream, seq: int) -> Record | None:
+    try:
+        return stream.get(seq)
+    except LogError as error:
+        raise api_error(10051, err=str(error)) from error
+
+
+def _answer_message(request: Request, record: Record | None, without_header: bool) -> None:
+    if record is None:
+        raise api_error(10037)
+    message: dict[str, Any] = {"subject": record.subject.decode("utf-8", "replace"), "seq": record.seq}
+    if record.header and not without_header:
+        message["hdrs"] = b64encode(record.header).decode()
+    if record.data:
+        message["data"] = b64encode(record.data).decode()
+    message["time"] = format_time(record.time_ns)
+    request.respond({"message": message})

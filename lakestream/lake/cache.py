@@ -1,0 +1,100 @@
+"""Blocks of messages read from tables, kept within a byte limit.
+
+Belongs here: which blocks are in memory, who owns them, and which one leaves when the limit is reached. One cache
+serves the histories of all streams, so that their number does not multiply the memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+
+import msgspec
+
+from lakestream.log.record import Record
+
+DEFAULT_BYTES = 32 * 1024 * 1024
+"""Default limit of a server's history cache, in bytes of messages."""
+
+RECORD_OVERHEAD = 250
+"""What a record costs in memory beyond the bytes of its subject, header block and payload."""
+
+
+class Block(msgspec.Struct, frozen=True, gc=False):
+    """All messages of a table with first ≤ seq ≤ last, ascending. `size` is their cost in bytes."""
+
+    first: int
+    last: int
+    records: list[Record]
+    size: int
+
+
+class BlockCache:
+    """Least recently used blocks of several owners. Safe to use from several threads.
+
+    Invariant: the blocks of one owner do not overlap, and the sizes of all blocks together stay within the limit,
+    except that the newest block stays even if it alone is larger.
+    """
+
+    def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.size = 0
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
+        self._starts: dict[int, list[int]] = {}
+
+    def find(self, owner: int, seq: int) -> Block | None:
+        """The owner's block that covers `seq`."""
+        with self._lock:
+            starts = self._starts.get(owner)
+            if not starts:
+                return None
+            at = bisect_right(starts, seq) - 1
+            if at < 0:
+                return None
+            key = (owner, starts[at])
+            block = self._blocks[key]
+            if block.last < seq:
+                return None
+            self._blocks.move_to_end(key)
+            return block
+
+    def next_start(self, owner: int, seq: int) -> int | None:
+        """Where the owner's first block after `seq` starts: a new block for `seq` has to end before it."""
+        with self._lock:
+            starts = self._starts.get(owner, [])
+            at = bisect_right(starts, seq)
+            return starts[at] if at < len(starts) else None
+
+    def put(self, owner: int, block: Block) -> None:
+        """Keep a block, unless another thread has put one that overlaps; then let the oldest ones go."""
+        with self._lock:
+            starts = self._starts.setdefault(owner, [])
+            at = bisect_left(starts, block.first)
+            if at < len(starts) and starts[at] <= block.last:
+                return
+            if at > 0 and self._blocks[owner, starts[at - 1]].last >= block.first:
+                return
+            insort(starts, block.first)
+            self._blocks[owner, block.first] = block
+            self.size += block.size
+            while self.size > self.max_bytes and len(self._blocks) > 1:
+                self._evict()
+
+    def drop(self, owner: int) -> None:
+        """Forget all blocks of an owner."""
+        with self._lock:
+            for start in self._starts.pop(owner, []):
+                self.size -= self._blocks.pop((owner, start)).size
+
+    def _evict(self) -> None:
+        (owner, start), block = self._blocks.popitem(last=False)
+        self.size -= block.size
+        starts = self._starts[owner]
+        del starts[bisect_left(starts, start)]
+
+
+def cost(records: list[Record]) -> int:
+    """Bytes that a list of records takes."""
+    return sum(len(each.subject) + len(each.header) + len(each.data) + RECORD_OVERHEAD for each in records)

@@ -1,0 +1,322 @@
+"""Spark's SQL on stream tables, as DuckDB understands it.
+
+Belongs here: parsing a query text into statements, and rewriting one into DuckDB's dialect. Pure: which path and
+version a table's name stands for is asked of a function that the caller passes in.
+
+What sqlglot transpiles by itself is left to it. Added are the names of tables (``delta.`streams/ORDERS` `` with
+TIMESTAMP AS OF and VERSION AS OF) and what Spark does with binary columns: a stream's `data` is binary, CAST(data AS
+STRING) decodes UTF-8, and get_json_object and from_json give NULL for what is not JSON, where DuckDB would print
+escapes or fail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError, TokenError
+
+from lakestream.lake.errors import LakeError
+
+DIALECT = "spark"
+
+MACROS = (
+    # typeof() is constant for a column, so that DuckDB keeps only the branch that applies.
+    "CREATE MACRO spark_string(x) AS CASE typeof(x) WHEN 'BLOB' THEN decode(TRY_CAST(x AS BLOB), 'replace') "
+    "ELSE CAST(x AS VARCHAR) END",
+    "CREATE MACRO spark_json(x) AS TRY_CAST(spark_string(x) AS JSON)",
+)
+"""DuckDB macros that rewritten queries use; the session creates them once."""
+
+
+class SqlError(LakeError):
+    """A query could not be answered. The text says what to do."""
+
+
+class BadSql(SqlError):
+    """The text is not SQL that is understood here; shows the place.
+
+    Args:
+        reason: what is wrong.
+        text: the whole query text.
+        offset: where, in characters from its start; None when the place is not known.
+    """
+
+    def __init__(self, reason: str, text: str, offset: int | None = None) -> None:
+        self.reason = reason
+        self.offset = offset
+        super().__init__(reason if offset is None else f"{reason}\n{excerpt(text, offset)}")
+
+
+class Travel(msgspec.Struct, frozen=True):
+    """VERSION AS OF or TIMESTAMP AS OF; `value` is its expression in DuckDB's SQL."""
+
+    kind: Literal["VERSION", "TIMESTAMP"]
+    value: str
+
+
+class TableAt(msgspec.Struct, frozen=True):
+    """A Delta table at a version."""
+
+    path: str
+    version: int
+
+
+Locate = Callable[[str, Travel | None, int], TableAt]
+"""(name as written between the backticks, time travel, offset in the query text) -> the table; raises SqlError."""
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """One statement of a text: what it is, and the part of the text it came from (it starts at `offset`)."""
+
+    kind: Literal["query", "describe", "history", "tables", "explain"]
+    text: str
+    offset: int
+    tree: exp.Expression
+
+
+def excerpt(text: str, offset: int) -> str:
+    """The line of `text` that holds `offset`, and below it a mark under the place."""
+    offset = min(offset, len(text))
+    start = text.rfind("\n", 0, offset) + 1
+    end = text.find("\n", offset)
+    line = text[start : len(text) if end < 0 else end]
+    number = text.count("\n", 0, offset) + 1
+    return f"  line {number}, column {offset - start + 1}:\n  {line}\n  {' ' * (offset - start)}^"
+
+
+def split(text: str) -> tuple[list[tuple[str, int]], str]:
+    """Cut a text at its semicolons, minding quotes and comments.
+
+    Returns:
+        The complete statements as (text, offset), and what follows the last semicolon: "" when nothing but blanks and
+        comments does; a statement with an open quote or comment is incomplete and comes back as the rest.
+    """
+    done: list[tuple[str, int]] = []
+    start = 0
+    try:
+        tokens = sqlglot.tokenize(text, read=DIALECT)
+    except TokenError:
+        # An open quote swallows everything behind it. What precedes it may still be complete.
+        return _split_before_open_quote(text)
+    has_tokens = False
+    for token in tokens:
+        if token.token_type == sqlglot.TokenType.SEMICOLON:
+            if has_tokens:
+                done.append((text[start : token.start], start))
+            start, has_tokens = token.end + 1, False
+        else:
+            has_tokens = True
+    return done, text[start:] if has_tokens else ""
+
+
+def _split_before_open_quote(text: str) -> tuple[list[tuple[str, int]], str]:
+    for cut in (index for index in range(len(text) - 1, -1, -1) if text[index] == ";"):
+        try:
+            sqlglot.tokenize(text[:cut], read=DIALECT)
+        except TokenError:
+            continue
+        done, _ = split(text[: cut + 1])
+        return done, text[cut + 1 :]
+    return [], text
+
+
+def parse(text: str) -> list[Statement]:
+    """Parse every statement of a text.
+
+    Raises:
+        BadSql: with the place, when it does not parse or does more than read.
+    """
+    done, rest = split(text)
+    if rest:
+        done.append((rest, len(text) - len(rest)))
+    return [_parse_one(part, offset, text) for part, offset in done]
+
+
+def _parse_one(part: str, offset: int, text: str) -> Statement:
+    if (words := part.split(None, 2)) and words[0].upper() == "EXPLAIN":
+        start = part.index(words[0]) + len(words[0])
+        inner = _parse_one(part[start:], offset + start, text)
+        if inner.kind != "query":
+            raise BadSql("EXPLAIN takes a query", text, offset + start + 1)
+        return Statement("explain", part, offset, inner.tree)
+    if [word.upper() for word in words] == ["SHOW", "TABLES"]:
+        return Statement("tables", part, offset, exp.Show(name="TABLES"))
+    tree = _tree(part, offset, text)
+    if isinstance(tree, exp.Describe):
+        kind: Literal["history", "describe"] = "history" if tree.args.get("style") == "HISTORY" else "describe"
+        if not isinstance(tree.this, exp.Table):
+            raise BadSql("DESCRIBE takes a table", text, offset)
+        return Statement(kind, part, offset, tree)
+    if isinstance(tree, exp.Query | exp.Values):
+        return Statement("query", part, offset, tree)
+    raise BadSql(
+        "a statement here is SELECT, WITH, VALUES, DESCRIBE, DESCRIBE HISTORY, SHOW TABLES or EXPLAIN; streams change "
+        "through NATS",
+        text,
+        offset + len(part) - len(part.lstrip()),
+    )
+
+
+def _tree(part: str, offset: int, text: str) -> exp.Expression:
+    try:
+        tree = sqlglot.parse_one(part, read=DIALECT)
+    except ParseError as error:
+        raise _bad(error, part, offset, text) from None
+    except TokenError:
+        raise BadSql("a quote or comment is not closed", text, _open_quote(part) + offset) from None
+    except SqlglotError as error:
+        raise BadSql(str(error), text, offset) from None
+    assert isinstance(tree, exp.Expression)
+    return tree
+
+
+def _bad(error: ParseError, part: str, offset: int, text: str) -> BadSql:
+    first = error.errors[0] if error.errors else {}
+    reason = str(first.get("description") or error).rstrip(".")
+    if reason.startswith("Required keyword"):
+        reason = "something is missing here"
+    elif reason.startswith("Invalid expression"):
+        reason = "did not expect this here"
+    line, column, word = first.get("line"), first.get("col"), first.get("highlight") or ""
+    if line is None or column is None:
+        return BadSql(reason, text)
+    # sqlglot counts from 1 and names the last character of the word.
+    before = sum(len(earlier) for earlier in part.splitlines(keepends=True)[: line - 1])
+    return BadSql(f"{reason}: {word!r}" if word else reason, text, offset + max(before + column - len(word), 0))
+
+
+def _open_quote(part: str) -> int:
+    """Where the quote starts that is never closed: behind the longest prefix that still reads as tokens."""
+    for end in range(len(part) - 1, -1, -1):
+        try:
+            sqlglot.tokenize(part[:end], read=DIALECT)
+        except TokenError:
+            continue
+        return end
+    return 0
+
+
+def rewrite(statement: Statement, locate: Locate) -> str:
+    """The statement in DuckDB's SQL.
+
+    Args:
+        statement: a query, or the query of an EXPLAIN, or a DESCRIBE.
+        locate: asked once for each table mentioned.
+
+    Raises:
+        SqlError: from `locate`, or for a table that is not written as a Delta table.
+    """
+    tree = statement.tree.copy()
+    if isinstance(tree, exp.Describe):
+        tree = exp.select("*").from_(tree.this)
+    for select in list(tree.find_all(exp.Select)):
+        _name_columns(select)
+    names = {cte.alias_or_name for cte in tree.find_all(exp.CTE)}
+    for table in list(tree.find_all(exp.Table)):
+        if isinstance(table.this, exp.Identifier) and (table.db or table.name not in names):
+            _place_table(table, statement.offset, locate)
+    for column in tree.find_all(exp.Column):
+        if column.args.get("db") is not None and column.text("db").lower() == "delta":
+            column.set("db", None)
+    for node in reversed(list(tree.walk())):  # children before their parents
+        if isinstance(node, exp.Expression) and (value := _spark_values(node)) is not node:
+            node.replace(value)
+    sql = tree.sql(dialect="duckdb")
+    prefix = {"explain": "EXPLAIN ", "describe": "DESCRIBE "}.get(statement.kind, "")
+    return prefix + sql
+
+
+def table_name(table: exp.Table, offset: int = 0) -> tuple[str, Travel | None, int]:
+    """Name, time travel and place of a ``delta.`…` `` reference, as `Locate` takes them."""
+    place = offset + int(table.this.meta.get("start", 0))
+    version = table.args.get("version")
+    travel: Travel | None = None
+    if version is not None:
+        kind: Literal["VERSION", "TIMESTAMP"] = "VERSION" if version.name.upper() == "VERSION" else "TIMESTAMP"
+        if version.args.get("kind") != "AS OF":
+            raise SqlError(f"{kind} {version.args.get('kind')} is not supported; write {kind} AS OF …")
+        travel = Travel(kind, version.expression.sql(dialect="duckdb"))
+    return table.name, travel, place
+
+
+def _place_table(table: exp.Table, offset: int, locate: Locate) -> None:
+    """Put delta_scan in the place of a table, in place: joins, samples and aliases stay where they are."""
+    if table.db.lower() != "delta" or table.catalog:
+        raise SqlError(
+            f"unknown table {'.'.join(part.name for part in table.parts)}: "
+            f"write the stream's table as delta.`streams/{table.name}`"
+        )
+    name, travel, place = table_name(table, offset)
+    found = locate(name, travel, place)
+    alias = table.args.get("alias")
+    if alias is None:
+        # Spark lets an unaliased table's columns be qualified by its path.
+        alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True))
+    elif alias.this is None:
+        alias.set("this", exp.to_identifier(name, quoted=True))
+    version = exp.Kwarg(this=exp.var("version"), expression=exp.Literal.number(found.version))
+    table.set("this", exp.Anonymous(this="delta_scan", expressions=[exp.Literal.string(found.path), version]))
+    table.set("db", None)
+    table.set("version", None)
+    table.set("alias", alias)
+
+
+def _name_columns(select: exp.Select) -> None:
+    """Call a computed column by the text that the user wrote, not by what becomes of it."""
+    for column in select.expressions:
+        if not isinstance(column, exp.Column | exp.Alias | exp.Aliases | exp.Star | exp.Subquery | exp.UDTF):
+            name = column.sql(dialect=DIALECT, normalize_functions="lower")
+            column.replace(exp.alias_(column.copy(), name, quoted=True))
+
+
+def _spark_values(node: exp.Expression) -> exp.Expression:
+    """Spark's reading of binary values and of JSON, for one node whose children have been done."""
+    if isinstance(node, exp.Cast) and node.to.this in exp.DataType.TEXT_TYPES:
+        return node.this if isinstance(node.this, exp.Literal) and node.this.is_string else _call("string", node.this)
+    if isinstance(node, exp.JSONExtractScalar | exp.JSONExtract) and not _is_call(node.this, "json"):
+        node.set("this", _call("json", node.this))
+    elif isinstance(node, exp.FromJson) or (isinstance(node, exp.Anonymous) and node.name.lower() == "from_json"):
+        return _from_json(node)
+    return node
+
+
+def _call(macro: Literal["string", "json"], value: exp.Expression) -> exp.Expression:
+    # A copy: the original is about to be replaced and must not be its own descendant.
+    value = value.copy()
+    return exp.Anonymous(this=f"spark_{macro}", expressions=[value])
+
+
+def _is_call(node: exp.Expression, macro: Literal["string", "json"]) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name == f"spark_{macro}"
+
+
+def _from_json(node: exp.Expression) -> exp.Expression:
+    """from_json(value, 'a INT, b STRING') as json_transform with the same type; fields that do not fit become NULL."""
+    arguments = node.expressions if isinstance(node, exp.Anonymous) else [node.this, node.expression]
+    if len(arguments) != 2 or not (isinstance(arguments[1], exp.Literal) and arguments[1].is_string):
+        raise SqlError("from_json takes two arguments here: a value and a schema as text, such as 'a INT, b STRING'")
+    shape = _schema(arguments[1].name)
+    structure = json.dumps(shape.sql(dialect="duckdb"), ensure_ascii=False)
+    return exp.Anonymous(
+        this="json_transform", expressions=[_call("json", arguments[0]), exp.Literal.string(structure)]
+    )
+
+
+def _schema(text: str) -> exp.DataType:
+    """A Spark schema: columns as in a CREATE TABLE, or one type."""
+    for kind in (text, f"STRUCT<{text}>"):
+        try:
+            # As part of a CAST: DataType.build would not mind what it does not understand.
+            cast = sqlglot.parse_one(f"CAST(x AS {kind})", read=DIALECT)
+        except SqlglotError:
+            continue
+        if isinstance(cast, exp.Cast):
+            for column in cast.to.find_all(exp.ColumnDef):
+                column.set("constraints", None)  # NOT NULL and COMMENT say nothing about how to read
+            return cast.to
+    raise SqlError(f"from_json does not understand the schema {text!r}; write it as in 'a INT, b ARRAY<STRING>'")

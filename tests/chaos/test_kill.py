@@ -1,0 +1,102 @@
+"""SIGKILL at random moments: what was acked or confirmed is there after the restart, exactly once, in order.
+
+Rounds on one store: LAKESTREAM_KILL_ROUNDS (20). The seed is printed; LAKESTREAM_KILL_SEED repeats its choices.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.chaos.audit import AUDIT_TIMEOUT_S, Operator, Publisher
+from tests.conftest import StartServer
+from tests.servers import Kind
+from tests.wire import Wire
+
+pytestmark = pytest.mark.chaos
+
+ROUNDS = int(os.environ.get("LAKESTREAM_KILL_ROUNDS", "20"))
+LONGEST_LIFE_S = 0.4
+# nats-server acks before it writes unless told otherwise; lakestream needs no telling. Small segments, so that
+# kills also fall between two of them.
+CONFIGS = {
+    Kind.REAL: "jetstream { sync_interval: always }",
+    Kind.OURS: "lake { seal_bytes: 200k, seal_age: 1s }",
+}
+
+
+def _seed() -> int:
+    seed = int(os.environ.get("LAKESTREAM_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    print(f"LAKESTREAM_KILL_SEED={seed}")
+    return seed
+
+
+def test_what_was_acked_survives_kills(start_server: StartServer, kind: Kind) -> None:
+    rng = random.Random(_seed())
+    publisher = Publisher(random.Random(rng.random()))
+    operator = Operator(random.Random(rng.random()), acks_survive=kind is Kind.OURS)
+    server = start_server(config=CONFIGS[kind])
+    with Wire(server.address) as wire:
+        publisher.prepare(wire)
+        operator.prepare(wire)
+    for _ in range(ROUNDS):
+        failures: list[BaseException] = []
+        threads = [_start(worker.work, server.address, failures) for worker in (publisher, operator)]
+        assert publisher.has_ack.wait(AUDIT_TIMEOUT_S), "no ack at all"
+        time.sleep(rng.uniform(0, LONGEST_LIFE_S))
+        server.kill()
+        for thread in threads:
+            thread.join(AUDIT_TIMEOUT_S)
+        if failures:
+            raise failures[0]
+        server.start()
+        with Wire(server.address, timeout=AUDIT_TIMEOUT_S) as wire:
+            publisher.audit(wire)
+            operator.audit(wire)
+    with Wire(server.address, timeout=AUDIT_TIMEOUT_S) as wire:
+        publisher.audit_everything(wire)
+    print(f"{ROUNDS} kills, {len(publisher.acked)} acked publishes, {operator.confirmed} confirmed operations")
+    assert len(publisher.acked) > ROUNDS
+    assert operator.confirmed > ROUNDS
+
+
+def _start(
+    work: Callable[[tuple[str, int]], None], address: tuple[str, int], failures: list[BaseException]
+) -> threading.Thread:
+    def run() -> None:
+        try:
+            work(address)
+        except BaseException as error:  # shown by the test, which runs in another thread
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_kill_while_stopping_or_starting_harms_nothing(start_server: StartServer, kind: Kind) -> None:
+    rng = random.Random(_seed())
+    publisher = Publisher(rng, may_refuse=True)
+    server = start_server(config=CONFIGS[kind])
+    with Wire(server.address) as wire:
+        publisher.prepare(wire)
+    for _ in range(3):
+        failures: list[BaseException] = []
+        thread = _start(publisher.work, server.address, failures)
+        assert publisher.has_ack.wait(AUDIT_TIMEOUT_S), "no ack at all"
+        assert server.process is not None
+        server.process.terminate()  # the store is being closed
+        time.sleep(rng.uniform(0, 0.1))
+        server.kill()
+        thread.join(AUDIT_TIMEOUT_S)
+        assert not failures, failures
+        server.start()
+        server.kill()  # at the earliest moment a client could have come
+        server.start()
+        with Wire(server.address, timeout=AUDIT_TIMEOUT_S) as wire:
+            publisher.audit(wire)

@@ -1,0 +1,36 @@
+"""One Spark for the tests of a module, and none beside the ones that start compactors of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakestream.lake import spark as sessions
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A session as the compactor has it."""
+    session = sessions.session("lakestream tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """An empty lake's root; its spelling is not the easiest."""
+    root = tmp_path / "lake of $X #1"
+    root.mkdir()
+    return root
+
+
+def job() -> Path:
+    """The compactor's program."""
+    found = importlib.util.find_spec("lakestream")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parents[1] / "jobs" / "compact.py"

@@ -1,0 +1,121 @@
+"""A stream in small: owner of a real segment log, and of the answer that the table has to give."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from lakestream.lake import paths, staging
+from lakestream.lake.staging import StreamIdentity
+from lakestream.log.files import Files
+from lakestream.log.frame import Frame, Kind
+from lakestream.log.record import Record, encode_record
+from lakestream.log.segment import SealedSegment
+from lakestream.log.segment_log import LogOptions, SealState, SegmentLog, begin_segment
+
+T0 = 1_700_000_000_000_000_000
+Message = tuple[bytes, bytes, bytes]
+"""(subject, header block, payload)"""
+
+
+class StreamModel:
+    """Publishes, removes and seals as a server would, and knows which messages are alive at each seal."""
+
+    def __init__(self, directory: Path, name: str = "ORDERS", uid: str = "UID1", account: str = "$G") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        files = Files()
+        segment, descriptor = begin_segment(str(directory), files, 1, 1, T0)
+        files.close(descriptor)
+        self.log = SegmentLog(str(directory), files, LogOptions(), time.time_ns, [segment], 1)
+        self.identity = StreamIdentity(name=name, account=account, uid=uid, created_ns=T0)
+        self.next_seq = 1
+        self.floor = 1
+        self.live: dict[int, Record] = {}
+        self.sealed_live: dict[int, Record] = {}
+        self.sealed: list[SealedSegment] = []
+        self._removed: list[int] = []
+        self.operation()
+
+    def publish(self, messages: Iterable[Message], per_frame: int = 100, time_ns: int | None = None) -> list[Record]:
+        """Store messages, so many to an entry; returns them as records."""
+        records = []
+        for subject, header, data in messages:
+            stamp = T0 + self.next_seq * 1_000_003 if time_ns is None else time_ns
+            records.append(Record(self.next_seq, stamp, subject, header, data))
+            self.next_seq += 1
+        for start in range(0, len(records), per_frame):
+            self._frame(records[start : start + per_frame])
+        self.live.update((record.seq, record) for record in records)
+        return records
+
+    def operation(self) -> None:
+        """An entry that is no message."""
+        self.log.append([Frame(Kind.OPERATION, 1, self.log.last_index + 1, 0, b"\x80")])
+
+    def remove(self, seqs: Sequence[int]) -> None:
+        """Delete messages."""
+        self.operation()
+        for seq in seqs:
+            if self.live.pop(seq, None) is not None:
+                self._removed.append(seq)
+        self.floor = min(self.live, default=self.next_seq)
+
+    def purge(self, below: int) -> None:
+        """Purge everything below a sequence; beyond the end it moves the next sequence."""
+        self.next_seq = max(self.next_seq, below)
+        self.remove([seq for seq in self.live if seq < below])
+
+    def seal(self) -> SealedSegment:
+        """End the segment."""
+        identity = self.identity
+        state = SealState(
+            uid=identity.uid,
+            stream=identity.name,
+            account=identity.account,
+            config=b"{}",
+            floor=self.floor,
+            next_seq=self.next_seq,
+            removed=sorted(self._removed),
+            subjects=len({record.subject for record in self.live.values()}),
+        )
+        self._removed = []
+        sealed = self.log.seal(state)
+        self.sealed.append(sealed)
+        self.sealed_live = dict(self.live)
+        return sealed
+
+    def stage(self, lake: Path, sealed: SealedSegment | None = None) -> str:
+        """Seal and stage, or stage what was sealed before."""
+        sealed = sealed or self.seal()
+        return staging.stage(sealed.path, sealed.first_index, sealed.last_index, self.identity, str(lake))
+
+    def expected(self) -> list[Record]:
+        """What the table has to hold once every sealed segment is in it."""
+        return [self.sealed_live[seq] for seq in sorted(self.sealed_live)]
+
+    def table(self, lake: Path) -> str:
+        """Path of the stream's table."""
+        return paths.table(str(lake), self.identity.name, self.identity.account)
+
+    def _frame(self, records: list[Record]) -> None:
+        encoded = [encode_record(*msgspec.structs.astuple(record)) for record in records]
+        frame = Frame(Kind.MESSAGES, 1, self.log.last_index + 1, len(records), b"".join(encoded))
+        (placed,) = self.log.append([frame])
+        offsets, at = [], placed.offset
+        for record in encoded:
+            offsets.append(at)
+            at += len(record)
+        segment = self.log.open_segment
+        segment.place(records[0].seq, offsets, [len(record) for record in encoded], records[-1].time_ns)
+
+
+def flights(count: int, subjects: int = 10, size: int = 128, headers: bool = False) -> list[Message]:
+    """Messages that look like something, over so many subjects."""
+    block = b"NATS/1.0\r\nTrace: %d\r\n\r\n"
+    return [
+        (b"flights.%d" % (n % subjects), block % n if headers and n % 3 == 0 else b"", (b"%d " % n * size)[:size])
+        for n in range(count)
+    ]

@@ -1,0 +1,196 @@
+"""`jobs/compact.py` as a process: its command line, its ends, and its deaths."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lakestream.lake import jars, paths, position
+from tests.lake.conftest import job
+from tests.lake.model import StreamModel, flights
+from tests.lake.tables import records
+
+pytestmark = pytest.mark.lake
+
+START_SECONDS = 90
+ROUNDS = 4
+
+
+class Job:
+    """One run of the program, with what it has said."""
+
+    def __init__(self, lake: Path, *arguments: str, program: list[str] | None = None) -> None:
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self.process = subprocess.Popen(
+            [*(program or [sys.executable, str(job())]), "--lake", str(lake), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def wait_for(self, text: str, seconds: float = START_SECONDS) -> None:
+        """Wait until it has printed a line with `text`."""
+        with self._news:
+            found = self._news.wait_for(lambda: any(text in line for line in self.lines) or self._ended(), seconds)
+        assert found, self.lines
+        assert any(text in line for line in self.lines), self.lines
+
+    def end(self, seconds: float = START_SECONDS) -> int:
+        """Wait until it has ended by itself."""
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """Kill it and everything that it has started, at once and without a word."""
+        try:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            children = []
+        self.process.kill()
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        self.process.wait()
+
+    def _ended(self) -> bool:
+        return bool(self.lines) and self.lines[-1] == "(end)"
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._say(line.rstrip())
+        self._say("(end)")
+
+    def _say(self, line: str) -> None:
+        with self._news:
+            self.lines.append(line)
+            self._news.notify_all()
+
+
+@pytest.fixture
+def started() -> Iterator[list[Job]]:
+    """Jobs of a test; whatever still runs at its end is killed."""
+    running: list[Job] = []
+    yield running
+    for each in running:
+        each.kill()
+
+
+def test_help_needs_no_spark_and_works_under_spark_submit() -> None:
+    import pyspark
+
+    submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
+    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    for command in ([sys.executable], [submit]):
+        done = subprocess.run(
+            [*command, str(job()), "--help"], capture_output=True, text=True, env=environ, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        for flag in ("--lake", "--checkpoint", "--once", "--interval", "--parallel", "--exit-with-parent"):
+            assert flag in done.stdout
+
+
+def test_wrong_flags_and_missing_java_are_one_line_each(lake: Path, tmp_path: Path) -> None:
+    def run(*arguments: str, **environ: str) -> tuple[int, list[str]]:
+        done = subprocess.run(
+            [sys.executable, str(job()), *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environ},
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stderr.strip().splitlines()
+
+    code, said = run("--lake", str(lake), "--interval", "0")
+    assert code != 0
+    assert "--interval" in said[-1]
+    code, said = run("--lake", "s3://bucket/lake")
+    assert (code, len(said)) == (1, 1)
+    code, said = run("--lake", str(lake), JAVA_HOME="", PATH=str(tmp_path))
+    assert (code, len(said)) == (1, 1)
+    assert "Java 17 or newer" in said[0]
+
+
+def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(
+    lake: Path, tmp_path: Path, started: list[Job]
+) -> None:
+    """The driver and its JVM die by SIGKILL again and again; once, the checkpoint goes with them."""
+    choose = random.Random(20)
+    model = StreamModel(tmp_path / "log")
+    for round_number in range(ROUNDS):
+        for _ in range(3):
+            model.publish(flights(choose.randint(1, 4000), subjects=5, headers=True))
+            if round_number:
+                model.remove([choose.randint(1, model.next_seq) for _ in range(5)])
+            model.stage(lake)
+        running = Job(lake, "--interval", "0.2")
+        started.append(running)
+        running.wait_for("compactor ready")
+        time.sleep(choose.uniform(0, 4))  # from before the first commit to after the last
+        running.kill()
+        if round_number == 1:
+            shutil.rmtree(paths.checkpoint(str(lake)), ignore_errors=True)
+    last = Job(lake, "--once")
+    started.append(last)
+    assert last.end() == 0, last.lines
+    assert records(model.table(lake)) == model.expected()
+    assert position.read(model.table(lake), "UID1") == model.sealed[-1].last_index
+
+
+def test_it_runs_under_spark_submit(lake: Path, tmp_path: Path, started: list[Job]) -> None:
+    import pyspark
+
+    model = StreamModel(tmp_path / "log")
+    model.publish(flights(100))
+    model.stage(lake)
+    submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
+    configuration = job().parents[1] / "spark_conf" / "local" / "spark-defaults.conf"
+    options = ["--jars", ",".join(jars.ensure()), "--properties-file", str(configuration)]
+    running = Job(lake, "--once", program=["env", f"PYSPARK_PYTHON={sys.executable}", submit, *options, str(job())])
+    started.append(running)
+    assert running.end() == 0, running.lines
+    assert records(model.table(lake)) == model.expected()
+
+
+def test_it_says_what_it_does_and_stops_cleanly(lake: Path, tmp_path: Path, started: list[Job]) -> None:
+    model = StreamModel(tmp_path / "log")
+    model.publish(flights(100))
+    model.stage(lake)
+    running = Job(lake, "--exit-with-parent")
+    started.append(running)
+    running.wait_for("compactor ready")
+    running.wait_for("compacted 1 stream, 100 rows")
+    java = [child for child in psutil.Process(running.process.pid).children(recursive=True) if "java" in child.name()]
+    assert sum(child.memory_info().rss for child in java) < 1.5 * 2**30
+    second = Job(lake)
+    started.append(second)
+    second.wait_for("another compactor is at work")
+    second.process.send_signal(signal.SIGTERM)
+    assert second.end() == 0, second.lines
+    assert running.process.stdin is not None
+    running.process.stdin.close()  # what its parent's death looks like
+    assert running.end() == 0, running.lines
+    assert not any("Traceback" in line or "Exception" in line for line in running.lines + second.lines)
+    _, alive = psutil.wait_procs(java, timeout=30)
+    assert alive == []
+    third = Job(lake)
+    started.append(third)
+    third.wait_for("compactor ready")
+    third.process.send_signal(signal.SIGTERM)
+    assert third.end() == 0, third.lines
+    assert records(model.table(lake)) == model.expected()

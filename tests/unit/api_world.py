@@ -1,0 +1,238 @@
+"""An engine with everything real but time, threads, disks and sockets, and a client that asks its API.
+
+Belongs here: the world of the API's and direct get's tests. Stores are in memory; the lake is a list of records that
+tests move messages into.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from lakestream.jetstream.api import Api
+from lakestream.jetstream.engine import Engine, EngineOptions
+from lakestream.jetstream.ports import ClientInfo, Delivery
+from lakestream.jetstream.stream import Stream
+from lakestream.jetstream.stream_api import StreamApi
+from lakestream.log.record import Record
+from lakestream.log.store import Store
+from lakestream.server.hub import Hub
+from lakestream.server.interest import Subscription
+from lakestream.server.logging import Logger
+from tests.unit.stream_world import CLIENT, ManualClock, ManualIo
+
+Got = tuple[bytes, bytes, bytes]
+"""(reply subject, header block, payload)."""
+
+
+class Client:
+    """A sink that keeps what it gets with the header blocks."""
+
+    echo = True
+
+    def __init__(self) -> None:
+        self.got: list[Got] = []
+        self.congested = False
+        self.drained: list[Callable[[], None]] = []
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        self.got.append((subject, header, payload))
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        self.got.extend((subject, header, payload) for subject, _, header, payload in messages)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        self.drained.append(callback)
+
+
+class MemoryStores:
+    """`Stores` that forget."""
+
+    def __init__(self, io: ManualIo) -> None:
+        self._io = io
+
+    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
+        return Store.in_memory(self._io, uid)
+
+    def found(self) -> list[tuple[str, str]]:
+        return []
+
+    def open(self, account: str, name: str) -> Store:
+        raise AssertionError("nothing is stored")
+
+
+class WaitingClock(ManualClock):
+    """A `ManualClock` whose coroutines run when `ApiWorld.awaited` is awaited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spawned: list[Awaitable[Any]] = []
+
+    def spawn(self, awaitable: Awaitable[Any]) -> None:
+        self.spawned.append(awaitable)
+
+
+class Lake:
+    """`History` over a list; counts its reads."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.reads: list[tuple[int, int]] = []
+        self.before: Callable[[], None] = lambda: None
+
+    async def read(self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None) -> list[Record]:
+        self.reads.append((first, last))
+        await asyncio.sleep(0)
+        self.before()
+        found = [record for record in self.records if first <= record.seq <= last]
+        return [record for record in found if subjects is None or record.subject in subjects][:limit]
+
+    async def first_at(self, time_ns: int) -> int:
+        await asyncio.sleep(0)
+        return next((record.seq for record in self.records if record.time_ns >= time_ns), 0)
+
+
+class ApiWorld:
+    """One engine, its API and one client.
+
+    Args:
+        options: fields of EngineOptions over the usual ones.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.clock, self.io = WaitingClock(), ManualIo()
+        self.hub = Hub(self.clock.call_soon, Logger())
+        self.client = Client()
+        self.hub.interest_graph.insert(Subscription(self.client, b"_INBOX.me.*", b"", b"1"))
+        named = EngineOptions(**{"server_name": "srv", "server_id": "NSRV", **options})
+        self.engine = Engine(self.hub, self.clock, self.io, MemoryStores(self.io), named, Logger())
+        self.api = Api(self.engine, [StreamApi(self.engine)])
+        self._number = 0
+
+    # ------------------------------------------------------------------ asking
+    def send(self, subject: str, body: Any = b"", header: bytes = b"") -> bytes:
+        """Publish with a reply, without ending the turn; returns the reply subject."""
+        self._number += 1
+        reply = b"_INBOX.me.%d" % self._number
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        found = self.hub.route(None, CLIENT, subject.encode(), reply, header, data)
+        if not found:
+            self.client.got.append((reply, b"503", b""))
+        return reply
+
+    def settle(self) -> None:
+        """End the turn, let the disk answer, until nothing is left to do."""
+        self.clock.turn()
+        while self.io.waiting:
+            self.io.work()
+            self.clock.turn()
+
+    async def awaited(self) -> None:
+        """Settle, and run what was spawned, until nothing is left to do."""
+        self.settle()
+        while self.clock.spawned:
+            await self.clock.spawned.pop(0)
+            self.settle()
+
+    def answers(self, reply: bytes) -> list[tuple[bytes, bytes]]:
+        """(header block, payload) of everything sent to a reply subject so far."""
+        return [(header, payload) for subject, header, payload in self.client.got if subject == reply]
+
+    def raw(self, subject: str, body: Any = b"", header: bytes = b"") -> bytes | None:
+        """An API request's answer as bytes; `$JS.API.` is put before. None: silence."""
+        reply = self.send("$JS.API." + subject, body, header)
+        self.settle()
+        answers = self.answers(reply)
+        assert len(answers) <= 1
+        return answers[0][1] if answers else None
+
+    def ask(self, subject: str, body: Any = b"", header: bytes = b"") -> dict[str, Any]:
+        """An API request's answer."""
+        answer = self.raw(subject, body, header)
+        assert answer is not None, f"no answer on {subject}"
+        decoded: dict[str, Any] = json.loads(answer)
+        return decoded
+
+    def error(self, subject: str, body: Any = b"") -> tuple[int, int, str]:
+        """(code, err_code, description) of a refusal."""
+        error = self.ask(subject, body)["error"]
+        return error["code"], error.get("err_code", 0), error["description"]
+
+    def direct(self, subject: str, body: Any = b"", header: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """All answers to a direct get; `$JS.API.DIRECT.GET.` is put before."""
+        reply = self.send("$JS.API.DIRECT.GET." + subject, body, header)
+        self.settle()
+        return self.answers(reply)
+
+    # ------------------------------------------------------------------ streams
+    def create(self, name: str, **config: Any) -> dict[str, Any]:
+        """STREAM.CREATE, which must succeed."""
+        answer = self.ask(f"STREAM.CREATE.{name}", {"name": name, **config})
+        assert "error" not in answer, answer
+        return answer
+
+    def stream(self, name: str) -> Stream:
+        """The stream itself."""
+        return self.engine.streams[name]
+
+    def publish(self, subject: str, data: bytes = b"", **headers: str) -> dict[str, Any]:
+        """Publish and return the pub ack."""
+        block = b""
+        if headers:
+            lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+            block = f"NATS/1.0\r\n{lines}\r\n".encode()
+        reply = self.send(subject, data, block)
+        self.settle()
+        decoded: dict[str, Any] = json.loads(self.answers(reply)[0][1])
+        return decoded
+
+    def fill(self, count: int = 10, **config: Any) -> None:
+        """Stream A on `a.>` with `count` messages on a.1, a.2, a.0, a.1 …; every odd one has a header."""
+        self.create("A", subjects=["a.>"], allow_direct=True, **config)
+        for number in range(1, count + 1):
+            headers = {"K": str(number)} if number % 2 else {}
+            self.publish(f"a.{number % 3}", b"m%d" % number, **headers)
+
+    def state(self, name: str, **asked: Any) -> dict[str, Any]:
+        """The state of a stream, without times."""
+        state: dict[str, Any] = self.ask(f"STREAM.INFO.{name}", asked or b"")["state"]
+        return {key: value for key, value in state.items() if not key.endswith("_ts")}
+
+    def to_lake(self, name: str, through: int) -> Lake:
+        """Move the messages ≤ `through` to a lake: from now on they are not local."""
+        stream = self.stream(name)
+        lake = Lake()
+        lake.records = stream.run(1, 1 << 20, 1 << 40)
+        stream.history = lake
+        rows: Any = stream.store._rows
+        rows.local_floor = through + 1
+        rows.read = _refusing(rows.read, through)
+        return lake
+
+
+def _refusing(read: Callable[[int], Record], through: int) -> Callable[[int], Record]:
+    def checked(seq: int) -> Record:
+        assert seq > through, f"{seq} is in the lake only"
+        return read(seq)
+
+    return checked
+
+
+_TIME = re.compile(rb'"\d{4}-\d\d-\d\dT[^"]*Z"')
+_STAMP = re.compile(rb"Nats-Time-Stamp: [^\r]*")
+
+
+def timeless(text: bytes | None) -> bytes:
+    """JSON with every time but the zero time replaced by T."""
+    assert text is not None
+    return _TIME.sub(lambda found: found[0] if found[0].startswith(b'"0001-') else b'"T"', text)
+
+
+def stampless(block: bytes) -> bytes:
+    """A header block of a direct get with its time stamp's value left out."""
+    return _STAMP.sub(b"Nats-Time-Stamp:", block)

@@ -1,0 +1,240 @@
+"""A tiny stream over the log, and its naive double.
+
+Belongs here: what several test modules of log/ and raft/ share: threads that are none, files that fail on demand, a
+stream that logs messages and removals and can be reopened, and a model of it made of a dict.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from lakestream.log.files import Files
+from lakestream.log.frame import Frame, Kind
+from lakestream.log.record import Record, encode_record, iter_records, record_length
+from lakestream.log.store import Appended, LogOptions, Store
+from lakestream.raft.group import Committed, Group, Proposal
+
+Message = tuple[bytes, bytes, bytes]  # subject, header, data
+T0 = 1_700_000_000_000_000_000
+
+
+class InlineIo:
+    """Work is done where it is submitted."""
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        try:
+            result = work()
+        except Exception as error:
+            done(None, error)
+        else:
+            done(result, None)
+
+
+class HeldIo:
+    """Work waits until the test lets it run, and its answer until the test lets it come back."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self.waiting.append((work, done))
+
+    def run(self) -> Callable[[], None]:
+        """Do the oldest work; returns what delivers its answer."""
+        work, done = self.waiting.pop(0)
+        try:
+            result = work()
+        except Exception as error:
+            return lambda error=error: done(None, error)  # type: ignore[misc]
+        return lambda: done(result, None)
+
+    def run_all(self) -> None:
+        while self.waiting:
+            self.run()()
+
+
+class FaultyFiles(Files):
+    """Files whose `fail` method and later ones fail; `calls` counts what was asked, by name."""
+
+    def __init__(self, fail: str = "", after: int = 0, code: int = errno.EIO, times: int = 1 << 30) -> None:
+        self.fail, self.after, self.code, self.times = fail, after, code, times
+        self.calls: dict[str, int] = {}
+
+    def _enter(self, name: str) -> None:
+        self.calls[name] = self.calls.get(name, 0) + 1
+        if name == self.fail:
+            if self.after > 0:
+                self.after -= 1
+            elif self.times > 0:
+                self.times -= 1
+                raise OSError(self.code, os.strerror(self.code))
+
+    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
+        if self.fail == "write" and self.after == 0 and self.times > 0:
+            half = b"".join(buffers)
+            super().write(fd, [half[: len(half) // 2]], offset)  # a failed write may have written a part
+        self._enter("write")
+        super().write(fd, buffers, offset)
+
+    def sync(self, fd: int) -> None:
+        self._enter("sync")
+        super().sync(fd)
+
+    def sync_directory(self, path: str) -> None:
+        self._enter("sync_directory")
+        super().sync_directory(path)
+
+    def replace(self, source: str, target: str) -> None:
+        self._enter("replace")
+        super().replace(source, target)
+
+    def create(self, path: str) -> int:
+        self._enter("create")
+        return super().create(path)
+
+
+class Clock:
+    """Wall time that moves when told to."""
+
+    def __init__(self) -> None:
+        self.time_ns = T0
+
+    def __call__(self) -> int:
+        return self.time_ns
+
+
+def message(number: int, subject: bytes = b"") -> Message:
+    header = b"NATS/1.0\r\nN: %d\r\n\r\n" % number if number % 3 == 0 else b""
+    return (subject or b"S.%d" % (number % 5), header, b"data-%d-" % number + b"x" * (number * 7 % 40))
+
+
+class MiniStream:
+    """What JetStream does with a store, in small: messages in batches, and removals as operations."""
+
+    def __init__(
+        self,
+        directory: str,
+        options: LogOptions | None = None,
+        files: Files | None = None,
+        io: Any = None,
+        now: Callable[[], int] | None = None,
+    ) -> None:
+        self.io = io or InlineIo()
+        self.options = options or LogOptions(seal_age_ns=1 << 60)
+        self.store = Store.open(directory, self.io, self.options, files=files, now=now or Clock())
+        self.failures: list[Exception] = []
+        self.replayed = 0
+        for frame, at in self.store.replay():
+            self.apply(frame, at)
+            self.replayed += 1
+        self.store.describe("uid-1", "ORDERS", "$G", b'{"name":"ORDERS"}')
+        self.group = Group(self.store.log, self.io, self._committed, self.failures.append)
+
+    def publish(self, *messages: Message) -> None:
+        """One frame with these messages, numbered from the stream's end."""
+        self.propose([self.messages(self.store.last_seq + 1, *messages)])
+
+    @staticmethod
+    def messages(first: int, *messages: Message) -> Proposal:
+        records = [encode_record(seq, T0 + seq, *message) for seq, message in enumerate(messages, first)]
+        return Proposal(Kind.MESSAGES, records, len(records), None)
+
+    def operate(self, name: str, seq: int) -> None:
+        self.propose([self.operation(name, seq)])
+
+    @staticmethod
+    def operation(name: str, seq: int) -> Proposal:
+        return Proposal(Kind.OPERATION, msgspec.msgpack.encode((name, seq)), 0, None)
+
+    def propose(self, proposals: list[Proposal]) -> None:
+        self.group.propose(proposals)
+
+    def _committed(self, entries: list[Committed]) -> None:
+        for entry in entries:
+            self.apply(entry.frame, entry.at)
+
+    def apply(self, frame: Frame, at: Appended) -> None:
+        if frame.kind == Kind.MESSAGES:
+            self.store.apply_records(at, iter_records(frame.body))
+        elif frame.kind == Kind.OPERATION:
+            name, seq = msgspec.msgpack.decode(frame.body, type=tuple[str, int])
+            getattr(self.store, name)(seq)
+        self.store.applied = frame.index
+
+    def all(self) -> list[Record]:
+        return self.store.read_run(1, 1 << 30, 1 << 40)
+
+
+class Model:
+    """The same stream as a dict."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, Record] = {}
+        self.first_seq = 0
+        self.last_seq = 0
+
+    def publish(self, *messages: Message) -> None:
+        for subject, header, data in messages:
+            self.last_seq += 1
+            self.live[self.last_seq] = Record(self.last_seq, T0 + self.last_seq, subject, header, data)
+            if len(self.live) == 1:
+                self.first_seq = self.last_seq
+
+    def operate(self, name: str, seq: int) -> None:
+        if name == "remove":
+            if self.live.pop(seq, None) is not None:
+                self._first()
+        elif name == "remove_through":
+            doomed = [number for number in self.live if number <= seq]
+            for number in doomed:
+                del self.live[number]
+            if doomed:
+                self._first()
+        elif name == "set_first" and (seq > self.first_seq or seq > self.last_seq + 1):
+            self.live = {number: record for number, record in self.live.items() if number >= seq}
+            self.last_seq = max(self.last_seq, seq - 1)
+            self._first()
+
+    def _first(self) -> None:
+        self.first_seq = min(self.live, default=self.last_seq + 1)
+
+    @property
+    def bytes(self) -> int:
+        return sum(record_length(r.subject, r.header, r.data) for r in self.live.values())
+
+    def check(self, store: Store, local: bool = True) -> None:
+        """Everything that can be asked of the store has the model's answer."""
+        assert (store.msgs, store.bytes) == (len(self.live), self.bytes)
+        assert (store.first_seq, store.last_seq) == (self.first_seq, self.last_seq)
+        assert store.first_time == (self.live[self.first_seq].time_ns if self.live else 0)
+        by_subject: dict[bytes, list[int]] = {}
+        for record in self.live.values():
+            by_subject.setdefault(record.subject, []).append(record.seq)
+        assert {subject: store.subjects.seqs(subject) for subject, _ in store.subjects.items()} == by_subject
+        for seq, record in self.live.items():
+            assert store.subject_of(seq) == record.subject
+            assert store.time_of(seq) == record.time_ns
+            assert store.size_of(seq) == record_length(record.subject, record.header, record.data)
+        if local:
+            assert store.read_run(1, 1 << 30, 1 << 40) == list(self.live.values())
+            assert [store.read(seq) for seq in self.live] == list(self.live.values())
+
+
+def segment_files(directory: str) -> list[str]:
+    """Paths of the segments of the stream in `directory`, ascending."""
+    base = os.path.join(directory, "log")
+    return [os.path.join(base, name) for name in sorted(os.listdir(base)) if name.endswith(".seg")]
+
+
+def flip(path: str, offset: int, bit: int = 0) -> None:
+    """Turn one bit of a file."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))

@@ -1,0 +1,208 @@
+"""A group of one: proposing and applying are two steps, and a commit is a durable write."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from lakestream.log.errors import LogFrozen
+from lakestream.log.frame import Kind
+from lakestream.log.segment_log import LogOptions
+from lakestream.log.store import Store
+from lakestream.raft.group import Committed, Group, Proposal
+from tests.unit.logkit import FaultyFiles, HeldIo, InlineIo
+
+pytestmark = pytest.mark.unit
+
+
+class Recorder:
+    """A group whose commits and failures are noted."""
+
+    def __init__(self, store: Store, io: object) -> None:
+        self.store = store
+        self.commits: list[list[Committed]] = []
+        self.failures: list[Exception] = []
+        self.group = Group(store.log, io, self.commit, self.failures.append)  # type: ignore[arg-type]
+
+    def commit(self, entries: list[Committed]) -> None:
+        self.commits.append(entries)
+        for entry in entries:
+            self.store.applied = entry.frame.index
+
+
+def held(directory: Path, **options: object) -> tuple[Recorder, HeldIo, FaultyFiles]:
+    io, files = HeldIo(), FaultyFiles()
+    settings = LogOptions(**{"seal_age_ns": 1 << 60, **options})  # type: ignore[arg-type]
+    store = Store.open(str(directory), io, settings, files=files, now=lambda: 10**18)
+    return Recorder(store, io), io, files
+
+
+def noop(context: object, body: bytes | list[bytes] = b"") -> Proposal:
+    return Proposal(Kind.NOOP, body, 0, context)
+
+
+def test_entries_are_handed_out_only_when_they_are_durable(tmp_path: Path) -> None:
+    recorder, io, files = held(tmp_path)
+    syncs = files.calls["sync"]
+    recorder.group.propose([noop("a"), noop("b")])
+    assert recorder.group.in_flight
+    assert files.calls["sync"] == syncs
+    deliver = io.run()
+    assert files.calls["sync"] == syncs + 1  # one for both
+    assert recorder.commits == []
+    assert recorder.group.in_flight
+    deliver()
+    assert not recorder.group.in_flight
+    assert [entry.context for entry in recorder.commits[0]] == ["a", "b"]
+    assert (recorder.group.last_index, recorder.group.commit_index) == (2, 2)
+
+
+def test_indexes_and_terms_are_given_in_order(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path)
+    for turn in range(3):
+        recorder.group.propose([noop(turn, [b"a", b"b"]), noop(turn, b"c")])
+        io.run_all()
+    entries = [entry for commit in recorder.commits for entry in commit]
+    assert [entry.frame.index for entry in entries] == [1, 2, 3, 4, 5, 6]
+    assert {entry.frame.term for entry in entries} == {1}
+    assert [entry.frame.body for entry in entries] == [b"ab", b"c"] * 3
+    assert [entry.frame.write for entry in entries] == [1, 1, 3, 3, 5, 5]
+    assert [entry.at.index for entry in entries] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_second_proposal_while_a_write_is_under_way_is_a_mistake(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path)
+    recorder.group.propose([noop(1)])
+    with pytest.raises(AssertionError, match="under way"):
+        recorder.group.propose([noop(2)])
+    io.run_all()
+    recorder.group.propose([])
+    assert not recorder.group.in_flight
+
+
+def test_a_failed_write_is_told_once_and_nothing_of_it_is_committed(tmp_path: Path) -> None:
+    recorder, io, files = held(tmp_path)
+    files.fail = "sync"
+    recorder.group.propose([noop(1)])
+    io.run_all()
+    assert recorder.commits == []
+    assert isinstance(recorder.failures[0], LogFrozen)
+    assert recorder.group.failed is recorder.failures[0]
+    assert not recorder.group.in_flight
+    files.fail = ""
+    with pytest.raises(LogFrozen):
+        recorder.group.propose([noop(2)])
+    recorder.group.sync()
+    assert io.waiting == []
+    assert len(recorder.failures) == 1
+
+
+def test_a_due_segment_is_sealed_by_the_write_that_follows(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path, seal_bytes=500)
+    recorder.group.propose([noop(1, b"x" * 600)])
+    io.run_all()
+    assert recorder.store.sealed() == []
+    recorder.group.propose([noop(2)])
+    io.run_all()
+    assert [sealed.last_index for sealed in recorder.store.sealed()] == [1]
+    assert [entry.frame.index for entry in recorder.commits[1]] == [2]
+
+
+def test_nothing_is_sealed_before_it_is_applied(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path, seal_bytes=500)
+    recorder.commit = lambda entries: None  # type: ignore[method-assign]
+    recorder.group._on_commit = lambda entries: None
+    recorder.group.propose([noop(1, b"x" * 600)])
+    io.run_all()
+    recorder.group.propose([noop(2)])
+    io.run_all()
+    assert recorder.store.sealed() == []
+
+
+def test_a_seal_by_age_holds_writes_back_and_then_wakes_the_proposer(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path, seal_bytes=500)
+    recorder.group.propose([noop(1, b"x" * 600)])
+    io.run_all()
+    recorder.store.seal_if_old()
+    assert recorder.group.in_flight
+    recorder.store.seal_if_old()
+    assert len(io.waiting) == 1
+    io.run_all()
+    assert not recorder.group.in_flight
+    assert recorder.commits[-1] == []
+    assert len(recorder.store.sealed()) == 1
+
+
+def test_a_group_goes_on_where_the_log_ended(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path)
+    recorder.group.propose([noop(1), noop(2)])
+    io.run_all()
+    recorder.store.log.close()
+    again, io, _ = held(tmp_path)
+    assert (again.group.last_index, again.group.commit_index, again.group.term) == (2, 2, 1)
+    again.group.propose([noop(3)])
+    io.run_all()
+    assert again.commits[0][0].frame.index == 3
+
+
+def test_in_memory_entries_are_committed_at_once() -> None:
+    recorder = Recorder(Store.in_memory(InlineIo()), InlineIo())
+    recorder.group.propose([noop("a"), noop("b", [b"x", b"y"])])
+    assert [[entry.context for entry in commit] for commit in recorder.commits] == [["a", "b"]]
+    assert recorder.commits[0][1].frame.body == b"xy"
+    assert not recorder.group.in_flight
+
+
+def test_in_memory_a_proposal_made_while_applying_follows_without_recursion() -> None:
+    recorder = Recorder(Store.in_memory(InlineIo()), InlineIo())
+    order: list[object] = []
+
+    def commit(entries: list[Committed]) -> None:
+        (entry,) = entries
+        number = entry.context
+        assert isinstance(number, int)
+        if number < 5000:  # far deeper than Python's stack
+            recorder.group.propose([noop(number + 1)])
+        order.append(number)
+
+    recorder.group._on_commit = commit
+    recorder.group.propose([noop(1)])
+    assert order == list(range(1, 5001))
+    assert recorder.group.last_index == 5000
+
+
+def test_in_memory_a_closed_log_fails_the_group() -> None:
+    recorder = Recorder(Store.in_memory(InlineIo()), InlineIo())
+    recorder.store.close()
+    with pytest.raises(Exception, match="closed"):
+        recorder.group.propose([noop(1)])
+    assert len(recorder.failures) == 1
+
+
+async def test_writes_happen_in_a_thread_and_commits_in_the_event_loop(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    threads: list[str] = []
+
+    class ThreadIo:
+        def submit(self, work, done) -> None:  # type: ignore[no-untyped-def]
+            def run() -> None:
+                result = work()
+                threads.append(threading.current_thread().name)
+                loop.call_soon_threadsafe(done, result, None)
+
+            threading.Thread(target=run, name="io").start()
+
+    store = Store.open(str(tmp_path), ThreadIo())
+    committed = loop.create_future()
+
+    def on_commit(entries: list[Committed]) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        committed.set_result([entry.context for entry in entries])
+
+    group = Group(store.log, ThreadIo(), on_commit, committed.set_exception)
+    group.propose([noop("x")])
+    assert await asyncio.wait_for(committed, 10) == ["x"]
+    assert threads == ["io"]

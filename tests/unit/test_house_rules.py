@@ -1,0 +1,80 @@
+"""The rules of the house that a program can check."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted([*ROOT.glob("lakestream/**/*.py"), *ROOT.glob("jobs/*.py")])
+MAX_MODULE_LINES = 600
+MAX_FUNCTION_LINES = 70
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in MODULES:
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_there_are_modules() -> None:
+    assert len(MODULES) > 20
+
+
+def test_imports_point_one_way() -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_modules_are_short() -> None:
+    lengths = {_name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > MAX_MODULE_LINES} == {}
+
+
+def test_functions_are_short() -> None:
+    long = {
+        f"{_name(path)}:{node.lineno} {node.name}": length
+        for path, tree in _trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    }
+    assert long == {}
+
+
+def test_every_module_says_what_belongs_in_it() -> None:
+    silent = [_name(path) for path, tree in _trees() if tree.body and not ast.get_docstring(tree)]
+    assert silent == []
+
+
+def test_no_module_keeps_global_state_that_changes() -> None:
+    """`global` statements are how module-level state is changed."""
+    found = [
+        f"{_name(path)}:{node.lineno}"
+        for path, tree in _trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Global)
+    ]
+    assert found == []
+
+
+def test_every_folder_with_tests_is_run_by_make_test() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    folders = {path.relative_to(ROOT).parts[1] for path in ROOT.glob("tests/*/**/test_*.py")}
+    assert [folder for folder in sorted(folders) if f"tests/{folder}" not in makefile] == []

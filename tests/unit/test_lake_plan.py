@@ -1,0 +1,129 @@
+"""What a commit has to do: chosen segments, gaps, dead messages, conditions."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakestream.lake import plan
+from lakestream.lake.errors import BadSegment, SegmentGap
+from lakestream.lake.plan import Part
+from lakestream.lake.segments import Dead
+from lakestream.lake.staging import StagedSegment
+from lakestream.lake.timetravel import Progress
+from lakestream.log.segment import Footer
+
+pytestmark = pytest.mark.unit
+
+
+def staged(*ranges: tuple[int, int], size: int = 10) -> list[StagedSegment]:
+    return [StagedSegment(first, last, f"{first}-{last}", size) for first, last in ranges]
+
+
+def footer(last_index: int, **values: object) -> Footer:
+    fields: dict[str, object] = {
+        "uid": "U", "stream": "S", "account": "$G", "first_index": 1, "last_index": last_index, "last_term": 1,
+        "first_seq": 1, "last_seq": 10, "count": 1, "bytes": 1, "first_time": 5, "last_time": 9, "floor": 1,
+        "removed": [], "subjects": 3, "config": b"{}", "closed_ns": 0, "runs": [],
+    }  # fmt: skip
+    return Footer(**{**fields, **values})  # type: ignore[arg-type]
+
+
+def test_segments_follow_the_position() -> None:
+    segments = staged((1, 10), (11, 20), (21, 30))
+    assert [(part.last_index, part.after) for part in plan.choose("t", 0, segments)] == [(10, 0), (20, 10), (30, 20)]
+    assert [(part.last_index, part.after) for part in plan.choose("t", 20, segments)] == [(30, 20)]
+    assert plan.choose("t", 30, segments) == []
+    assert plan.choose("t", 99, segments) == []
+
+
+def test_a_segment_that_the_table_holds_in_part_gives_its_rest() -> None:
+    segments = staged((1, 10), (11, 20), (15, 30))
+    assert [(part.last_index, part.after) for part in plan.choose("t", 12, segments)] == [(20, 12), (30, 20)]
+
+
+@pytest.mark.parametrize(
+    ("position", "segments"), [(0, [(2, 9)]), (10, [(12, 20)]), (10, [(1, 10), (11, 15), (17, 20)])]
+)
+def test_a_gap_is_an_error_that_names_it(position: int, segments: list[tuple[int, int]]) -> None:
+    with pytest.raises(SegmentGap, match="missing"):
+        plan.choose("streams/ORDERS", position, staged(*segments))
+
+
+def test_a_commit_is_bounded_but_never_empty() -> None:
+    segments = staged((1, 1), (2, 2), (3, 3), size=10)
+    assert len(plan.choose("t", 0, segments, limit=25)) == 2
+    assert len(plan.choose("t", 0, segments, limit=1)) == 1
+
+
+def test_footers_add_up() -> None:
+    parts = [Part("a", 0, 10, 100), Part("b", 10, 20, 50)]
+    footers = [
+        footer(10, last_seq=100, last_time=7, floor=5, removed=[8, 40]),
+        footer(20, last_seq=120, last_time=0, floor=20, removed=[30], subjects=9),
+    ]
+    batch = plan.gather("U", parts, footers, Progress(uid="U", last_index=0, last_seq=4, last_time_ns=6, floor=1))
+    assert batch.progress == Progress(uid="U", last_index=20, last_seq=120, last_time_ns=7, floor=20)
+    assert (batch.dead.floor, list(batch.dead.removed)) == (20, [30, 40])
+    assert (batch.subjects, batch.size) == (9, 150)
+
+
+def test_a_segment_of_another_stream_or_name_is_refused() -> None:
+    with pytest.raises(BadSegment, match="uid V"):
+        plan.gather("U", [Part("a", 0, 10, 1)], [footer(10, uid="V")], None)
+    with pytest.raises(BadSegment, match="ends at index 9"):
+        plan.gather("U", [Part("a", 0, 10, 1)], [footer(9)], None)
+
+
+def progress(last_seq: int, floor: int) -> Progress:
+    return Progress(uid="U", last_index=1, last_seq=last_seq, last_time_ns=1, floor=floor)
+
+
+def test_an_empty_table_loses_nothing() -> None:
+    assert plan.deletions(0, None, Dead(50, [60])) == []
+
+
+def test_rows_that_the_table_cannot_hold_are_not_deleted() -> None:
+    assert plan.deletions(5, progress(100, 1), Dead(1, [101, 102])) == []
+    assert plan.deletions(5, progress(100, 40), Dead(40, [])) == []
+    assert plan.deletions(5, progress(100, 101), Dead(500, [])) == []
+
+
+def test_conditions_name_the_floor_runs_and_single_messages() -> None:
+    assert plan.deletions(5, progress(100, 1), Dead(40, [])) == ["seq < 40"]
+    conditions = plan.deletions(5, progress(100, 1), Dead(10, [20, 30, 31, 50, 51, 52, 53]))
+    assert conditions == ["seq < 10 OR seq BETWEEN 50 AND 53", "seq BETWEEN 20 AND 31 AND seq IN (20, 30, 31)"]
+    assert plan.deletions(5, None, Dead(2, [7])) == ["seq < 2", "seq BETWEEN 7 AND 7 AND seq IN (7)"]
+
+
+def matches(condition: str, seq: int) -> bool:
+    """Evaluate a condition of the few shapes that `deletions` makes."""
+    return any(_term(term, seq) for term in condition.split(" OR "))
+
+
+def _term(term: str, seq: int) -> bool:
+    words = term.replace(",", "").replace("(", "").replace(")", "").split()
+    if words[1] == "<":
+        return seq < int(words[2])
+    within = int(words[2]) <= seq <= int(words[4])
+    return within and (len(words) == 5 or seq in map(int, words[8:]))
+
+
+@given(st.integers(1, 60), st.sets(st.integers(1, 120)), st.integers(0, 100), st.integers(1, 60))
+def test_conditions_hit_the_dead_rows_and_no_others(floor: int, removed: set[int], last_seq: int, before: int) -> None:
+    before = min(before, floor)
+    dead = Dead(floor, sorted(seq for seq in removed if seq >= floor))
+    conditions = plan.deletions(5, progress(last_seq, before), dead)
+    for seq in range(before, last_seq + 1):
+        expected = seq < floor or seq in dead.removed
+        assert any(matches(condition, seq) for condition in conditions) is expected
+
+
+@given(st.sets(st.integers(1, 50)))
+def test_runs_cover_the_numbers(numbers: set[int]) -> None:
+    found = list(plan.runs(sorted(numbers)))
+    assert [n for first, last in found for n in range(first, last + 1)] == sorted(numbers)
+    assert all(following > last + 1 for (_, last), (following, _) in itertools.pairwise(found))

@@ -1,0 +1,126 @@
+"""Log lines: nats-server's format, one line per entry, files that can be rotated."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from lakestream.server.errors import StartError
+from lakestream.server.logging import Logger
+
+pytestmark = pytest.mark.unit
+
+LINE = rf"\[{os.getpid()}\] \d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{{6}} \[INF\] Server is ready\n"
+
+
+def test_a_line_looks_as_nats_server_writes_it(capfd: pytest.CaptureFixture[str]) -> None:
+    Logger().info("Server is ready")
+    assert re.fullmatch(LINE, capfd.readouterr().err)
+
+
+def test_levels(capfd: pytest.CaptureFixture[str]) -> None:
+    log = Logger(debug=True, trace=True, logtime=False)
+    for write in (log.info, log.debug, log.trace, log.warn, log.error, log.fatal):
+        write("x")
+    pid = f"[{os.getpid()}] "
+    levels = ("INF", "DBG", "TRC", "WRN", "ERR", "FTL")
+    assert capfd.readouterr().err.splitlines() == [f"{pid}[{level}] x" for level in levels]
+
+
+def test_debug_and_trace_are_off_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    log = Logger(logtime=False)
+    log.debug("x")
+    log.trace("x")
+    assert not log.debugging
+    assert not log.tracing
+    log.configure(debug=True, trace=True, logtime=False, utc=False)
+    log.debug("y")
+    log.trace("y")
+    assert capfd.readouterr().err == f"[{os.getpid()}] [DBG] y\n[{os.getpid()}] [TRC] y\n"
+
+
+def test_utc(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    monkeypatch.setattr("time.time_ns", lambda: 1_767_323_045_000_001_999)
+    Logger(utc=True).info("x")
+    Logger().info("x")
+    monkeypatch.delenv("TZ")
+    time.tzset()
+    utc, local = capfd.readouterr().err.splitlines()
+    assert " 2026/01/02 03:04:05.000001 " in utc
+    assert " 2026/01/02 08:34:05.000001 " in local
+
+
+def test_a_text_stays_on_its_line_whatever_a_client_put_into_it(capfd: pytest.CaptureFixture[str]) -> None:
+    Logger(logtime=False).info("a\r\n[1] [FTL] forged \x1b[31m \ud800")
+    assert capfd.readouterr().err == f"[{os.getpid()}] [INF] a\\r\\n[1] [FTL] forged \\x1b[31m \\ud800\n"
+
+
+def test_an_exception_is_logged_with_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise ValueError("bad\nthing")
+    except ValueError as error:
+        Logger(logtime=False).exception("handler failed", error)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0].endswith("[ERR] handler failed: ValueError: bad\\nthing")
+    assert "test_logging.py" in lines[1]
+    assert all(line.startswith(f"[{os.getpid()}] [ERR] ") for line in lines)
+
+
+def test_a_file_is_appended_to_and_reopened_after_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text("before\n")
+    log = Logger(str(path), logtime=False)
+    log.info("one")
+    path.rename(tmp_path / "old.log")
+    log.info("two")
+    log.reopen()
+    log.info("three")
+    log.close()
+    pid = f"[{os.getpid()}] [INF] "
+    assert (tmp_path / "old.log").read_text() == f"before\n{pid}one\n{pid}two\n"
+    assert path.read_text() == f"{pid}File log re-opened\n{pid}three\n"
+
+
+def test_a_reload_may_change_the_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = Logger(str(tmp_path / "a.log"), logtime=False)
+    log.reopen(str(tmp_path / "b.log"))
+    log.info("x")
+    log.reopen("")
+    log.info("y")
+    assert (tmp_path / "a.log").read_text() == ""
+    assert "[INF] x" in (tmp_path / "b.log").read_text()
+    assert capfd.readouterr().err == f"[{os.getpid()}] [INF] y\n"
+
+
+def test_a_failed_reopen_keeps_the_old_file(tmp_path: Path) -> None:
+    log = Logger(str(tmp_path / "a.log"), logtime=False)
+    log.reopen(str(tmp_path / "none" / "b.log"))
+    log.info("x")
+    log.close()
+    assert "[ERR] cannot re-open" in (tmp_path / "a.log").read_text()
+    assert "[INF] x" in (tmp_path / "a.log").read_text()
+
+
+def test_reopen_without_a_file_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    Logger(logtime=False).reopen()
+    assert "not a file logger" in capfd.readouterr().err
+
+
+def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"cannot open log file .*No such file"):
+        Logger(str(tmp_path / "none" / "a.log"))
+
+
+def test_a_line_that_cannot_be_written_is_counted_and_stops_nothing() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    log = Logger(descriptor=writer)
+    log.info("x")
+    os.close(writer)
+    assert log.lost == 1

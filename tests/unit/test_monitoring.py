@@ -1,0 +1,391 @@
+"""The monitoring pages over a small server of our own, and the HTTP around them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakestream.server import monitoring
+from lakestream.server.errors import StartError
+from lakestream.server.identity import Identity
+from lakestream.server.interest import Subscription
+from lakestream.server.logging import Logger
+from lakestream.server.monitoring import MAX_BODY, MAX_OPEN
+from lakestream.server.monitoring_pages import Answer, Pages, uptime_text
+from lakestream.server.options import SECOND, Options
+from lakestream.server.statistics import MAX_CLOSED, Statistics
+
+pytestmark = pytest.mark.unit
+
+NOW = 1_767_323_045_000_000_000
+
+
+class Connection(SimpleNamespace):
+    """What the pages read of a connection."""
+
+
+def connection(number: int, **fields: Any) -> Connection:
+    plain = {
+        "id": number,
+        "name": f"client {number}",
+        "lang": "python3",
+        "version": "2.0",
+        "user": "",
+        "host": "127.0.0.1",
+        "port": 50000 + number,
+        "start_ns": NOW + number * SECOND,
+        "last_ns": NOW + number * SECOND + 5,
+        "rtt_ns": 596_000,
+        "in_msgs": 1 * number,
+        "in_bytes": 10 * number,
+        "out_msgs": 2 * number,
+        "out_bytes": 20 * number,
+        "close_reason": "",
+        "subs": {},
+        "pending_bytes": 0,
+    }
+    return Connection(**(plain | fields))
+
+
+def subscription(subject: bytes, queue: bytes = b"", sid: bytes = b"1") -> Subscription:
+    return Subscription(None, subject, queue, sid)  # type: ignore[arg-type]
+
+
+class Node:
+    """A server as the pages see it, without JetStream."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = Options(http_port=-1, host="127.0.0.1", **options)
+        self.log = Logger(logtime=False)
+        self.identity = Identity(
+            server_id="NID",
+            server_name="one",
+            host="127.0.0.1",
+            port=4222,
+            max_payload=1 << 20,
+            jetstream=False,
+            domain="",
+            auth_required=False,
+        )
+        self.started_ns = self.config_loaded_ns = NOW
+        self.statistics = Statistics()
+        self.connections: dict[int, Any] = {}
+        self.engine = self.keeper = self.api = None
+        self.bound_http_port = 8222
+        self.lame_duck = False
+
+    def subscription_count(self) -> int:
+        return 7
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def get(node: Node, target: str) -> Answer:
+    path, _, query = target.partition("?")
+    return Pages(node).answer(path, query)
+
+
+def page(node: Node, target: str) -> Any:
+    answer = get(node, target)
+    assert (answer.status, answer.content_type) == (200, "application/json"), answer
+    return json.loads(answer.body)
+
+
+def test_varz_counts_live_and_ended_connections(node: Node) -> None:
+    node.statistics.total_connections = 3
+    node.statistics.ended(connection(1, close_reason="Slow Consumer (Pending Bytes)"), NOW)
+    node.statistics.ended(connection(2, close_reason="Stale Connection"), NOW)
+    node.connections = {3: connection(3)}
+    varz = page(node, "/varz")
+    assert (varz["connections"], varz["total_connections"]) == (1, 3)
+    assert (varz["in_msgs"], varz["in_bytes"], varz["out_msgs"], varz["out_bytes"]) == (6, 60, 12, 120)
+    assert (varz["slow_consumers"], varz["stale_connections"]) == (1, 1)
+    assert varz["subscriptions"] == 7
+    assert varz["mem"] > 1_000_000
+    assert varz["jetstream"] == {}
+    assert varz["start"] == "2026-01-02T03:04:05Z"
+
+
+def test_varz_shows_the_limits(node: Node) -> None:
+    varz = page(node, "/varz")
+    assert varz["ping_interval"] == 120_000_000_000
+    assert varz["auth_timeout"] == 2
+    assert (varz["max_payload"], varz["max_pending"], varz["max_connections"]) == (1 << 20, 64 << 20, 65536)
+    assert (varz["port"], varz["http_port"], varz["http_host"]) == (4222, 8222, "127.0.0.1")
+
+
+def test_requests_are_counted_by_page(node: Node) -> None:
+    pages = Pages(node)
+    for path in ("/", "/varz", "/healthz", "/varz", "/nope"):
+        pages.answer(path, "")
+    assert json.loads(pages.answer("/varz", "").body)["http_req_stats"] == {"/": 1, "/healthz": 1, "/varz": 3}
+
+
+def test_json_is_written_as_go_writes_it(node: Node) -> None:
+    node.connections = {1: connection(1, name="<a & b>")}
+    body = get(node, "/connz").body
+    assert body.startswith(b'{\n  "server_id": "NID",\n  "now": "')
+    assert b'"name": "\\u003ca \\u0026 b\\u003e"' in body
+
+
+def test_connz_of_an_open_connection(node: Node) -> None:
+    node.connections = {5: connection(5)}
+    connz = page(node, "/connz")
+    shown = connz["connections"][0]
+    assert (connz["num_connections"], connz["total"], connz["offset"], connz["limit"]) == (1, 1, 0, 1024)
+    uptime, idle = shown.pop("uptime"), shown.pop("idle")
+    assert uptime.endswith("s")
+    assert idle.endswith("s")
+    assert shown == {
+        "cid": 5,
+        "kind": "Client",
+        "type": "nats",
+        "ip": "127.0.0.1",
+        "port": 50005,
+        "start": "2026-01-02T03:04:10Z",
+        "last_activity": "2026-01-02T03:04:10.000000005Z",
+        "rtt": "596µs",
+        "pending_bytes": 0,
+        "in_msgs": 5,
+        "out_msgs": 10,
+        "in_bytes": 50,
+        "out_bytes": 100,
+        "subscriptions": 0,
+        "name": "client 5",
+        "lang": "python3",
+        "version": "2.0",
+    }
+
+
+def cids(node: Node, target: str) -> list[int]:
+    return [one["cid"] for one in page(node, target)["connections"]]
+
+
+def test_connz_states(node: Node) -> None:
+    node.connections = {1: connection(1)}
+    node.statistics.ended(connection(2, close_reason="Client Closed"), NOW + 60 * SECOND)
+    assert cids(node, "/connz") == cids(node, "/connz?state=open") == [1]
+    assert cids(node, "/connz?state=any") == [1, 2]
+    closed = page(node, "/connz?state=closed")["connections"][0]
+    assert (closed["cid"], closed["reason"], closed["stop"]) == (2, "Client Closed", "2026-01-02T03:05:05Z")
+    assert (closed["uptime"], closed["idle"]) == ("58s", "57s")
+
+
+def test_connz_sorts_pages_and_filters(node: Node) -> None:
+    node.connections = {number: connection(number, user="ann" if number == 2 else "") for number in (3, 1, 2)}
+    node.connections[2].subs = {b"1": subscription(b"a.*"), b"2": subscription(b"b", b"q", b"2")}
+    assert cids(node, "/connz") == [1, 2, 3]
+    for key in ("msgs_to", "msgs_from", "bytes_to", "bytes_from", "last"):
+        assert cids(node, f"/connz?sort={key}") == [3, 2, 1], key
+    for key in ("start", "cid"):
+        assert cids(node, f"/connz?sort={key}") == [1, 2, 3], key
+    assert cids(node, "/connz?sort=idle") == cids(node, "/connz?sort=uptime") == [1, 2, 3]
+    assert cids(node, "/connz?sort=subs")[0] == 2
+    assert cids(node, "/connz?limit=1&offset=1") == [2]
+    assert cids(node, "/connz?cid=3") == [3]
+    assert cids(node, "/connz?user=ann") == [2]
+    assert cids(node, "/connz?filter_subject=a.x") == [2]
+    assert cids(node, "/connz?acc=$G") == [1, 2, 3]
+    assert cids(node, "/connz?acc=other") == []
+
+
+def test_connz_shows_subscriptions_when_asked(node: Node) -> None:
+    node.connections = {1: connection(1, user="ann", subs={b"4": subscription(b"a.*", b"q", b"4")})}
+    plain, listed, detailed = (page(node, f"/connz?subs={subs}")["connections"][0] for subs in ("0", "1", "detail"))
+    assert plain["subscriptions"] == 1
+    assert "subscriptions_list" not in plain
+    assert listed["subscriptions_list"] == ["a.*"]
+    assert detailed["subscriptions_list_detail"] == [{"subject": "a.*", "qgroup": "q", "sid": "4", "msgs": 0, "cid": 1}]
+    assert "authorized_user" not in plain
+    assert page(node, "/connz?auth=1")["connections"][0]["authorized_user"] == "ann"
+
+
+def test_subsz(node: Node) -> None:
+    node.connections = {
+        1: connection(1, subs={b"4": subscription(b"a.*", b"", b"4"), b"5": subscription(b"b", b"", b"5")})
+    }
+    assert page(node, "/subsz")["num_subscriptions"] == 7
+    assert "subscriptions_list" not in page(node, "/subscriptionsz")
+    listed = page(node, "/subsz?subs=1&test=a.x")["subscriptions_list"]
+    assert listed == [{"account": "$G", "account_tag": "$G", "subject": "a.*", "sid": "4", "msgs": 0, "cid": 1}]
+    assert page(node, "/subsz?subs=1&acc=nope")["subscriptions_list"] == []
+
+
+def test_accountz(node: Node) -> None:
+    assert page(node, "/accountz")["accounts"] == ["$G"]
+    detail = page(node, "/accountz?acc=$G")["account_detail"]
+    assert (detail["account_name"], detail["jetstream_enabled"], detail["client_connections"]) == ("$G", False, 0)
+
+
+def test_jsz_without_jetstream(node: Node) -> None:
+    jsz = page(node, "/jsz")
+    assert (jsz["disabled"], jsz["streams"], jsz["config"]) == (True, 0, {"max_memory": 0, "max_storage": 0})
+
+
+def test_healthz(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
+    assert get(node, "/healthz") == Answer(200, "application/json", b'{"status":"ok"}')
+    answer = get(node, "/healthz?account=$G")
+    assert (answer.status, answer.body) == (
+        404,
+        b'{"status":"unavailable","error":"JetStream account \\"$G\\" not found"}',
+    )
+    assert 'Healthcheck failed: "JetStream account' in capfd.readouterr().err
+    answer = get(node, "/healthz?stream=X&details=1")
+    assert answer.status == 400
+    assert json.loads(answer.body) == {
+        "status": "error",
+        "errors": [{"type": "BAD_REQUEST", "error": '"account" must not be empty when checking stream health'}],
+    }
+
+
+def test_healthz_in_lame_duck_mode(node: Node) -> None:
+    node.lame_duck = True
+    assert get(node, "/healthz").status == 500
+
+
+# Texts as nats-server 2.15.1 answers them.
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("/connz?sort=foo", "invalid sorting option: foo"),
+        ("/connz?sort=stop", "sort by stop only valid on closed connections"),
+        ("/connz?limit=x", "Error decoding int for 'limit': strconv.Atoi: parsing \"x\": invalid syntax"),
+        ("/connz?cid=x", "Error decoding uint64 for 'cid': strconv.ParseUint: parsing \"x\": invalid syntax"),
+        ("/connz?subs=x", "Error decoding boolean for 'subs': strconv.ParseBool: parsing \"x\": invalid syntax"),
+        ("/connz?state=x", "Error decoding state for x"),
+        ("/subsz?test=q.*", "invalid test subject, must be valid publish subject: q.*"),
+        ("/accountz?acc=X", "Account X does not exist"),
+        ("/jsz?accounts=x", "Error decoding boolean for 'accounts': strconv.ParseBool: parsing \"x\": invalid syntax"),
+    ],
+)
+def test_wrong_parameters(node: Node, target: str, text: str) -> None:
+    assert get(node, target) == Answer(400, "text/plain; charset=utf-8", text.encode())
+
+
+@pytest.mark.parametrize("path", ["/nope", "/VARZ", "/varz/", ""])
+def test_unknown_paths(node: Node, path: str) -> None:
+    assert get(node, path).status == 404
+
+
+def test_a_base_path_stands_before_every_page() -> None:
+    node = Node(http_base_path="/mon")
+    assert get(node, "/mon/varz").status == get(node, "/mon").status == get(node, "/mon/").status == 200
+    assert get(node, "/varz").status == 404
+    assert b'href="/mon/varz"' in get(node, "/mon").body
+
+
+@given(
+    st.sampled_from(["/varz", "/connz", "/subsz", "/accountz", "/healthz", "/jsz", "/"]),
+    st.lists(
+        st.sampled_from(["sort", "limit", "offset", "cid", "subs", "state", "acc", "auth", "test", "account", "stream"])
+    ),
+    st.text(max_size=8),
+)
+def test_any_query_is_answered(path: str, names: list[str], value: str) -> None:
+    answer = Pages(Node()).answer(path, "&".join(f"{name}={value}" for name in names))
+    assert answer.status in (200, 400, 404)
+
+
+def test_closed_connections_are_remembered_up_to_a_limit() -> None:
+    statistics = Statistics()
+    for number in range(MAX_CLOSED + 5):
+        statistics.ended(connection(number), NOW)
+    assert len(statistics.closed) == MAX_CLOSED
+    assert statistics.closed[0].id == 5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (59, "59s"), (60, "1m0s"), (3661, "1h1m1s"), (90000, "1d1h0m0s"), (31_536_061, "1y0d0h1m1s")],
+)
+def test_uptime(seconds: int, text: str) -> None:
+    assert uptime_text(seconds * SECOND) == text
+
+
+# ---------------------------------------------------------------------- HTTP
+
+
+@pytest.fixture
+async def served(node: Node) -> Any:
+    http = await monitoring.serve(node)
+    yield SimpleNamespace(node=node, port=http.port)
+    http.server.close()
+
+
+async def exchange(port: int, data: bytes) -> bytes:
+    """Send, and read until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return answer
+
+
+async def test_a_request_over_http(served: Any) -> None:
+    answer = await exchange(served.port, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Content-Type: application/json" in head
+    assert b"Access-Control-Allow-Origin: *" in head
+    assert body == b'{"status":"ok"}'
+
+
+async def test_one_connection_takes_many_requests(served: Any) -> None:
+    ask = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc"
+    answer = await exchange(served.port, ask + ask + last)
+    assert answer.count(b'{"status":"ok"}') == 2
+    assert answer.endswith(b"404 page not found\n")
+
+
+async def test_head_has_no_body(served: Any) -> None:
+    answer = await exchange(served.port, b"HEAD /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert b"Content-Length: 15" in answer
+    assert answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x00\x01\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /" + b"x" * 17_000, b"431"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (MAX_BODY + 1) + b"x" * (MAX_BODY + 1), b"413"),
+    ],
+)
+async def test_broken_requests_are_refused_and_the_listener_lives_on(served: Any, data: bytes, status: bytes) -> None:
+    assert (await exchange(served.port, data)).startswith(b"HTTP/1.1 " + status)
+    assert b"200 OK" in await exchange(served.port, b"GET / HTTP/1.0\r\n\r\n")
+
+
+async def test_a_page_that_fails_is_a_500_and_the_listener_lives_on(served: Any, capfd: Any) -> None:
+    served.node.connections = None
+    assert (await exchange(served.port, b"GET /connz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 500")
+    assert "monitoring page /connz failed" in capfd.readouterr().err
+    assert b"200 OK" in await exchange(served.port, b"GET / HTTP/1.0\r\n\r\n")
+
+
+async def test_connections_are_limited(served: Any) -> None:
+    held = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(MAX_OPEN)]
+    for reader, writer in held:  # answered: so each of them is counted
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"}")
+    assert (await exchange(served.port, b"")).startswith(b"HTTP/1.1 503")
+    for _, writer in held:
+        writer.close()
+
+
+async def test_a_taken_port_is_refused_with_what_to_do(served: Any) -> None:
+    node = Node()
+    node.options = Options(http_port=served.port, host="127.0.0.1")
+    with pytest.raises(StartError, match=rf"127\.0\.0\.1:{served.port}.*choose another port with -m"):
+        await monitoring.serve(node)

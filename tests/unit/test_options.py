@@ -1,0 +1,354 @@
+"""Options of flags and file together: precedence, conversion, refusal with file and line, reload."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakestream.cli.flags import parse
+from lakestream.server.conf import ConfError
+from lakestream.server.errors import StartError
+from lakestream.server.options import (
+    MIB,
+    RELOADABLE,
+    SECOND,
+    JetStreamOptions,
+    LakeOptions,
+    Options,
+    User,
+    default_max_file,
+    load,
+    reload,
+)
+from lakestream.server.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
+
+pytestmark = pytest.mark.unit
+
+Load = Callable[..., Options]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Load:
+    """`options(text of nats.conf, flags)`."""
+
+    def make(text: str | None, line: str = "") -> Options:
+        arguments = line.split()
+        if text is not None:
+            path = tmp_path / "nats.conf"
+            path.write_text(text)
+            arguments += ["-c", str(path)]
+        return load(parse(arguments).flags)
+
+    return make
+
+
+def test_defaults_are_those_of_nats_server(options: Load) -> None:
+    assert options(None) == Options()
+    plain = Options()
+    assert (plain.host, plain.port, plain.http_port, plain.jetstream) == ("0.0.0.0", 4222, 0, None)
+    assert (plain.max_payload, plain.max_control_line, plain.max_pending) == (MIB, 4096, 64 * MIB)
+    assert (plain.ping_interval_ns, plain.ping_max, plain.auth_timeout_ns) == (120 * SECOND, 2, 2 * SECOND)
+
+
+def test_acks_wait_for_the_disk_unless_the_file_says_otherwise(options: Load) -> None:
+    assert _jetstream(options("jetstream {}")).sync_always
+    assert _jetstream(options("jetstream { sync_interval: always }")).sync_always
+    relaxed = _jetstream(options("jetstream { sync_interval: 10s }"))
+    assert (relaxed.sync_always, relaxed.sync_interval_ns) == (False, 10 * SECOND)
+
+
+def _jetstream(options: Options) -> JetStreamOptions:
+    assert options.jetstream is not None
+    return options.jetstream
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("port: 4333", {"port": 4333}),
+        ("PORT: -1\nServer_Name: x", {"port": -1, "server_name": "x"}),
+        ("listen: 127.0.0.1:4333", {"host": "127.0.0.1", "port": 4333}),
+        ("listen: 4333", {"port": 4333}),
+        ('listen: ":4333"', {"port": 4333}),
+        ('listen: "[::1]:4333"', {"host": "::1", "port": 4333}),
+        ("net: localhost", {"host": "localhost"}),
+        ("http: 8222", {"http_port": 8222}),
+        ('http: "localhost:8222"', {"http_host": "localhost", "http_port": 8222}),
+        ("monitor_port: -1", {"http_port": -1}),
+        ("http_base_path: foo/x/", {"http_base_path": "/foo/x"}),
+        ("max_payload: 2MB", {"max_payload": 2 * MIB}),
+        ("max_connections: -1", {"max_connections": 0}),
+        ("max_subscriptions: 5", {"max_subscriptions": 5}),
+        ("ping_interval: 500ms", {"ping_interval_ns": SECOND // 2}),
+        ('ping_interval: "1m30s"', {"ping_interval_ns": 90 * SECOND}),
+        ("ping_interval: 2m", {}),
+        ("ping_interval: 3m", {"ping_interval_ns": 180 * SECOND}),
+        ("ping_interval: 5", {"ping_interval_ns": 5 * SECOND}),
+        (
+            "lame_duck_duration: 40s, lame_duck_grace_period: 0s",
+            {"lame_duck_duration_ns": 40 * SECOND, "lame_duck_grace_ns": 0},
+        ),
+        ("debug: yes, trace: on, logtime: off", {"debug": True, "trace": True, "logtime": False}),
+        ("log_file: a.log, pidfile: a.pid", {"log_file": "a.log", "pid_file": "a.pid"}),
+        ("server_tags: [a, 'b c']", {"server_tags": ("a", "b c")}),
+        ('server_tags: "a,b"', {"server_tags": ("a", "b")}),
+        ("server_metadata: { rack: r1 }", {"server_metadata": {"rack": "r1"}}),
+        ("authorization { token: t, timeout: 0.5 }", {"token": "t", "auth_timeout_ns": SECOND // 2}),
+        ("authorization { user: a, password: b }", {"users": (User("a", "b"),)}),
+        (
+            "authorization { users: [{user: a, pass: b}, {user: c, pass: $2a$11$x}] }",
+            {"users": (User("a", "b"), User("c", "$2a$11$x"))},
+        ),
+        (
+            "lake { url: s3://b/l, seal_bytes: 1M, seal_age: 2s, retain_bytes: 0, poll: 100ms }",
+            {
+                "lake": LakeOptions(
+                    url="s3://b/l", seal_bytes=10**6, seal_age_ns=2 * SECOND, retain_bytes=0, poll_ns=SECOND // 10
+                )
+            },
+        ),
+        ("store_dir: x", {}),
+        ("accounts {}, websocket: false, cluster {}", {}),
+    ],
+)
+def test_keys_of_the_file(options: Load, text: str, expected: dict[str, Any]) -> None:
+    made = options(text)
+    differing = {
+        name
+        for name in Options.__struct_fields__
+        if name not in ("flags", "config_file", "config_digest") and getattr(made, name) != getattr(Options(), name)
+    }
+    assert {name: getattr(made, name) for name in differing} == expected
+
+
+def test_the_jetstream_block(options: Load, tmp_path: Path) -> None:
+    made = _jetstream(
+        options(
+            f"jetstream {{ store_dir: '{tmp_path}', max_mem: 1G, max_file: '10G', domain: hub, strict: false\n"
+            "limits { duplicate_window: 1m, max_ack_pending: 7, max_request_batch: 8, default_max_consumers: -1 }\n"
+            "request_queue_limit: 9, max_buffered_size: 1M, max_buffered_msgs: 10 }"
+        )
+    )
+    assert made == JetStreamOptions(
+        store_dir=str(tmp_path),
+        max_memory=10**9,
+        max_file=10 << 30,
+        domain="hub",
+        strict=False,
+        duplicate_window_ns=60 * SECOND,
+        max_ack_pending=7,
+        max_request_batch=8,
+        default_max_consumers=-1,
+        request_queue_limit=9,
+        max_buffered_size=10**6,
+        max_buffered_msgs=10,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "on"),
+    [
+        ("port: 1", "", False),
+        ("port: 1", "-js", True),
+        ("jetstream {}", "", True),
+        ("jetstream: enabled", "", True),
+        ("jetstream: true", "", True),
+        ("jetstream: disabled", "", False),
+        ("jetstream { enabled: false }", "", False),
+        ("jetstream { enabled: false }", "-js", True),
+        ("jetstream {}", "-js=false", False),
+        ("store_dir: x", "", False),
+        ("store_dir: x", "-js", True),
+        ("port: 1", "-sd x", False),
+    ],
+)
+def test_when_jetstream_is_on(options: Load, text: str, line: str, on: bool) -> None:
+    assert (options(text, line).jetstream is not None) is on
+
+
+def test_where_the_store_is(options: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _jetstream(options(None, "-js -sd here")).store_dir == str(tmp_path / "here")
+    assert _jetstream(options("store_dir: top", "-js")).store_dir == str(tmp_path / "top")
+    assert not _jetstream(options(None, "-js -sd here")).temporary_store
+    assert _jetstream(options(None, "-js")).temporary_store
+    assert options(None, "--lake rel").lake.url == str(tmp_path / "rel")
+
+
+def test_a_flag_wins_over_the_file(options: Load) -> None:
+    made = options(
+        "port: 1, host: a, server_name: f, http: 1, debug: true\n"
+        "authorization { token: t }\nlake { url: /f, poll: 5s }",
+        "-p 2 -a b -n g -m 3 -D=false --user u --pass p --lake /g",
+    )
+    assert (made.port, made.host, made.server_name, made.http_port, made.debug) == (2, "b", "g", 3, False)
+    assert (made.users, made.token) == ((User("u", "p"),), "")
+    assert made.lake == LakeOptions(url="/g", poll_ns=5 * SECOND)
+    assert options("authorization { user: a, pass: b }", "--auth t").users == ()
+
+
+def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
+    made = options("port: 1\nmax_traced_msg_len: 5\njetstream { unique_tag: a\n limits { max_ha_assets: 3 } }")
+    assert [re.sub(r"^.*/nats\.conf:", "", warning) for warning in made.warnings] == [
+        '2: "max_traced_msg_len" has no effect on a single server',
+        '3: "unique_tag" has no effect on a single server',
+        '4: "max_ha_assets" has no effect on a single server',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("port: 1\n\njetstrem {}", 3, 'unknown field "jetstrem", did you mean "jetstream"?'),
+        ("jetstream {\n store_dirr: x\n}", 2, 'unknown field "store_dirr", did you mean "store_dir"?'),
+        ("authorization { user: a\npasword: b }", 2, 'did you mean "password"?'),
+        ("authorization { users: [\n{user: c, foo: e}] }", 2, 'unknown field "foo"'),
+        ("jetstream { limits { foo: 3 } }", 1, 'unknown field "foo"'),
+        ("x: 5", 1, 'unknown field "x"'),
+        ("port: abc", 1, '"port" must be a whole number, not a string'),
+        ("port: 2.5", 1, "must be a whole number"),
+        ("port: true", 1, "must be a whole number, not a boolean"),
+        ("port: 65536", 1, "from -1 to 65535"),
+        ("server_name: 5", 1, "must be a string"),
+        ("\nserver_name: 'a b'", 2, "cannot contain spaces"),
+        ("debug: 'yes'", 1, "must be true or false"),
+        ("listen: foo", 1, "could not parse address"),
+        ("listen: '127.0.0.1:x'", 1, "could not parse address"),
+        ("listen: 'a:99999'", 1, "could not parse address"),
+        ("ping_interval: 5x", 1, "is no duration"),
+        ("ping_interval: 0s", 1, "longer than 0"),
+        ("ping_interval: [1]", 1, "not an array"),
+        ("ping_interval: 99999999999999999", 1, "too long"),
+        ("lame_duck_duration: 5s", 1, "minimum is 30 seconds"),
+        ("lame_duck_grace_period: '-1s'", 1, "negative"),
+        ("max_payload: 0", 1, "from 1"),
+        ("max_subscriptions: -2", 1, "from -1"),
+        ("jetstream: foo", 1, "Expected 'enabled' or 'disabled'"),
+        ("jetstream: 1", 1, "must be a map"),
+        ("jetstream { max_mem: 12q }", 1, "must end in K, M, G, T"),
+        ("jetstream { domain: a.b }", 1, "one subject token"),
+        ("jetstream { key: secret }", 1, "encryption at rest"),
+        ("jetstream { limits { batch { timeout: 1s } } }", 1, "not supported"),
+        ("authorization: 5", 1, "must be a map"),
+        ("authorization { user: a, pass: b, token: c }", 1, "Cannot have a user/pass and token"),
+        ("authorization { user: a, users: [] }", 1, "Can not have a single user/pass and a users array"),
+        ("authorization { users: [{user: c}, {user: c}] }", 1, 'Duplicate user "c" detected'),
+        ("authorization { users: [{pass: c}] }", 1, "needs a name"),
+        ("authorization { users: [{nkey: U}] }", 1, '"nkey" is not supported'),
+        ("authorization { pass: c }", 1, "needs its user"),
+        ("websocket { port: 80 }", 1, '"websocket" is not supported'),
+        ("cluster { port: 80 }", 1, '"cluster" is not supported: clusters'),
+        ("accounts { A: {} }", 1, '"accounts" is not supported'),
+        ("tls { verify: true }", 1, '"tls" is not supported'),
+        ("server_tags: [1, 2]", 1, "must be a string"),
+        ("server_tags: 5", 1, "an array of strings"),
+        ("store_dir: x\njetstream { store_dir: y }", 1, "Duplicate 'store_dir' configuration"),
+        ("lake { seal_byte: 5 }", 1, 'did you mean "seal_bytes"?'),
+        ("lake { seal_bytes: 0 }", 1, "more than 0"),
+        ("lake { retain_bytes: -1 }", 1, "negative"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_file_and_line(options: Load, text: str, line: int, words: str) -> None:
+    with pytest.raises(ConfError) as caught:
+        options(text)
+    message = str(caught.value)
+    assert re.search(rf"/nats\.conf:{line}: ", message), message
+    assert words in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("", "", "config has no values or is empty"),
+        ("jetstream { store_dir: a }", "-sd b", "Duplicate 'store_dir' configuration"),
+        (None, "-p 70000", "port 70000 is out of range"),
+        (None, "-m -2", "http_port -2 is out of range"),
+        (None, "--pass b", "--pass needs --user"),
+        (None, "--user a --auth b", "cannot be used together"),
+        (None, "-c /none.conf", "No such file"),
+        ("max_payload: 100MB", "", "cannot be higher than max_pending"),
+    ],
+)
+def test_contradictions_are_refused(options: Load, text: str | None, line: str, words: str) -> None:
+    with pytest.raises(StartError) as caught:
+        options(text, line)
+    assert words in str(caught.value)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*TOP, *TOP_MISSING, *TOP_HARMLESS, "x"]),
+        st.sampled_from(
+            ["5", "-1", "a", "'1s'", "true", "[]", "[a]", "{}", "{user: a}", "{url: b}", "2.5", "1G", "''"]
+        ),
+        max_size=5,
+    )
+)
+def test_any_value_of_any_key_gives_settings_or_a_start_error(
+    tmp_path_factory: pytest.TempPathFactory, pairs: dict[str, str]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.conf"
+    path.write_text("\n".join(f"{key}: {value}" for key, value in pairs.items()))
+    with contextlib.suppress(StartError):
+        assert set(read_settings(str(path))) <= set(Options.__struct_fields__)
+
+
+def test_the_digest_is_that_of_the_file(options: Load) -> None:
+    assert options("port: 1").config_digest == options("port: 1").config_digest
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", options("port: 1").config_digest)
+    assert options("port: 1").config_digest != options("port: 2").config_digest
+
+
+def test_the_file_limit_counts_what_the_store_already_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "store" / "jetstream"
+    store.mkdir(parents=True)
+    (store / "a.seg").write_bytes(b"x" * 4000)
+    free = 8000
+
+    class Disk:
+        f_bavail, f_frsize = free, 1
+
+    monkeypatch.setattr("os.statvfs", lambda path: Disk)
+    assert default_max_file(str(tmp_path / "store")) == (free + 4000) // 4 * 3
+    assert default_max_file(str(tmp_path / "not" / "there")) == free // 4 * 3
+
+
+def test_reload_tells_what_changed(options: Load) -> None:
+    before = options("debug: false\njetstream {}", "-p 5")
+    Path(before.config_file).write_text("debug: true\nport: 6\nmax_payload: 1000\njetstream {}")
+    after, changed = reload(before)
+    assert set(changed) == {"debug", "max_payload", "config_digest"}
+    assert (after.debug, after.max_payload) == (True, 1000)
+    assert after.port == 5, "the flag still wins"
+    assert after.jetstream == before.jetstream
+
+
+def test_reload_refuses_what_needs_a_restart(options: Load) -> None:
+    before = options("port: 5")
+    Path(before.config_file).write_text("port: 6")
+    with pytest.raises(StartError, match="a reload cannot change 'port'"):
+        reload(before)
+    Path(before.config_file).write_text("port: [")
+    with pytest.raises(ConfError):
+        reload(before)
+    with pytest.raises(StartError, match="no configuration file"):
+        reload(Options())
+
+
+def test_reloadable_options_exist() -> None:
+    assert set(Options.__struct_fields__) >= RELOADABLE
+
+
+def test_options_do_not_change(options: Load) -> None:
+    with pytest.raises(AttributeError):
+        options(None).port = 5  # type: ignore[misc]
+    assert msgspec.structs.replace(options(None), port=5).port == 5

@@ -1,0 +1,499 @@
+"""Queries on real Delta tables, and `lakestream sql` as its users run it: arguments, pipes, and a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import psutil
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, write_deltalake
+from typer.testing import CliRunner
+
+from lakestream.cli.app import app
+from lakestream.lake.errors import UnsupportedLake
+from lakestream.lake.sql import ExtensionMissing, LakeNotFound, Session, SqlError, UnknownStream, extension_path
+from lakestream.lake.timetravel import Progress, rfc3339
+
+pytestmark = pytest.mark.unit
+
+T0 = 1_700_000_000_000_000_000
+BATCHES = 4
+COMMITTED_MS = 1_700_000_100_000
+
+SCHEMA = pa.schema(
+    [
+        ("subject", pa.string()),
+        ("seq", pa.int64()),
+        ("time", pa.timestamp("us", "UTC")),
+        ("time_ns", pa.int64()),
+        ("headers", pa.map_(pa.string(), pa.list_(pa.string()))),
+        ("data", pa.binary()),
+    ]
+)
+NOT_JSON = b"\xff\x00\x1b[2J"
+
+
+def row(seq: int) -> dict[str, Any]:
+    """Three messages a batch: two of JSON with letters beyond ASCII, and one that is no text at all."""
+    payload = (
+        NOT_JSON if seq % 3 == 0 else json.dumps({"id": seq, "who": "Zoë", "tags": ["a"]}, ensure_ascii=False).encode()
+    )
+    return {
+        "subject": f"ORDERS.{seq % 2}",
+        "seq": seq,
+        "time": (T0 + seq * 10**9) // 1000,
+        "time_ns": T0 + seq * 10**9,
+        "headers": [("Nats-Msg-Id", [str(seq)])] if seq % 2 else None,
+        "data": payload,
+    }
+
+
+def write(table: Path, version: int, rows: list[dict[str, Any]]) -> None:
+    progress = Progress(uid="u", last_index=rows[-1]["seq"], last_seq=rows[-1]["seq"], last_time_ns=rows[-1]["time_ns"])
+    write_deltalake(
+        table,
+        pa.Table.from_pylist(rows, schema=SCHEMA),
+        mode="append",
+        partition_by=["subject"],
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": msgspec.json.encode(progress).decode()}),
+    )
+    stamp = (COMMITTED_MS + version * 1000) * 10**6
+    os.utime(table / "_delta_log" / f"{version:020d}.json", ns=(stamp, stamp))
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stream ORDERS in four commits of three messages, one second apart; PENDING is staged only."""
+    root = tmp_path_factory.mktemp("lake")
+    for version in range(BATCHES):
+        write(root / "streams" / "ORDERS", version, [row(version * 3 + number) for number in (1, 2, 3)])
+    write(root / "accounts" / "ACME" / "streams" / "ORDERS", 0, [row(1)])
+    (root / "segments" / "PENDING").mkdir(parents=True)
+    return root
+
+
+@pytest.fixture(scope="module")
+def session(lake: Path) -> Iterator[Session]:
+    with Session(lake) as session:
+        yield session
+
+
+ORDERS = "delta.`streams/ORDERS`"
+
+
+def committed(version: int, offset_ms: int = 0) -> str:
+    return rfc3339((COMMITTED_MS + version * 1000 + offset_ms) * 10**6)
+
+
+# ---------------------------------------------------------------------------- the session
+
+
+def test_latest_version_of_a_stream(session: Session) -> None:
+    result = session.query(f"SELECT seq, subject, data FROM {ORDERS} ORDER BY seq")
+    assert result.columns == ("seq", "subject", "data")
+    assert result.types == ("BIGINT", "VARCHAR", "BLOB")
+    assert result.fetchall() == [(seq, row(seq)["subject"], row(seq)["data"]) for seq in range(1, 13)]
+
+
+@pytest.mark.parametrize("version", range(BATCHES))
+def test_version_as_of(session: Session, version: int) -> None:
+    query = f"SELECT max(seq) FROM {ORDERS} VERSION AS OF {version}"
+    assert session.query(query).fetchall() == [((version + 1) * 3,)]
+
+
+@pytest.mark.parametrize(
+    ("when", "seqs"),
+    [
+        (committed(0), 3),
+        (committed(1, -1), 3),
+        (committed(1), 6),
+        (committed(2, 999), 9),
+        (committed(3), 12),
+        (committed(99), 12),
+    ],
+)
+def test_timestamp_as_of(session: Session, when: str, seqs: int) -> None:
+    assert session.query(f"SELECT count(*) FROM {ORDERS} TIMESTAMP AS OF '{when}'").fetchall() == [(seqs,)]
+
+
+def test_timestamp_without_a_zone_is_utc(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    when = committed(1).replace("T", " ").removesuffix("Z")
+    with Session(session.root) as elsewhere:
+        assert elsewhere.query(f"SELECT count(*) FROM {ORDERS} TIMESTAMP AS OF '{when}'").fetchall() == [(6,)]
+        [(at,)] = elsewhere.query(f"SELECT CAST(min(time) AS STRING) FROM {ORDERS}").fetchall()
+        assert at.startswith("2023-11-14 22:13:21")
+
+
+def test_timestamp_as_of_an_expression(session: Session) -> None:
+    query = f"SELECT count(*) FROM {ORDERS} TIMESTAMP AS OF current_timestamp() - INTERVAL 1 MINUTE"
+    assert session.query(query).fetchall() == [(12,)]
+
+
+def test_two_versions_in_one_query(session: Session) -> None:
+    query = f"""
+        WITH was AS (SELECT * FROM {ORDERS} VERSION AS OF 1)
+        SELECT o.seq FROM {ORDERS} o LEFT JOIN was ON o.seq = was.seq
+        WHERE was.seq IS NULL AND o.subject IN (SELECT subject FROM {ORDERS} WHERE seq = 7) ORDER BY 1"""
+    assert session.query(query).fetchall() == [(7,), (9,), (11,)]
+
+
+def test_a_table_mentioned_twice_is_read_at_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that lands between the two mentions is seen by neither."""
+    table = tmp_path / "streams" / "ORDERS"
+    write(table, 0, [row(1)])
+    with Session(tmp_path) as session:
+        real, mentions = session._commits, 0
+
+        def commits(*arguments: Any) -> Any:
+            nonlocal mentions
+            mentions += 1
+            log = real(*arguments)
+            write(table, mentions, [row(mentions + 1)])
+            return log
+
+        monkeypatch.setattr(session, "_commits", commits)
+        query = f"SELECT (SELECT count(*) FROM {ORDERS}), (SELECT count(*) FROM {ORDERS})"
+        assert session.query(query).fetchall() == [(1, 1)]
+
+
+def test_spark_values(session: Session) -> None:
+    query = f"""
+        SELECT get_json_object(data, '$.who'), CAST(data AS STRING),
+               from_json(data, 'id INT, tags ARRAY<STRING>').tags[0],
+               headers['Nats-Msg-Id'][0], split(subject, '[.]')[1]
+        FROM {ORDERS} WHERE seq IN (1, 3) ORDER BY seq"""
+    assert session.query(query).fetchall() == [
+        ("Zoë", '{"id": 1, "who": "Zoë", "tags": ["a"]}', "a", "1", "1"),
+        (None, "?\x00\x1b[2J", None, "3", "1"),
+    ]
+
+
+def test_other_accounts_and_absolute_paths(session: Session, lake: Path) -> None:
+    for name in ("delta.`accounts/ACME/streams/ORDERS`", f"delta.'{lake}/accounts/ACME/streams/ORDERS'"):
+        assert session.query(f"SELECT count(*) FROM {name}").fetchall() == [(1,)]
+    assert session.query(f"SELECT count(*) FROM delta.`file://{lake}/streams/ORDERS`").fetchall() == [(12,)]
+
+
+def test_a_stream_whose_directory_is_spelled_otherwise(tmp_path: Path) -> None:
+    write(tmp_path / "streams" / "A~3AB", 0, [row(1)])
+    with Session(tmp_path) as session:
+        assert session.query("SELECT count(*) FROM delta.`streams/A:B`").fetchall() == [(1,)]
+
+
+def test_show_describe_history_explain(session: Session) -> None:
+    assert session.query("SHOW TABLES").fetchall() == [
+        (ORDERS, 3),
+        ("delta.`accounts/ACME/streams/ORDERS`", 0),
+    ]
+    described = session.query(f"DESCRIBE {ORDERS}").fetchall()
+    assert [line[:2] for line in described][:2] == [("subject", "VARCHAR"), ("seq", "BIGINT")]
+    history = session.query(f"DESCRIBE HISTORY {ORDERS}").fetchall()
+    assert [(version, last_seq) for version, _, _, last_seq, _ in history] == [(3, 12), (2, 9), (1, 6), (0, 3)]
+    assert history[0][1].timestamp() * 1000 == COMMITTED_MS + 3000
+    assert "DELTA_SCAN" in session.query(f"EXPLAIN SELECT * FROM {ORDERS}").fetchall()[0][1]
+
+
+# ---------------------------------------------------------------------------- what goes wrong
+
+
+def test_unknown_stream_lists_the_streams(session: Session) -> None:
+    with pytest.raises(UnknownStream) as caught:
+        session.query("SELECT * FROM delta.`streams/ORDRES`")
+    text = str(caught.value)
+    assert "there is no table delta.`streams/ORDRES`" in text
+    assert text.endswith(f"the tables there are: {ORDERS}, delta.`accounts/ACME/streams/ORDERS`")
+
+
+def test_a_stream_that_waits_for_the_compactor(session: Session) -> None:
+    with pytest.raises(UnknownStream, match=r"PENDING has no table yet.*lakestream compact --once"):
+        session.query("SELECT * FROM delta.`streams/PENDING`")
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "place"),
+    [
+        (f"SELECT nope FROM {ORDERS}", 'Referenced column "nope" not found', "nope"),
+        (f"SELECT nofun(seq) FROM {ORDERS}", "nofun does not exist", "nofun"),
+        (f"SELECT seq FROM {ORDERS} WHERE data LIKE 'a%'", "write CAST(data AS STRING)", None),
+        (f"SELECT seq FROM {ORDERS} VERSION AS OF 4", "there is no version 4; versions 0 to 3 are known", "`streams"),
+        (f"SELECT seq FROM {ORDERS} VERSION AS OF 'x'", "VERSION AS OF takes a version number", "`streams"),
+        (f"SELECT seq FROM {ORDERS} TIMESTAMP AS OF 'soon'", "TIMESTAMP AS OF does not understand 'soon'", "`streams"),
+        (f"SELECT seq FROM {ORDERS} TIMESTAMP AS OF '2001-01-01'", "is before the first commit", "`streams"),
+        (f"SELECT seq FROM {ORDERS} TIMESTAMP AS OF '2901-01-01'", "has not come yet", "`streams"),
+        ("SELECT 1; SELECT 2", "one statement is expected here, not 2", None),
+        ("SELECT seq FROM ORDERS", "write the stream's table as delta.`streams/ORDERS`", None),
+    ],
+)
+def test_errors_say_what_and_where(session: Session, query: str, message: str, place: str | None) -> None:
+    with pytest.raises(SqlError) as caught:
+        session.query(query)
+    assert message in str(caught.value)
+    if place is not None:
+        *_, shown, mark = [line for line in str(caught.value).splitlines() if line.startswith("  ")][:3]
+        assert shown[mark.index("^") :].startswith(place)
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    write(tmp_path / "streams" / "ORDERS", 0, [row(1)])
+    for file in (tmp_path / "streams" / "ORDERS").rglob("*.parquet"):
+        file.unlink()
+    with Session(tmp_path) as session, pytest.raises(SqlError, match=r"could not be read.*VACUUM"):
+        session.query(f"SELECT * FROM {ORDERS}")
+
+
+def test_a_file_that_goes_is_looked_for_in_a_newer_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maintenance rewrites files at any time: a query on the current version reads the newer one then."""
+    table = tmp_path / "streams" / "ORDERS"
+    write(table, 0, [row(1)])
+    with Session(tmp_path) as session:
+        real = session._commits
+
+        def commits(*arguments: Any) -> Any:
+            log = real(*arguments)
+            if log.latest == 0:
+                for file in table.rglob("*.parquet"):
+                    file.unlink()
+                rewritten = pa.Table.from_pylist([row(1)], schema=SCHEMA)
+                write_deltalake(table, rewritten, mode="overwrite", partition_by=["subject"])
+            return log
+
+        monkeypatch.setattr(session, "_commits", commits)
+        assert session.query(f"SELECT seq FROM {ORDERS}").fetchall() == [(1,)]
+
+
+def test_no_lake(tmp_path: Path) -> None:
+    with pytest.raises(LakeNotFound, match="there is no lake at"):
+        Session(tmp_path / "none")
+    with pytest.raises(UnsupportedLake):
+        Session("s3://bucket/lake")
+
+
+def test_extensions_come_from_the_wheel_and_never_from_the_network(session: Session) -> None:
+    assert "duckdb_extension_delta" in extension_path().parts
+    loaded = session.query("SELECT install_mode FROM duckdb_extensions() WHERE extension_name = 'delta' AND loaded")
+    assert loaded.fetchall() == [("NOT_INSTALLED",)]  # loaded from its file, in no extension directory
+    settings = "SELECT name, value FROM duckdb_settings() WHERE name LIKE 'auto%_known_extensions'"
+    assert dict(session.query(settings).fetchall()) == {
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+    }
+
+
+def test_a_missing_extension_says_what_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestream.lake.sql._EXTENSION_PACKAGE", "no_such_package")
+    with pytest.raises(ExtensionMissing, match=r"pip install duckdb==1\.5\.5 duckdb-extension-delta==1\.5\.5"):
+        Session(lake)
+
+
+# ---------------------------------------------------------------------------- the command
+
+COMMAND = [sys.executable, "-m", "lakestream.cli.main", "sql"]
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: str, stdin: str = "", **environ: str) -> Done:
+    """The command inside this process, which spares a test the start of another."""
+    result = CliRunner().invoke(app, ["sql", *arguments], input=stdin, env=environ)
+    return Done(result.exit_code, result.stdout, result.stderr)
+
+
+def test_json_output(lake: Path) -> None:
+    done = run("--lake", str(lake), "--format", "json", "-q", f"SELECT * FROM {ORDERS} WHERE seq <= 3 ORDER BY seq")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads(done.stdout)
+    assert [list(each) for each in rows] == [list(SCHEMA.names)] * 3
+    assert rows[0]["data"] == '{"id": 1, "who": "Zoë", "tags": ["a"]}'
+    assert rows[0]["headers"] == {"Nats-Msg-Id": ["1"]}
+    assert rows[0]["time"] == "2023-11-14T22:13:21Z"
+    assert rows[1]["headers"] is None
+    assert rows[2]["data"] == "0xff001b5b324a"
+
+
+def test_json_of_no_rows_and_of_equal_names(lake: Path) -> None:
+    assert json.loads(run("--lake", str(lake), "-f", "json", "-q", f"SELECT * FROM {ORDERS} WHERE false").stdout) == []
+    done = run("--lake", str(lake), "-f", "json", "-q", "SELECT 1 AS a, 2 AS a, CAST('nan' AS DOUBLE) AS b")
+    assert json.loads(done.stdout) == [{"a": 1, "a_2": 2, "b": None}]
+
+
+def test_csv_output(lake: Path) -> None:
+    query = f"SELECT seq, data, headers, 'a,\"b\"' AS x FROM {ORDERS} WHERE seq <= 2 ORDER BY seq"
+    done = run("-q", query, "-f", "csv", LAKESTREAM_LAKE=str(lake))
+    assert done.returncode == 0
+    assert list(csv.reader(io.StringIO(done.stdout))) == [
+        ["seq", "data", "headers", "x"],
+        ["1", '{"id": 1, "who": "Zoë", "tags": ["a"]}', '{"Nats-Msg-Id": ["1"]}', 'a,"b"'],
+        ["2", '{"id": 2, "who": "Zoë", "tags": ["a"]}', "", 'a,"b"'],
+    ]
+
+
+def test_table_output_shows_text_and_never_control_characters(lake: Path) -> None:
+    done = run(
+        "--lake", str(lake), "-q", f"SELECT seq, CAST(data AS STRING) AS d, data FROM {ORDERS} WHERE seq IN (1, 3)"
+    )
+    assert done.returncode == 0
+    assert "Zoë" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "?\\x00\\x1b[2J" in done.stdout
+    assert "0xff001b5b324a" in done.stdout
+    assert done.stdout.rstrip().endswith("2 rows")
+
+
+def test_statements_come_through_a_pipe_and_stop_at_the_first_wrong_one(lake: Path) -> None:
+    done = run("--lake", str(lake), "-f", "csv", stdin="SELECT 1 AS a; SELECT 2 AS b;\nSELECT frm;\nSELECT 3 AS c;")
+    assert done.returncode == 1
+    assert done.stdout == "a\n1\nb\n2\n"
+    assert 'Referenced column "frm" was not found' in done.stderr
+    assert done.stderr.startswith("lakestream: ")
+
+
+def test_exit_codes(lake: Path, tmp_path: Path) -> None:
+    process = subprocess.run([*COMMAND, "--lake", lake, "-q", "SELECT 1"], capture_output=True, check=False, timeout=60)
+    assert process.returncode == 0
+    assert b"1 row" in process.stdout
+    assert run("--lake", str(lake), "-q", "SELECT 1").returncode == 0
+    assert run("--lake", str(lake), "-q", "SELECT FROM WHERE").returncode == 1
+    missing = run("--lake", str(tmp_path / "none"), "-q", "SELECT 1")
+    assert missing.returncode == 1
+    assert missing.stderr.count("\n") == 1
+    assert missing.stderr.startswith("lakestream: there is no lake at")
+
+
+def test_a_reader_that_leaves_is_no_error(lake: Path) -> None:
+    many = "SELECT a.seq FROM (SELECT explode(sequence(1, 300000)) AS seq) a"
+    line = f'{" ".join(COMMAND)} --lake {lake} -f csv -q "{many}" | head -n 2; echo ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "seq\n1\n0\n"
+    assert done.stderr == ""
+
+
+class Terminal:
+    """`lakestream sql` on a terminal of its own."""
+
+    def __init__(self, *arguments: str, **environ: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            env={**os.environ, "TERM": "dumb", **environ},
+            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # make it the controlling terminal
+        )
+        os.close(theirs)
+        self._seen = ""
+
+    def expect(self, text: str, timeout: float = 30) -> str:
+        """Read until `text` has appeared; what came up to there."""
+        deadline = time.monotonic() + timeout
+        while text not in self._seen:
+            ready, _, _ = select.select([self._ours], [], [], max(deadline - time.monotonic(), 0))
+            if not ready:
+                raise AssertionError(f"{text!r} did not appear in {self._seen!r}")
+            try:
+                self._seen += os.read(self._ours, 4096).decode()
+            except OSError:
+                raise AssertionError(f"{text!r} did not appear in {self._seen!r} before the end") from None
+        found, _, self._seen = self._seen.partition(text)
+        return found
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def press_control_c_until(self, text: str) -> None:
+        """As an impatient user does: readline misses a signal that comes just before it begins to wait for a key."""
+        for _ in range(100):
+            self.type("\x03")
+            try:
+                self.expect(text, timeout=0.3)
+            except AssertionError:
+                continue
+            return
+        raise AssertionError(f"{text!r} did not appear in {self._seen!r}")
+
+    def end(self) -> int:
+        code = self.process.wait(30)
+        os.close(self._ours)
+        return code
+
+
+@pytest.fixture
+def terminal(lake: Path, tmp_path: Path) -> Iterator[Terminal]:
+    terminal = Terminal("--lake", str(lake), XDG_STATE_HOME=str(tmp_path))
+    yield terminal
+    terminal.process.kill()
+    terminal.process.wait()
+
+
+def test_the_prompt(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.expect("2 tables. .help for help")
+    terminal.expect("sql> ")
+    terminal.type(".tables\n")
+    terminal.expect("delta.`accounts/ACME/streams/ORDERS`")
+    terminal.expect("sql> ")
+    terminal.type("SELECT count(*) AS n\n")
+    terminal.expect("...> ")
+    terminal.type(f"FROM {ORDERS}; SELECT 'x;\n")
+    assert "12" in terminal.expect("1 row")
+    terminal.expect("...> ")
+    terminal.type("y' AS z;\n")
+    terminal.expect("x;\\ny")
+    terminal.expect("sql> ")
+    terminal.type("SELECT frm;\n")
+    terminal.expect("lakestream: ")
+    terminal.expect("sql> ")
+    terminal.type(".help\n")
+    terminal.expect("TIMESTAMP AS OF")
+    terminal.expect("sql> ")
+    terminal.type(".nonsense\n")
+    terminal.expect(".nonsense is not a command")
+    terminal.type(".quit\n")
+    assert terminal.end() == 0
+    assert "SELECT count(*) AS n" in (tmp_path / "lakestream" / "sql_history").read_text()
+
+
+def test_control_c_drops_what_is_typed_and_control_d_leaves(terminal: Terminal) -> None:
+    terminal.expect("sql> ")
+    terminal.type("SELECT nonsense\n")
+    terminal.expect("...> ")
+    terminal.press_control_c_until("sql> ")
+    terminal.type("SELECT 41 + 1 AS n;\n")
+    terminal.expect("42")
+    terminal.expect("sql> ")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+
+
+def test_control_c_stops_a_query_and_not_the_prompt(terminal: Terminal) -> None:
+    terminal.expect("sql> ")
+    terminal.type("SELECT count(*) FROM range(1000000000000) WHERE range % 7 = 3;\n")
+    # The query is under way once it has burned a second; a Ctrl-C before that is the case above.
+    watched = psutil.Process(terminal.process.pid)
+    began = sum(watched.cpu_times()[:2])
+    deadline = time.monotonic() + 30
+    while sum(watched.cpu_times()[:2]) < began + 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    terminal.type("\x03")
+    terminal.expect("stopped")
+    terminal.expect("sql> ")
+    terminal.type("SELECT 41 + 1 AS n;\n")
+    terminal.expect("42")

@@ -1,0 +1,194 @@
+"""Spark SQL to DuckDB SQL: names, time travel, binary values, and the place of mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakestream.lake.spark_sql import BadSql, SqlError, TableAt, Travel, parse, rewrite, split
+
+pytestmark = pytest.mark.unit
+
+ORDERS = "delta.`streams/ORDERS`"
+SCAN = "DELTA_SCAN('/lake/streams/ORDERS', version => 7)"
+
+
+def locate(name: str, travel: Travel | None, place: int) -> TableAt:
+    """Version 7, or the one asked for; T gives 3."""
+    version = 7 if travel is None else 3 if travel.kind == "TIMESTAMP" else int(travel.value)
+    return TableAt(name if name.startswith("/") else f"/lake/{name}", version)
+
+
+def rewritten(text: str) -> str:
+    [statement] = parse(text)
+    return rewrite(statement, locate)
+
+
+@pytest.mark.parametrize(
+    ("spark", "duckdb"),
+    [
+        (f"SELECT seq FROM {ORDERS}", f'SELECT seq FROM {SCAN} AS "streams/ORDERS"'),
+        (f"SELECT o.seq FROM {ORDERS} o", f"SELECT o.seq FROM {SCAN} AS o"),
+        ("select seq from DELTA.`streams/ORDERS`", f'SELECT seq FROM {SCAN} AS "streams/ORDERS"'),
+        (
+            "SELECT seq FROM delta.'/tmp/t' x",
+            "SELECT seq FROM DELTA_SCAN('/tmp/t', version => 7) AS x",
+        ),
+        (
+            "SELECT seq FROM delta.`it's`",
+            "SELECT seq FROM DELTA_SCAN('/lake/it''s', version => 7) AS \"it's\"",
+        ),
+        (
+            f"SELECT seq FROM {ORDERS} VERSION AS OF 4 o",
+            "SELECT o.seq FROM DELTA_SCAN('/lake/streams/ORDERS', version => 4) AS o".replace("o.seq", "seq"),
+        ),
+        (
+            f"SELECT seq FROM {ORDERS} FOR VERSION AS OF 4",
+            "SELECT seq FROM DELTA_SCAN('/lake/streams/ORDERS', version => 4) AS \"streams/ORDERS\"",
+        ),
+        (
+            f"SELECT seq FROM {ORDERS} TIMESTAMP AS OF '2026-01-01'",
+            "SELECT seq FROM DELTA_SCAN('/lake/streams/ORDERS', version => 3) AS \"streams/ORDERS\"",
+        ),
+        (
+            f"SELECT delta.`streams/ORDERS`.seq FROM {ORDERS}",
+            f'SELECT "streams/ORDERS".seq FROM {SCAN} AS "streams/ORDERS"',
+        ),
+        (
+            f"SELECT a.seq FROM {ORDERS} a JOIN {ORDERS} VERSION AS OF 1 b ON a.seq = b.seq",
+            f"SELECT a.seq FROM {SCAN} AS a JOIN DELTA_SCAN('/lake/streams/ORDERS', version => 1) AS b "
+            "ON a.seq = b.seq",
+        ),
+        (
+            f"WITH ORDERS AS (SELECT seq FROM {ORDERS}) SELECT seq FROM ORDERS",
+            f'WITH ORDERS AS (SELECT seq FROM {SCAN} AS "streams/ORDERS") SELECT seq FROM ORDERS',
+        ),
+        (
+            f"SELECT seq FROM {ORDERS} o WHERE seq IN (SELECT max(seq) AS m FROM {ORDERS} VERSION AS OF 2 p)",
+            f"SELECT seq FROM {SCAN} AS o WHERE seq IN "
+            "(SELECT MAX(seq) AS m FROM DELTA_SCAN('/lake/streams/ORDERS', version => 2) AS p)",
+        ),
+        (
+            f"SELECT seq FROM {ORDERS} x UNION ALL SELECT seq FROM {ORDERS} y",
+            f"SELECT seq FROM {SCAN} AS x UNION ALL SELECT seq FROM {SCAN} AS y",
+        ),
+        (f"EXPLAIN SELECT seq FROM {ORDERS} o", f"EXPLAIN SELECT seq FROM {SCAN} AS o"),
+        (f"DESCRIBE {ORDERS}", f'DESCRIBE SELECT * FROM {SCAN} AS "streams/ORDERS"'),
+    ],
+)
+def test_table_names_and_time_travel(spark: str, duckdb: str) -> None:
+    assert rewritten(spark) == duckdb
+
+
+@pytest.mark.parametrize(
+    ("spark", "duckdb"),
+    [
+        ("CAST(data AS STRING)", "SPARK_STRING(data)"),
+        ("string(data)", "SPARK_STRING(data)"),
+        ("CAST('a' AS STRING)", "'a'"),
+        ("get_json_object(data, '$.a')", "SPARK_JSON(data) ->> '$.a'"),
+        ("get_json_object(CAST(data AS STRING), '$.a')", "SPARK_JSON(SPARK_STRING(data)) ->> '$.a'"),
+        (
+            "from_json(data, 'a INT, b ARRAY<STRING>')",
+            """JSON_TRANSFORM(SPARK_JSON(data), '"STRUCT(a INT, b TEXT[])"')""",
+        ),
+        (
+            "from_json(data, 'a: STRING NOT NULL, `b c` STRUCT<d: DECIMAL(3,1)> COMMENT \"x\"')",
+            """JSON_TRANSFORM(SPARK_JSON(data), '"STRUCT(a TEXT, \\"b c\\" STRUCT(d DECIMAL(3, 1)))"')""",
+        ),
+        ("from_json(data, 'ARRAY<DOUBLE>')", """JSON_TRANSFORM(SPARK_JSON(data), '"DOUBLE[]"')"""),
+        (
+            "from_json(CAST(max_by(data, seq) AS STRING), 'a INT').a",
+            """JSON_TRANSFORM(SPARK_JSON(SPARK_STRING(ARG_MAX(data, seq))), '"STRUCT(a INT)"').a""",
+        ),
+        ("headers['A'][0]", "headers['A'][1]"),
+        ("split(subject, '[.]')[1]", "STR_SPLIT_REGEX(subject, '[.]')[2]"),
+        ("date_trunc('hour', time)", "DATE_TRUNC('HOUR', time)"),
+        ("collect_list(seq)", "ARRAY_AGG(seq) FILTER(WHERE seq IS NOT NULL)"),
+    ],
+)
+def test_values(spark: str, duckdb: str) -> None:
+    assert rewritten(f"SELECT {spark} AS x FROM {ORDERS} o") == f"SELECT {duckdb} AS x FROM {SCAN} AS o"
+
+
+def test_a_computed_column_keeps_the_name_that_was_written() -> None:
+    assert rewritten("SELECT count(*), get_json_object(data, '$.a') FROM delta.`t` t").startswith(
+        "SELECT COUNT(*) AS \"count(*)\", SPARK_JSON(data) ->> '$.a' AS \"get_json_object(data, '$.a')\" FROM"
+    )
+
+
+def test_time_travel_takes_any_expression() -> None:
+    seen: list[Travel | None] = []
+
+    def remember(name: str, travel: Travel | None, place: int) -> TableAt:
+        seen.append(travel)
+        return TableAt(name, 1)
+
+    [statement] = parse(f"SELECT 1 FROM {ORDERS} TIMESTAMP AS OF current_timestamp() - INTERVAL 1 HOUR")
+    rewrite(statement, remember)
+    assert seen == [Travel("TIMESTAMP", "CURRENT_TIMESTAMP - INTERVAL '1' HOUR")]
+
+
+def test_a_bare_stream_name_is_told_how_it_is_written() -> None:
+    with pytest.raises(SqlError, match=r"unknown table ORDERS: .*delta\.`streams/ORDERS`"):
+        rewritten("SELECT * FROM ORDERS")
+
+
+def test_locate_gets_the_place_of_the_name_in_the_whole_text() -> None:
+    text = f"SELECT 1;\nSELECT 2 FROM {ORDERS}"
+    places: list[int] = []
+
+    def remember(name: str, travel: Travel | None, place: int) -> TableAt:
+        places.append(place)
+        return TableAt(name, 1)
+
+    for statement in parse(text):
+        rewrite(statement, remember)
+    assert places == [text.index("`streams")]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("SELECT * FRM x", "x"),
+        (f"SELECT seq\nFROM {ORDERS}\nWHERE seq ==> 3", "3"),
+        ("SELECT 1; SELECT 2 blah blah", "blah"),
+        ("SELECT 'abc", "'abc"),
+        ("SELECT 1; SELECT `abc", "`abc"),
+        ("DROP TABLE x", "DROP"),
+        ("SELECT 1;\n  INSERT INTO x VALUES (1)", "INSERT"),
+        ("frobnicate", "frobnicate"),
+    ],
+)
+def test_bad_sql_shows_the_place(text: str, place: str) -> None:
+    with pytest.raises(BadSql) as caught:
+        parse(text)
+    assert caught.value.offset == text.rindex(place)
+    shown, mark = str(caught.value).splitlines()[-2:]
+    assert shown[mark.index("^") :].startswith(place)
+
+
+@pytest.mark.parametrize("schema", ["a INT, b NOTATYPE<", "", "a INT b INT c"])
+def test_from_json_names_a_schema_that_it_does_not_understand(schema: str) -> None:
+    with pytest.raises(SqlError, match="schema"):
+        rewritten(f"SELECT from_json(data, '{schema}') FROM {ORDERS}")
+
+
+@pytest.mark.parametrize(
+    ("text", "statements", "rest"),
+    [
+        ("", [], ""),
+        ("SELECT 1", [], "SELECT 1"),
+        ("SELECT 1;", ["SELECT 1"], ""),
+        ("SELECT 1; \n", ["SELECT 1"], ""),
+        ("SELECT 1;; SELECT 2; SELECT", ["SELECT 1", " SELECT 2"], " SELECT"),
+        ("SELECT ';'; x", ["SELECT ';'"], " x"),
+        ("SELECT 1 -- ;\n;", ["SELECT 1 -- ;\n"], ""),
+        ("SELECT /* ; */ 1;", ["SELECT /* ; */ 1"], ""),
+        ("SELECT 1; SELECT 'a; b", ["SELECT 1"], " SELECT 'a; b"),
+        ("SELECT 1; -- the end", ["SELECT 1"], ""),
+    ],
+)
+def test_split_minds_quotes_and_comments(text: str, statements: list[str], rest: str) -> None:
+    done, left = split(text)
+    assert ([part for part, _ in done], left) == (statements, rest)
+    assert all(text[offset:].startswith(part) for part, offset in done)
