@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 DEFAULT_INTERVAL = 1.0
 DEFAULT_PARALLEL = 4
 LOCK_POLL_SECONDS = 1.0
+ORPHAN_GRACE_SECONDS = 30.0
+"""How long a compactor whose parent has died may take to stop in order."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -155,6 +158,8 @@ def _watch_parent(stop: threading.Event) -> None:
     while os.read(0, 4096):
         pass
     stop.set()
+    time.sleep(ORPHAN_GRACE_SECONDS)
+    os._exit(1)  # nobody is left to insist; the JVM ends when its standard input does
 
 
 def _positive(text: str) -> float:

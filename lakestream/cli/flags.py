@@ -142,7 +142,7 @@ OF_NATS_SERVER: tuple[Flag, ...] = (
     _ignored("max_traced_msg_len", "number"),
     _ignored("no_advertise", "switch"),
 )
-"""Flags of nats-server that are not settings here: refused with the reason, or without effect on a single server."""
+"""Flags of nats-server that are not settings here: refused with the reason, or without effect here."""
 
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
@@ -212,7 +212,7 @@ def _set(flag: Flag, name: str, value: str | int | bool, found: dict[str, Any], 
     if flag.missing:
         raise StartError(f"flag -{name} is not supported: {flag.missing}")
     if not flag.field:
-        warnings.append(f"flag -{name} has no effect on a single server")
+        warnings.append(f"flag -{name} has no effect here")
     for field in flag.field.split():
         found[field] = value
 

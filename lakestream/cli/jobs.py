@@ -37,7 +37,7 @@ def find(name: str) -> Path:
         candidates = [Path(__file__).resolve().parents[2] / "jobs" / name, *_installed(name)]
     for path in candidates:
         if path.is_file():
-            return path.absolute()
+            return path.resolve()
     raise JobMissing(
         f"jobs/{name} is not there: looked for {', '.join(map(str, candidates))}. Reinstall lakestream, or let "
         "LAKESTREAM_JOBS name the directory"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
+from io import StringIO
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -130,18 +131,17 @@ def write_table(result: Result, out: TextIO) -> None:
     cells = [[_text(value) for value in row] for row in islice(rows, TABLE_ROWS)]
     more = next(rows, None) is not None
     console = Console(file=out, highlight=False)
-    room = console.width
-    # Laid out at full width first. What is not a terminal gets it so: a pipe wants whole values.
-    console.width = WIDE
+    if not console.is_terminal:
+        # A pipe wants whole values, not the width of a terminal that is not there.
+        console = Console(file=out, highlight=False, width=WIDE, height=1)
     table = _table(result, cells)
-    if console.is_terminal and console.measure(table).maximum > room:
-        console.width = room
+    if Console(file=StringIO(), width=WIDE, height=1).measure(table).maximum > console.width:
         for number, row in enumerate(cells, 1):
             console.print(_record(result, number, row))
     else:
         console.print(table)
     count = "1 row" if len(cells) == 1 else f"{len(cells)} rows"
-    console.print(f"first {count}; use LIMIT, or --format csv for all" if more else count, style="dim")
+    console.print(f"first {count}; use LIMIT, or --format csv for all" if more else count, style="dim", soft_wrap=True)
 
 
 def _text(value: Any) -> Text:

@@ -75,6 +75,7 @@ def start(
 
 def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] | None = None) -> int:
     """Run a node (of `make`, if given) until it is told to stop; returns the exit code."""
+    from lakestream.lake.errors import LakeError
     from lakestream.log.errors import LogError
 
     if make is None:
@@ -83,7 +84,7 @@ def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] |
         make = Node
     try:
         make(options, log).run()
-    except (StartError, LogError, OSError) as error:
+    except (StartError, LogError, LakeError, OSError) as error:
         log.fatal(str(error))
         if options.log_file:
             _say(str(error))  # who started it looks at the terminal, not into the log file

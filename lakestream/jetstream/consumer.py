@@ -30,6 +30,7 @@ from lakestream.jetstream.redelivery import Redelivery
 from lakestream.jetstream.replay import OriginalPace
 from lakestream.jetstream.selection import Found
 from lakestream.log.record import Record
+from lakestream.protocol.subjects import overlaps
 
 if TYPE_CHECKING:
     from lakestream.jetstream.stream import Stream
@@ -222,10 +223,11 @@ class Consumer:
                 if full:
                     self.wake()
 
-    def purged(self) -> None:
-        """The stream was purged, and may begin at a higher sequence now."""
-        now = self._clock.now() if self._running else self.ledger.last_ack_ns
-        self.ledger.purged(self.stream.store.first_seq, now)
+    def purged(self, subjects: bytes = b"") -> None:
+        """The stream was purged of what matches `subjects` (all when empty), and may begin at a higher sequence now."""
+        mine = self.config.filters
+        if not subjects or not mine or any(overlaps(one, subjects) for one in mine):
+            self.ledger.purged(self.stream.store.first_seq)
         self.feed.rewind()
         self.wake()
 
@@ -355,7 +357,7 @@ class Consumer:
         redelivery, store = self.redelivery, self.stream.store
         seqs: list[int] = []
         rest: list[int] = []
-        taken = redelivery.take(limit)
+        taken = [seq for seq in redelivery.take(limit) if not self._exhaust(seq)]
         for at, seq in enumerate(taken):
             if store.is_local(seq) or self._remote_redelivery[0] == seq:
                 seqs.append(seq)
@@ -423,32 +425,31 @@ class Consumer:
 
     def _expired(self, seqs: list[int]) -> None:
         """The acks of these messages did not come in time."""
-        full = self._is_full()
-        again = [seq for seq in seqs if not self._exhaust(seq)]
-        self.redelivery.enqueue(again)
-        if again or full:
-            self.wake()
+        self.redelivery.enqueue(seqs)
+        self.wake()
 
     def _exhaust(self, seq: int) -> bool:
-        """End a message that went out max_deliver times. False when it may go out again."""
+        """End a message that went out max_deliver times. False when it may go out again.
+
+        As in nats-server this happens when its turn to go out comes: a pull consumer that nobody asks keeps it pending.
+        """
         limit, deliveries = self.config.max_deliver, self.ledger.deliveries(seq)
         if limit <= 0 or deliveries < limit:
             return False
         self.ledger.exhausted(seq, self._clock.now())
-        self.redelivery.dequeue(seq)
         self.events.max_deliveries(seq, deliveries)
         if not self._volatile:
             self.stream.request_progress()
         return True
 
     # ------------------------------------------------------------------ acks
-    def ack(self, seq: int, consumer_seq: int, deliveries: int, reply: bytes, confirm: bool = True) -> bool:
+    def ack(self, seq: int, consumer_seq: int, deliveries: int, reply: bytes, plain: bool = True) -> bool:
         """A client is done with a message. False when it was never delivered (then there is no reply either).
 
         Args:
             consumer_seq, deliveries: as in the ack subject, for the metric only.
             reply: where the confirmation goes once the ack is on disk (invariant 1); `b""` = nowhere.
-            confirm: False leaves the reply to the caller (+NXT).
+            plain: False for +TERM, which is no sample of how long acks take.
         """
         ledger = self.ledger
         if seq > ledger.delivered_stream:
@@ -457,9 +458,9 @@ class Consumer:
         now = self._clock.now()
         self.inactivity.last_ns = now
         if self._explicit:
-            if self._sample and seq in ledger.pending:
+            if self._sample and plain and seq in ledger.pending:
                 self._sampled(seq, consumer_seq, deliveries, now)
-            acked = ledger.ack(seq, now)
+            acked = ledger.ack(seq, now, consumer_seq)
             if len(self.redelivery):
                 self.redelivery.dequeue(seq)
             if acked and self.stream.config.retention != "limits":
@@ -470,7 +471,7 @@ class Consumer:
             self._ack_through(seq, now)
         if not self._volatile:
             self.stream.request_progress()
-        if reply and confirm:
+        if reply:
             self._confirm(reply)
         if full:
             self.wake()
@@ -503,7 +504,7 @@ class Consumer:
             deadline = self._clock.now() + delay
             ledger.postpone(seq, deadline)
             self.redelivery.expect(seq, deadline)
-        elif not self._exhaust(seq):
+        else:
             self.redelivery.enqueue((seq,))
         self.wake()
 

@@ -64,10 +64,9 @@ class Acks:
             if found is None:
                 return
             consumer, parts = found
-        try:
-            deliveries, seq, consumer_seq = int(parts[1]), int(parts[2]), int(parts[3])
-        except ValueError:
+        if not (parts[1].isdigit() and parts[2].isdigit() and parts[3].isdigit()):
             return
+        deliveries, seq, consumer_seq = int(parts[1]), int(parts[2]), int(parts[3])
         if payload in ACKS:
             consumer.ack(seq, consumer_seq, deliveries, reply)
         else:
@@ -100,14 +99,14 @@ class Acks:
         if seq > consumer.ledger.delivered_stream:
             return
         if payload.startswith(NEXT):
-            if consumer.ack(seq, consumer_seq, deliveries, reply, confirm=False) and reply:
+            if consumer.ack(seq, consumer_seq, deliveries, b"") and reply:
                 consumer.request(reply, payload[len(NEXT) :])
             return
         if payload.startswith(TERM):
             reason = payload[len(TERM) :].strip().decode("utf-8", "replace")
             if seq in consumer.ledger.pending:
                 consumer.events.terminated(consumer_seq, seq, deliveries, reason)
-            consumer.ack(seq, consumer_seq, deliveries, reply)
+            consumer.ack(seq, consumer_seq, deliveries, reply, plain=False)
             return
         if payload.startswith(NAK):
             consumer.nak(seq, consumer_seq, deliveries, _delay(payload[len(NAK) :]))

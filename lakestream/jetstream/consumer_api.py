@@ -327,7 +327,7 @@ class ConsumerApi:
     # ------------------------------------------------------------------ names, list, info
     def _page(self, request: Request, limit: int) -> tuple[list[Consumer], dict[str, Any]]:
         stream = self._stream(request.tokens[0])
-        asked = request.parse(PageRequest, "JSApiConsumersRequest")
+        asked = request.parse_if_json(PageRequest, "JSApiConsumersRequest")
         total = len(stream.consumers)
         offset = min(max(asked.offset, 0), total)
         names = sorted(stream.consumers)[offset : offset + limit]

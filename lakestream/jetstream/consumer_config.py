@@ -18,7 +18,18 @@ DeliverPolicy = Annotated[
 ]
 AckPolicy = Annotated[str, enum("server.AckPolicy", "none", "all", "explicit", "flow_control")]
 ReplayPolicy = Annotated[str, enum("server.ReplayPolicy", "instant", "original")]
-PriorityPolicy = Annotated[str, enum("server.PriorityPolicy", "none", "overflow", "pinned_client", "prioritized", "")]
+PriorityPolicy = Annotated[
+    str,
+    enum(
+        "server.PriorityPolicy",
+        "none",
+        "overflow",
+        "pinned_client",
+        "prioritized",
+        "",
+        refusal="unknown priority policy: {value}",
+    ),
+]
 ConsumerAction = Annotated[
     str, enum("server.ConsumerAction", "", "create", "update", refusal="unknown consumer action: {value}")
 ]

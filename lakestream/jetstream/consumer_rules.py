@@ -60,6 +60,17 @@ def check_name(name: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- defaults
+_NEVER_NEGATIVE = (
+    "max_waiting",
+    "max_batch",
+    "max_expires",
+    "max_bytes",
+    "idle_heartbeat",
+    "inactive_threshold",
+    "priority_timeout",
+)
+
+
 def completed(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, pedantic: bool) -> ConsumerConfig:
     """The configuration with everything that the server fills in or caps.
 
@@ -70,12 +81,10 @@ def completed(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, 
         ApiError: 10157; 10183, 10184 for negative times.
     """
     filled: dict[str, object] = {}
-    for name in ("max_waiting", "max_batch", "max_expires", "max_bytes", "idle_heartbeat", "inactive_threshold"):
+    for name in _NEVER_NEGATIVE:
         if getattr(config, name) < 0:
             _adjusted(pedantic, f"{name} must not be negative")
             filled[name] = 0
-    if config.priority_timeout < 0:
-        filled["priority_timeout"] = 0
     if config.ack_wait < 0:
         raise api_error(10183)
     if any(wait < 0 for wait in config.backoff):
@@ -200,7 +209,7 @@ def _check_push(config: ConsumerConfig, stream: StreamConfig) -> None:
 
 
 def _check_pull(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps) -> None:
-    if stream.retention == "workqueue" and config.ack_policy != "explicit":
+    if stream.retention == "workqueue" and config.ack_policy == "none":
         raise api_error(10084)
     if config.rate_limit_bps:
         raise api_error(10086)

@@ -48,8 +48,9 @@ class Ledger:
     """Deliveries and acks of one consumer. `seq` is always a stream sequence."""
 
     __slots__ = (
+        "_acked",
         "_dirty",
-        "_floor_due",
+        "_front_acked",
         "_moved",
         "_uncounted",
         "deadline",
@@ -87,7 +88,7 @@ class Ledger:
         self._dirty: set[int] = set()
         self._uncounted: set[int] = set()
         self._moved = False
-        self._floor_due = False
+        self._acked = self._front_acked = False
 
     def begin(self, delivered_stream: int) -> None:
         """Nothing was delivered yet; count as if everything through `delivered_stream` had been."""
@@ -138,7 +139,11 @@ class Ledger:
         return self.redelivered.get(seq, 0) + 1
 
     def exhausted(self, seq: int, now: int) -> None:
-        """max_deliver is reached: no longer pending, but the floor waits for the next ack, as in nats-server."""
+        """max_deliver is reached: no longer pending.
+
+        The floor does not pass a message that ended so while it was the oldest, until nothing is pending.
+        """
+        self._settle_floor()
         if self.pending.pop(seq, 0):
             del self.deadline[seq]
         self.last_delivered_ns = now
@@ -146,18 +151,21 @@ class Ledger:
         self._moved = True
 
     # ------------------------------------------------------------------ acks
-    def ack(self, seq: int, now: int) -> bool:
-        """One message is done; False when it was not pending."""
+    def ack(self, seq: int, now: int, consumer_seq: int = 0) -> bool:
+        """One message is done; False when it was not pending (then `consumer_seq` is from the ack subject)."""
         self.last_ack_ns = now
-        self._moved = self._floor_due = True
+        self._moved = self._acked = True
         if self.redelivered and self.redelivered.pop(seq, 0):
             self._uncounted.add(seq)
-        if self.pending.pop(seq, 0):
-            del self.deadline[seq]
-            if self.logged:
-                self._dirty.add(seq)
-            return True
-        return False
+        consumer = self.pending.pop(seq, 0)
+        if (consumer or consumer_seq) == self.floor_consumer + 1:
+            self._front_acked = True
+        if not consumer:
+            return False
+        del self.deadline[seq]
+        if self.logged:
+            self._dirty.add(seq)
+        return True
 
     def ack_through(self, seq: int, now: int) -> list[int]:
         """Ack policy all: everything ≤ `seq` is done. Returns what was pending."""
@@ -196,18 +204,18 @@ class Ledger:
 
     def _settle_floor(self) -> None:
         """Work out the floor after acks. Done when it is looked at, not for each ack."""
-        if not self._floor_due:
+        if not self._acked:
             return
-        self._floor_due = False
+        front, self._acked, self._front_acked = self._front_acked, False, False
         if not self.pending:
             self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
-            return
-        seq, consumer = next(iter(self.pending.items()))
-        if consumer - 1 > self.floor_consumer:
-            self.floor_consumer, self.floor_stream = consumer - 1, seq - 1
+        elif front:
+            seq, consumer = next(iter(self.pending.items()))
+            self.floor_consumer = max(self.floor_consumer, consumer - 1)
+            self.floor_stream = max(self.floor_stream, seq - 1)
 
     # ------------------------------------------------------------------ jumps
-    def purged(self, first_seq: int, now: int) -> None:
+    def purged(self, first_seq: int) -> None:
         """The stream now begins at `first_seq`."""
         if first_seq - 1 > self.delivered_stream:
             self.delivered_stream = first_seq - 1
@@ -216,7 +224,6 @@ class Ledger:
         if not self.pending and self.floor_stream < self.delivered_stream:
             self.redelivered.clear()
             self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
-            self.last_ack_ns = now
             self._moved = True
 
     def reset(self, seq: int) -> None:

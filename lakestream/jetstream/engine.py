@@ -196,7 +196,7 @@ class Engine:
         for account, name in self.stores.found():
             try:
                 stream = self._recover(account, name)
-            except LogError as error:
+            except (LogError, OSError) as error:  # OSError: no room for a new segment, no permission
                 self.offline[name] = str(error)
                 self.log.error(f"stream {name} is offline: {error}")
                 continue

@@ -58,8 +58,8 @@ def needs_single_steps(config: StreamConfig) -> bool:
     return config.max_bytes > 0 and config.max_msgs_per_subject > 0
 
 
-def room(pending: Pending, store: Store, subject: bytes, length: int) -> ApiError | None:
-    """Why discard policy `new` refuses a message of `length` bytes, or None when it may come in."""
+def room(pending: Pending, store: Store, subject: bytes, length: int, rollup: bool) -> ApiError | None:
+    """Why discard policy `new` refuses a message of `length` bytes, or None. `rollup`: it makes its own room."""
     config = pending.config
     if not refuses_new(config):
         return None
@@ -67,7 +67,7 @@ def room(pending: Pending, store: Store, subject: bytes, length: int) -> ApiErro
     if config.max_msgs_per_subject > 0:
         held = store.subjects.count(subject) + pending.pending_of(subject)
         if held >= config.max_msgs_per_subject:
-            if config.discard_new_per_subject:
+            if config.discard_new_per_subject and not rollup:
                 return api_error(10077, err="maximum messages per subject exceeded")
             return None  # it takes the place of its subject's oldest
     if 0 < config.max_msgs <= store.msgs + pending.pending_msgs():

@@ -45,8 +45,8 @@ class View(Protocol):
     def seen(self, msg_id: bytes) -> int:
         """The sequence that a message id in the duplicate window has; 0 when there is none."""
 
-    def room(self, subject: bytes, length: int) -> ApiError | None:
-        """Why discard policy `new` refuses a message of this accounted length, or None."""
+    def room(self, subject: bytes, length: int, rollup: bool) -> ApiError | None:
+        """Why discard policy `new` refuses a message of this accounted length, or None. `rollup`: it replaces others."""
 
 
 class Duplicate(msgspec.Struct, frozen=True):
@@ -69,19 +69,19 @@ def check(view: View, subject: bytes, header: bytes, payload: bytes) -> Effect |
         return Effect(seq=0)
     _check_features(config, header)
     _check_expected(view, subject, header)
-    if headers.get(header, b"Nats-Schedule") is not None:
+    if _value(header, b"Nats-Schedule") is not None:
         raise api_error(10188)
     for name in (b"Nats-Scheduler", b"Nats-Schedule-Next"):
-        if headers.get(header, name) is not None:
+        if _value(header, name) is not None:
             raise api_error(10212)
-    if headers.get(header, b"Nats-Stream-Source") is not None:
+    if _value(header, b"Nats-Stream-Source") is not None:
         raise api_error(10227)
     effect = effect_of(header)
     if effect.msg_id:
         seq = view.seen(effect.msg_id)
         if seq:
             return Duplicate(seq)
-    expected_id = headers.get(header, b"Nats-Expected-Last-Msg-Id")
+    expected_id = _value(header, b"Nats-Expected-Last-Msg-Id")
     if expected_id is not None and expected_id != view.last_msg_id():
         raise api_error(10070, id=view.last_msg_id().decode("utf-8", "replace"))
     _check_rollup(config, header, effect)
@@ -90,15 +90,15 @@ def check(view: View, subject: bytes, header: bytes, payload: bytes) -> Effect |
 
 def _check_features(config: StreamConfig, header: bytes) -> None:
     """Headers of features that this stream has off, Expected-Stream and TTL."""
-    if headers.get(header, b"Nats-Batch-Id") is not None:
+    if _value(header, b"Nats-Batch-Id") is not None:
         raise api_error(10174)
-    if headers.get(header, b"Nats-Incr") is not None:
+    if _value(header, b"Nats-Incr") is not None:
         raise api_error(10168)
-    stream = headers.get(header, b"Nats-Expected-Stream")
+    stream = _value(header, b"Nats-Expected-Stream")
     if stream is not None and stream != config.name.encode():
         raise api_error(10060)
-    ttl = headers.get(header, b"Nats-TTL")
-    if ttl is not None:
+    ttl = _value(header, b"Nats-TTL")
+    if ttl:
         if not config.allow_msg_ttl:
             raise api_error(10166)
         if parse_ttl(ttl) == 0:
@@ -107,15 +107,15 @@ def _check_features(config: StreamConfig, header: bytes) -> None:
 
 def _check_expected(view: View, subject: bytes, header: bytes) -> None:
     """Optimistic concurrency: Expected-Last-Subject-Sequence, then Expected-Last-Sequence (ADR-8)."""
-    expected = headers.get(header, b"Nats-Expected-Last-Subject-Sequence")
-    other = headers.get(header, b"Nats-Expected-Last-Subject-Sequence-Subject")
+    expected = _value(header, b"Nats-Expected-Last-Subject-Sequence")
+    other = _value(header, b"Nats-Expected-Last-Subject-Sequence-Subject")
     if expected is not None:
         last = view.last_of(other or subject)
         if not expected.isdigit() or int(expected) != last:
             raise api_error(10071, seq=last)
     elif other is not None:
         raise api_error(10193)
-    expected = headers.get(header, b"Nats-Expected-Last-Sequence")
+    expected = _value(header, b"Nats-Expected-Last-Sequence")
     if expected is not None:
         last = view.last_seq()
         if not expected.isdigit() or int(expected) != last:
@@ -123,8 +123,8 @@ def _check_expected(view: View, subject: bytes, header: bytes) -> None:
 
 
 def _check_rollup(config: StreamConfig, header: bytes, effect: Effect) -> None:
-    value = headers.get(header, b"Nats-Rollup")
-    if value is None:
+    value = _value(header, b"Nats-Rollup")
+    if not value:
         return
     if not config.allow_rollup_hdrs or config.deny_purge:
         raise api_error(10111, err="rollup not permitted")
@@ -132,15 +132,20 @@ def _check_rollup(config: StreamConfig, header: bytes, effect: Effect) -> None:
         raise api_error(10111, err='rollup value invalid: "%s"' % value.decode("utf-8", "replace").lower())
 
 
+def _value(header: bytes, name: bytes) -> bytes | None:
+    """The value of a publish header; None when there is none or an empty one, which counts as none."""
+    return headers.get(header, name) or None
+
+
 def effect_of(header: bytes, seq: int = 0) -> Effect:
     """What a message with this header block does once stored; the same at publish and at recovery."""
-    rollup = (headers.get(header, b"Nats-Rollup") or b"").lower()
-    ttl = headers.get(header, b"Nats-TTL")
+    rollup = (_value(header, b"Nats-Rollup") or b"").lower()
+    ttl = _value(header, b"Nats-TTL")
     return Effect(
         seq=seq,
-        msg_id=headers.get(header, b"Nats-Msg-Id") or b"",
+        msg_id=_value(header, b"Nats-Msg-Id") or b"",
         rollup=rollup if rollup in (b"sub", b"all") else b"",
-        ttl_ns=parse_ttl(ttl) if ttl is not None else 0,
+        ttl_ns=parse_ttl(ttl) if ttl else 0,
     )
 
 

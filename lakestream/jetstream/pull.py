@@ -17,12 +17,14 @@ from lakestream.jetstream.consumer_config import ConsumerConfig
 from lakestream.jetstream.consumer_state import Ledger
 from lakestream.jetstream.durations import format_duration
 from lakestream.jetstream.json_syntax import JsonError
-from lakestream.jetstream.jsonio import Duration, Int, Int64, Uint8
+from lakestream.jetstream.jsonio import Duration, Int, Int64
 from lakestream.jetstream.outlet import heartbeat, size_of, status, status_pending
 from lakestream.jetstream.ports import Bus, Clock, Delivery, Timer
 
 EXPIRE_CHECK_NS = 1_000_000_000
 """A full queue is searched for dead requests at most this often (1 s)."""
+
+MAX_PRIORITY = 9
 
 _INTEGER = re.compile(rb"^[+-]?\d{1,18}$")
 _NO_MESSAGES = status(b"404 No Messages")
@@ -41,7 +43,7 @@ class NextRequest(msgspec.Struct, frozen=True):
     id: str = ""
     min_pending: Int64 = 0
     min_ack_pending: Int64 = 0
-    priority: Uint8 = 0
+    priority: Int = 0
 
 
 _fast = msgspec.json.Decoder(NextRequest)
@@ -75,6 +77,13 @@ def _parse_object(body: bytes) -> NextRequest:
             raise BadRequest("unexpected end of JSON input" if text == "unexpected EOF" else text) from None
     if request.idle_heartbeat > 0 and request.idle_heartbeat * 2 > request.expires:
         raise BadRequest("heartbeat value too large")
+    # No consumer has a priority policy here (consumer_rules), so what belongs to one is out of place.
+    if request.id:
+        raise BadRequest("Not a Pinned Client Priority consumer")
+    if request.min_pending or request.min_ack_pending:
+        raise BadRequest("Not a Overflow Priority consumer")
+    if not 0 <= request.priority <= MAX_PRIORITY:
+        raise BadRequest(f"Priority must be between 0 and {MAX_PRIORITY}")
     return request
 
 
@@ -89,7 +98,8 @@ class Waiting:
         self.limited = request.max_bytes > 0
         self.bytes_left = max(request.max_bytes, 0)
         self.no_wait = request.no_wait
-        self.expires_at = now + request.expires if request.expires > 0 else 0
+        # A negative time is over before it began, and the request is told so when its turn comes.
+        self.expires_at = now + request.expires if request.expires else 0
         self.heartbeat = max(request.idle_heartbeat, 0)
         self.beat_at = now + self.heartbeat if self.heartbeat else 0
         self.delivered = 0
@@ -173,7 +183,7 @@ class PullOutlet:
     def _no_wait_refusal(self, request: NextRequest) -> bytes:
         available = self._available()
         if not available:
-            return b"" if request.expires > 0 else b"404 No Messages"
+            return b"" if request.expires else b"404 No Messages"
         self._sweep(self._clock.now())
         wanted = sum(waiting.left for waiting in (*self._queue, *self._parked))
         return b"408 Requests Pending" if available < wanted else b""

@@ -74,7 +74,7 @@ class PushOutlet:
         """Watch for subscribers."""
         group = self._config.deliver_group.encode()
         self._watch = self._bus.watch_interest(self._subject, group, self._changed)
-        self._changed(self._bus.interest(self._subject, group), first=True)
+        self._changed(self._bus.bound(self._subject, group), first=True)
 
     def _changed(self, active: bool, first: bool = False) -> None:
         if active == self.active and not first:

@@ -16,7 +16,7 @@ from lakestream.protocol.subjects import is_literal, matches
 SCAN_MSGS = 2048
 """How many messages one call looks at while it scans for matches; the caller goes on in a later turn."""
 
-SPARSE_RATIO = 16
+SPARSE_RATIO = 4
 """When fewer than one in this many messages match, the index is asked for them instead of reading all."""
 
 DECISIONS = 65_536

@@ -37,11 +37,13 @@ from lakestream.jetstream.operations import (
 )
 from lakestream.jetstream.ports import Bus, ClientInfo, Clock, History, Io
 from lakestream.jetstream.reader import Reader
+from lakestream.jetstream.retention import Retention
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.jetstream.view import ProposedView
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record, iter_records, record_length
 from lakestream.log.store import Appended, Store
+from lakestream.protocol import headers
 from lakestream.raft.group import Committed, Group, Proposal
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class Stream:
         self.group = Group(store.log, io, self._committed, self._failure)
         self.dedupe = Dedupe(self.config.duplicate_window)
         self.expiry = Expiry(self)
+        self.retention = Retention(self)
         self.on_updated: Callable[[Stream], None] = lambda _: None
         self.domain = domain
         domain_part = f'"domain":"{domain}",' if domain else ""
@@ -197,12 +200,14 @@ class Stream:
             return
         if self.config.no_ack:
             reply = b""
+        header = headers.without_status(header)
         try:
             outcome = publish.check(self.view, subject, header, payload)
             if isinstance(outcome, publish.Duplicate):
                 self._answer_duplicate(reply, outcome.seq)
                 return
-            refused = self.view.room(subject, limits.accounted(self.config, subject, header, payload))
+            length = limits.accounted(self.config, subject, header, payload)
+            refused = self.view.room(subject, length, bool(outcome.rollup))
             if refused is not None:
                 if self.view.pending_msgs():
                     # What is in flight may yet make room by replacing older messages: judged again once it is stored.
@@ -268,6 +273,7 @@ class Stream:
     def _propose_progress(self, consumers: Iterable[Consumer], done: Callable[[], None] | None) -> None:
         if self.failed is not None or self.closed:
             return
+        self.retention.settle()
         entries = []
         for consumer in consumers:
             state = consumer.progress()
@@ -282,8 +288,10 @@ class Stream:
     def consumer_done(self, consumer: Consumer, seqs: Sequence[int]) -> None:
         """A consumer of an interest or work-queue stream is done with these messages (acked, or sent without ack).
 
-        Called before the progress that says so is logged. Removing what nobody needs any more belongs to retention.
+        Called before the progress that says so is logged.
         """
+        self.retention.done(consumer, seqs)
+        self._schedule()
 
     # ------------------------------------------------------------------ the group
     def _schedule(self) -> None:
@@ -294,6 +302,7 @@ class Stream:
     def _flush(self) -> None:
         """Hand over what was gathered, unless a write is under way: then it goes on gathering (group commit)."""
         self._scheduled = False
+        self.retention.settle()
         if self.group.in_flight or not self._open or self.failed is not None or self.closed:
             return
         proposals, self._open = self._open, []
@@ -316,8 +325,7 @@ class Stream:
                 operation, done = context  # type: ignore[misc]
                 result = self.apply_operation(operation)
                 self._operations -= 1
-                if done is not None:
-                    done(result)
+                self._finish(operation, result, done)
             elif kind == Kind.PROGRESS and context is not None:
                 context()  # type: ignore[operator]
             self.store.applied = entry.frame.index
@@ -329,6 +337,16 @@ class Stream:
             self._schedule()
         if self.store.checkpoint_due and not self.closed:
             self.checkpoint()
+
+    def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
+        """Answer the proposer, after what the operation released from an interest stream has gone as well."""
+        if isinstance(operation, UpdateStream | DeleteConsumer):
+            released = self.retention.released()
+            if released:
+                self.propose(Remove(released), lambda _: done(result) if done is not None else None)
+                return
+        if done is not None:
+            done(result)
 
     def _failure(self, error: Exception) -> None:
         """Invariant 4: a failed write freezes the stream. Nothing in flight was acked; say so to whoever waits."""
@@ -354,7 +372,7 @@ class Stream:
             self._apply_one_by_one(entry.at, batch)
         else:
             self.store.apply_messages(entry.at, first, batch.subjects, batch.lengths, batch.last_time)
-            self._after_messages(batch.subjects, batch.effects)
+            self._after_messages(first, batch.subjects, batch.effects)
         prefix = self._ack
         replies = [(reply, b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(batch.replies, first) if reply]
         if batch.late:
@@ -372,11 +390,13 @@ class Stream:
         for seq, (subject, length) in enumerate(zip(batch.subjects, batch.lengths, strict=True), batch.first_seq):
             place = Appended(at.segment, offset, at.index)
             self.store.apply_messages(place, seq, [subject], [length], batch.last_time)
-            self._after_messages([subject], [effects[seq]] if seq in effects else [])
+            self._after_messages(seq, [subject], [effects[seq]] if seq in effects else [])
             offset += length
 
-    def _after_messages(self, subjects: list[bytes], effects: list[Effect]) -> None:
+    def _after_messages(self, first_seq: int, subjects: list[bytes], effects: list[Effect]) -> None:
         """What storing messages brings with it: rollups, limits, timers."""
+        for seq, subject in self.retention.unwanted(first_seq, subjects):
+            self.store.remove(seq, subject)
         for effect in effects:
             if effect.rollup:
                 self._roll_up(effect)
@@ -433,7 +453,7 @@ class Stream:
                     self.dedupe.add(effect.msg_id, record.seq, record.time_ns)
                 if effect.rollup or effect.ttl_ns:
                     effects.append(effect)
-        self._after_messages([record.subject for record in records], effects)
+        self._after_messages(records[0].seq, [record.subject for record in records], effects)
 
     def apply_operation(self, operation: Operation) -> object:
         """Apply one operation and return what its proposer waits for. Reads no clock (DESIGN §4, invariant 2)."""
@@ -451,7 +471,7 @@ class Stream:
                     self._tell_removed(operation.seq, removed[0])
                 return removed is not None
             case Purge():
-                return self._apply_removals(limits.purge(self.store, operation), purged=True)
+                return self._apply_removals(limits.purge(self.store, operation), operation.filter)
             case Expire():
                 return self._apply_removals(self.store.remove_through(operation.through))
             case Remove():
@@ -461,13 +481,13 @@ class Stream:
             case _:
                 raise TypeError(f"unknown operation {operation!r}")
 
-    def _apply_removals(self, removed: list[tuple[int, bytes]], purged: bool = False) -> int:
+    def _apply_removals(self, removed: list[tuple[int, bytes]], purged: bytes | None = None) -> int:
         for seq, subject in removed:
             self._tell_removed(seq, subject)
         self._next_seq = max(self._next_seq, self.store.last_seq + 1)
-        if purged:
+        if purged is not None:
             for consumer in list(self.consumers.values()):
-                consumer.purged()
+                consumer.purged(purged)
         return len(removed)
 
     def _apply_update(self, operation: UpdateStream) -> object:

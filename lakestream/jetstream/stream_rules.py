@@ -373,9 +373,7 @@ def _check_scope(config: StreamConfig, subject: bytes) -> None:
 def _refuse_unsupported(config: StreamConfig) -> None:
     for name, feature in UNSUPPORTED.items():
         if getattr(config, name):
-            raise invalid(f"{feature} ({name}) are not supported by this server yet")
-    if config.retention != "limits":
-        raise invalid(f"retention policy {config.retention} is not supported by this server yet")
+            raise invalid(f"{feature} ({name}): not supported by this server yet")
 
 
 def _check_consumers(

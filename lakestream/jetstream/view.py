@@ -68,8 +68,8 @@ class ProposedView:
         """Their record bytes."""
         return sum(batch.size for batch in self._batches())
 
-    def room(self, subject: bytes, length: int) -> ApiError | None:
-        return limits.room(self, self._stream.store, subject, length)
+    def room(self, subject: bytes, length: int, rollup: bool) -> ApiError | None:
+        return limits.room(self, self._stream.store, subject, length, rollup)
 
     def pending_of(self, subject: bytes) -> int:
         """How many uncommitted messages a subject has."""

@@ -2,8 +2,8 @@
 
 Belongs here: reading a table's commits (when each was made, and how far into the stream it reaches) and the two
 questions that a time can ask of them. *Commit time*: the table as it was committed at T, which is what Delta means by
-TIMESTAMP AS OF. *Message time*: the version that holds every message stored at or before T, which is what a NATS client
-means by `up_to_time`. The two differ by the compaction lag, so they are two functions with two names.
+TIMESTAMP AS OF. *Message time*: the version that holds every message stored at or before T, which is the view of a NATS
+client with `up_to_time`. The two differ by the compaction lag, so they are two functions with two names.
 
 Only the transaction log is read, one commit file at a time and by bisection, so that a table with a hundred thousand
 commits answers in some twenty small reads. No Parquet file is opened.
@@ -253,9 +253,11 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
     """The version that holds all messages stored at or before `at_ns`, by message time.
 
     It is the first version that reaches the last such message: a later one may already have lost some of them to
-    deletes and limits. It may hold later messages too (a commit carries many), so read it with `time_ns <= at_ns`: the
-    rows are then those that a direct get with `up_to_time` saw. Only the present stream of that name counts, not a
-    deleted one.
+    deletes and limits. It may hold later messages too (a commit carries many), so read it with `time_ns <= at_ns`. Only
+    the present stream of that name counts, not a deleted one.
+
+    A direct get with `up_to_time` T sees the messages stored *before* T (nats-server 2.15.1, by experiment): its view
+    at T is this one at T - 1 ns.
 
     Args:
         log: the table's commits.

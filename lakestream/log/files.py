@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -106,6 +105,8 @@ class Files:
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory with all it holds; one that is not there is fine."""
+        import shutil  # loads archive formats, which a start need not wait for
+
         try:
             shutil.rmtree(path)
         except FileNotFoundError:

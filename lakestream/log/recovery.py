@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from collections.abc import Callable
 
 from lakestream.log.errors import CorruptLog, StoreLocked, StoreVersionError
@@ -26,14 +25,13 @@ from lakestream.log.record import TIME_AT
 from lakestream.log.segment import (
     HEADER_SIZE,
     SUFFIX,
-    Header,
     Segment,
     decode_segment_header,
     encode_segment_header,
     read_end,
     record_spans,
 )
-from lakestream.log.segment_log import begin_segment
+from lakestream.log.segment_log import begin_segment, new_header
 
 STORE_VERSION = 1
 GONE = ".deleted-"
@@ -199,7 +197,7 @@ def _open_segment(
 
 def _remake(files: Files, fd: int, first_index: int, first_seq: int, now_ns: int) -> None:
     files.truncate(fd, 0)
-    files.write(fd, [encode_segment_header(Header(first_index, first_seq, now_ns, secrets.randbits(32)))], 0)
+    files.write(fd, [encode_segment_header(new_header(first_index, first_seq, now_ns))], 0)
     files.sync(fd)
 
 

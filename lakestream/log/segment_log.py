@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 from array import array
 from collections.abc import Callable, Iterator
@@ -316,7 +315,7 @@ class SegmentLog:
             first_time=first_time,
             last_time=segment.last_time,
             floor=state.floor,
-            removed=[seq for seq in state.removed if seq >= state.floor],
+            removed=sorted(seq for seq in state.removed if seq >= state.floor),
             subjects=state.subjects,
             config=state.config,
             closed_ns=self.now(),
@@ -347,9 +346,14 @@ def describe(segment: Segment) -> SealedSegment:
     )
 
 
+def new_header(first_index: int, first_seq: int, now_ns: int) -> Header:
+    """The header of a segment that is begun at `now_ns`, with a salt that nobody can guess."""
+    return Header(first_index, first_seq, now_ns, int.from_bytes(os.urandom(4), "little"))
+
+
 def begin_segment(directory: str, files: Files, first_index: int, first_seq: int, now_ns: int) -> tuple[Segment, int]:
     """Create a segment, durably; returns it with a descriptor open for writing."""
-    header = Header(first_index, first_seq, now_ns, secrets.randbits(32))
+    header = new_header(first_index, first_seq, now_ns)
     path = os.path.join(directory, segment_name(first_index))
     fd = files.create(path)
     try:

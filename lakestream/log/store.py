@@ -135,12 +135,16 @@ class Store:
     def replay(self) -> Iterator[tuple[Frame, Appended]]:
         """The entries after the checkpoint, to be applied in turn. Blocks. Raises CorruptLog on any damage."""
         replayed = 0
-        for frame, at in self.log.frames(self.applied + 1):
-            if isinstance(at.segment, Segment):
-                self._replaying = at.segment.first_index
-                self._enter()
-            replayed += FRAME_HEADER + len(frame.body)
-            yield frame, at
+        try:
+            for frame, at in self.log.frames(self.applied + 1):
+                if isinstance(at.segment, Segment):
+                    self._replaying = at.segment.first_index
+                    self._enter()
+                replayed += FRAME_HEADER + len(frame.body)
+                yield frame, at
+        except CorruptLog:
+            self.log.close()
+            raise
         self._replaying = 0
         self._enter()
         self.upkeep.replayed(replayed)

@@ -50,6 +50,7 @@ class Upkeep:
         self._seals = 0
         self._saving = False
         self._dropping = False
+        self._destroyed = False
 
     def restored(self, index: int, size: int) -> None:
         """The store came from a checkpoint of entry `index` that is `size` bytes long."""
@@ -231,6 +232,9 @@ class Upkeep:
         """See `Store.destroy`. Renamed first, so that a kill leaves a whole stream or one that is known to be gone."""
         self.closed = True
         with self._lock:
+            if self._destroyed:
+                return  # by now the directory may belong to a successor
+            self._destroyed = True
             try:
                 self._log.close()
             except (LogError, OSError) as error:

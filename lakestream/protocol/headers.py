@@ -62,6 +62,15 @@ def status(block: bytes) -> Status:
     return Status(int(code), text.lstrip(b" "))
 
 
+def without_status(block: bytes) -> bytes:
+    """The block as a stream keeps it: its first line bare, and b"" when no line is left (nats-server 2.15)."""
+    if not block.startswith(b"NATS/1.0 "):
+        return block
+    end = block.find(b"\r\n")
+    bare = b"NATS/1.0" + block[end:] if end >= 0 else b""
+    return b"" if bare == EMPTY else bare
+
+
 def build(pairs: Iterable[tuple[bytes, bytes]], status: int = 0, text: bytes = b"") -> bytes:
     """A block with these lines, and with a status and its words when given."""
     first = LINE

@@ -26,6 +26,8 @@ FIRST_PING_NS = 2_000_000_000
 """The first PING leaves this long after the connection began (2 s), to measure the round trip."""
 
 RESERVED_REPLIES = (b"$JS.ACK.", b"_R_.")
+RESERVED_SUBJECT = b"$NRG."
+RESERVED_QUEUE = b"_sys_"
 
 
 class Owner(Protocol):
@@ -245,6 +247,9 @@ class Connection(asyncio.Protocol):
         if reply and reply.startswith(RESERVED_REPLIES):
             self._error(f'Permissions Violation for Publish with Reply of "{reply.decode("utf-8", "replace")}"')
             return
+        if subject.startswith(RESERVED_SUBJECT):
+            self._error(f'Permissions Violation for Publish to "{subject.decode("utf-8", "replace")}"')
+            return
         if self._pedantic and not valid_literal(subject):
             self._error("Invalid Publish Subject")
         if self._verbose:
@@ -329,10 +334,14 @@ class Connection(asyncio.Protocol):
         self._ok()
 
     def _subscribe(self, command: Subscribe) -> None:
-        if not subscribable(command.subject):
-            self._error("Invalid Subject")
-            return
         if command.sid not in self.subs:  # a second SUB with a live sid changes nothing (protocol.md §1)
+            if not subscribable(command.subject):
+                self._error("Invalid Subject")
+                return
+            if command.queue == RESERVED_QUEUE:
+                subject = command.subject.decode("utf-8", "replace")
+                self._error(f'Permissions Violation for Subscription to "{subject}" using queue "_sys_"')
+                return
             limit = self.owner.options.max_subscriptions
             if limit and len(self.subs) >= limit:
                 self._error("maximum subscriptions exceeded")

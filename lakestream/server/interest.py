@@ -9,36 +9,22 @@ Three structures hold the subscriptions, by the form of their subject:
 - `head.*` with a literal head, the form of request inboxes, which come and go by the thousand: a dict by head;
 - every other filter: a trie by token.
 
-Caches stand before them, all bounded:
-
-- `_subjects`: whole results by subject;
-- `_heads`: the wildcard part of a result by the subject's head (all but the last token), kept only when no filter
-  looks at the last token (`_inboxes` are those of them that are found without a detour);
-- `_prefixes`: whole results by the subject's first token, or first two, kept only when no subscription looks below.
-
-Subjects that never repeat (inboxes, acks, keys, device numbers) are served from all but the first and leave no trace.
-
-A change of interest drops exactly the entries it can touch: one subject (literal), one head (`head.*`), or what begins
-with the filter's literal tokens.
+Caches stand before them (interest_cache.py): by subject for the subjects that repeat, and by the head or the first
+tokens of a subject wherever nobody looks further. Subjects that never repeat (inboxes, acks, keys, device numbers) are
+served from the latter and leave no trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 
 from lakestream.protocol.subjects import is_literal
+from lakestream.server.interest_cache import MAX_CACHED, MAX_CACHED_SUBJECT, Caches, prefixes_of
 from lakestream.server.interest_trie import NOBODY, Leaf, Match, Node, Subscription, Trie, merge
 
 __all__ = ["Interest", "Match", "Subscription"]
 
 _DOT = 46
-
-MAX_CACHED = 8192
-"""Entries in each cache (default). When one is full, its older half goes."""
-
-MAX_CACHED_SUBJECT = 512
-"""Longest subject in bytes that is cached, which bounds the caches in bytes too. Longer ones are matched each time."""
 
 SAMPLE_EVERY = 8
 """One in so many matches that were not served from `_subjects` is sampled."""
@@ -59,11 +45,6 @@ class _Watcher:
         self.value = value
 
 
-def _older_half(cache: dict[bytes, Match]) -> list[bytes]:
-    """The older half of a full cache's keys."""
-    return list(islice(cache, len(cache) // 2))
-
-
 def _literal_tokens(pattern: bytes) -> bytes:
     """The tokens of a filter before its first wildcard token, joined."""
     words = pattern.split(b".")
@@ -71,16 +52,6 @@ def _literal_tokens(pattern: bytes) -> bytes:
         if word == b"*" or word == b">":
             return b".".join(words[:i])
     return pattern
-
-
-def _prefixes_of(subject: bytes) -> Iterator[bytes]:
-    """The first token of `subject` and its first two, where at least one token more follows."""
-    first = subject.find(b".")
-    if first >= 0:
-        yield subject[:first]
-        second = subject.find(b".", first + 1)
-        if second >= 0:
-            yield subject[:second]
 
 
 class Interest:
@@ -95,16 +66,11 @@ class Interest:
         self._stars: dict[bytes, Leaf] = {}
         self._trie = Trie()
         self._count = 0
-        self._max_cached = max_cached
-        # Invariant: `subject in _subjects` exactly when `subject in _under[head of subject]`.
-        self._subjects: dict[bytes, Match] = {}
-        self._under: dict[bytes, dict[bytes, None]] = {}
-        self._heads: dict[bytes, Match] = {}
-        # As `_heads`, for heads that have a `head.*` subscription and no literal one below them: a lookup here is the
-        # whole answer. Not more of them than such subscriptions.
-        self._inboxes: dict[bytes, Match] = {}
+        self._caches = caches = Caches(max_cached)
+        self._subjects, self._heads, self._inboxes = caches.subjects, caches.heads, caches.inboxes
+        self._firsts, self._seconds = caches.firsts, caches.seconds
+        # How many literal subjects lie right below a head; absent = none.
         self._literals_under: dict[bytes, int] = {}
-        self._prefixes: dict[bytes, Match] = {}
         # How many literal and `head.*` subjects lie below a prefix; absent = none.
         self._below: dict[bytes, int] = {}
         self._until_sample = SAMPLE_EVERY
@@ -142,11 +108,12 @@ class Interest:
             first = subject.find(b".")
             if first < 0:
                 return self._remember(subject, head, self._full(subject, head, last))
-            prefixes = self._prefixes
-            found = prefixes.get(subject[:first])
+            found = self._firsts.get(subject[:first])
             if found is None:
+                by_two = self._seconds.get(subject[:first])
                 second = subject.find(b".", first + 1)
-                found = prefixes.get(subject[:second]) if second > 0 else None
+                if by_two is not None and second > 0:
+                    found = by_two.get(subject[:second])
                 if found is None:
                     return self._resolve(subject, head, last)
         elif subject in self._literals:
@@ -168,15 +135,13 @@ class Interest:
 
     def _resolve(self, subject: bytes, head: bytes, last: bytes) -> Match:
         """The answer for a subject of several tokens that is in no cache, and the most general cache entry for it."""
-        for prefix in _prefixes_of(subject):
-            if prefix not in self._below and len(prefix) <= MAX_CACHED_SUBJECT:
+        for prefix in prefixes_of(subject):
+            if prefix not in self._below:
                 found, nodes = self._trie.reach(prefix.split(b"."))
                 if not any(node.children or node.star for node in nodes):
-                    if len(self._prefixes) >= self._max_cached:
-                        for old in _older_half(self._prefixes):
-                            del self._prefixes[old]
                     found.extend(node.rest for node in nodes if node.rest is not None)
-                    self._prefixes[prefix] = match = merge(found)
+                    match = merge(found)
+                    self._caches.add_prefix(prefix, match)
                     return match
         found, nodes = self._trie.reach(head.split(b"."))
         if subject in self._literals or any(node.children for node in nodes):
@@ -188,12 +153,9 @@ class Interest:
             leaves.append(star)
         match = merge(leaves)
         if star is not None and head not in self._literals_under:
-            self._inboxes[head] = match
-        elif len(head) <= MAX_CACHED_SUBJECT:
-            if len(self._heads) >= self._max_cached:
-                for old in _older_half(self._heads):
-                    del self._heads[old]
-            self._heads[head] = match
+            self._caches.add_inbox(head, match)
+        else:
+            self._caches.add_head(head, match)
         return match
 
     def _full(self, subject: bytes, head: bytes, last: bytes) -> Match:
@@ -222,46 +184,9 @@ class Interest:
                 found.append(child.leaf)
         return found
 
-    # ------------------------------------------------------------------ caches
     def _remember(self, subject: bytes, head: bytes, found: Match) -> Match:
-        if len(subject) <= MAX_CACHED_SUBJECT:
-            if len(self._subjects) >= self._max_cached:
-                for old in _older_half(self._subjects):
-                    self._forget(old, old.rpartition(b".")[0])
-            self._subjects[subject] = found
-            self._under.setdefault(head, {})[subject] = None
+        self._caches.add_subject(subject, head, found)
         return found
-
-    def _forget(self, subject: bytes, head: bytes) -> None:
-        if self._subjects.pop(subject, None) is not None:
-            under = self._under[head]
-            del under[subject]
-            if not under:
-                del self._under[head]
-
-    def _forget_head(self, head: bytes) -> None:
-        self._heads.pop(head, None)
-        self._inboxes.pop(head, None)
-        for subject in self._under.pop(head, ()):
-            del self._subjects[subject]
-
-    def _forget_matching(self, pattern: bytes) -> None:
-        """Drop what a filter of the trie can touch: heads that begin with its literal tokens."""
-        start = _literal_tokens(pattern)
-        if not start:
-            for everything in (self._subjects, self._under, self._heads, self._inboxes, self._prefixes):
-                everything.clear()
-            return
-        # Every subject that the filter selects has at least one token more than `start`, so its head is `start` or
-        # goes on below it.
-        below = start + b"."
-        for cache in (self._heads, self._inboxes, self._under):
-            for head in [key for key in cache if key == start or key.startswith(below)]:
-                self._forget_head(head)
-        for prefix in [key for key in self._prefixes if key.startswith(below)]:
-            del self._prefixes[prefix]
-        for prefix in _prefixes_of(below):
-            self._prefixes.pop(prefix, None)
 
     # ------------------------------------------------------------------ changes
     def insert(self, sub: Subscription) -> bool:
@@ -276,11 +201,11 @@ class Interest:
             if leaf is None:
                 leaf = self._literals[subject] = Leaf()
                 self._literals_under[head] = self._literals_under.get(head, 0) + 1
-                self._inboxes.pop(head, None)
+                self._caches.forget_wild(head)
                 self._count_below(subject, 1)
             if not leaf.add(sub):
                 return False
-            self._forget(subject, head)
+            self._caches.forget_subject(subject, head)
         elif subject.endswith(b".*") and is_literal(subject[:-2]):
             head = subject[:-2]
             leaf = self._stars.get(head)
@@ -289,11 +214,11 @@ class Interest:
                 self._count_below(subject, 1)
             if not leaf.add(sub):
                 return False
-            self._forget_head(head)
+            self._caches.forget_head(head)
         else:
             if not self._trie.add(sub):
                 return False
-            self._forget_matching(subject)
+            self._caches.forget_below(_literal_tokens(subject))
         self._count += 1
         if subject in self._watchers:
             self._tell(subject)
@@ -312,7 +237,7 @@ class Interest:
             head = subject.rpartition(b".")[0]
             if leaf.empty():
                 self._drop_literal(subject, head)
-            self._forget(subject, head)
+            self._caches.forget_subject(subject, head)
         elif subject.endswith(b".*") and is_literal(subject[:-2]):
             head = subject[:-2]
             leaf = self._stars.get(head)
@@ -321,11 +246,11 @@ class Interest:
             if leaf.empty():
                 del self._stars[head]
                 self._count_below(subject, -1)
-            self._forget_head(head)
+            self._caches.forget_head(head)
         else:
             if not self._trie.discard(sub):
                 return False
-            self._forget_matching(subject)
+            self._caches.forget_below(_literal_tokens(subject))
         self._count -= 1
         if subject in self._watchers:
             self._tell(subject)
@@ -333,11 +258,11 @@ class Interest:
 
     def _count_below(self, subject: bytes, change: int) -> None:
         """Note that a literal or `head.*` subject appeared (+1) or disappeared (-1) below its prefixes."""
-        for prefix in _prefixes_of(subject):
+        for prefix in prefixes_of(subject):
             count = self._below.get(prefix, 0) + change
             if count:
                 self._below[prefix] = count
-                self._prefixes.pop(prefix, None)
+                self._caches.forget_prefix(prefix)
             else:
                 del self._below[prefix]
 
@@ -351,7 +276,7 @@ class Interest:
             del self._literals_under[head]
             # The head may be an inbox's again; the next match finds out.
             if head in self._stars:
-                self._heads.pop(head, None)
+                self._caches.forget_wild(head)
 
     # ------------------------------------------------------------------ watching
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:

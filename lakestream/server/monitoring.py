@@ -7,13 +7,12 @@ imported, and h11 with it, only when a monitoring port is asked for.
 from __future__ import annotations
 
 import asyncio
-import os
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 
 import h11
 
-from lakestream.server.errors import StartError
+from lakestream.server.errors import StartError, reason_of
 from lakestream.server.monitored import Monitored
 from lakestream.server.monitoring_pages import Answer, Pages
 
@@ -49,10 +48,9 @@ async def serve(node: Monitored) -> Monitor:
     try:
         server = await loop.create_server(lambda: _Connection(node, pages, open_ones), host, max(options.http_port, 0))
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
         raise StartError(
-            f"cannot listen for http monitoring on {host}:{options.http_port}: {reason}; choose another port with -m, "
-            "or -m -1 for a free one"
+            f"cannot listen for http monitoring on {host}:{options.http_port}: {reason_of(error)}; choose another port "
+            "with -m, or -m -1 for a free one"
         ) from error
     return Monitor(server, server.sockets[0].getsockname()[1])
 

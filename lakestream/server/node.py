@@ -22,7 +22,7 @@ from lakestream.log.errors import LogError
 from lakestream.server import ports_file
 from lakestream.server.auth import Authenticator
 from lakestream.server.connection import Connection
-from lakestream.server.errors import StartError
+from lakestream.server.errors import StartError, reason_of
 from lakestream.server.hub import Hub
 from lakestream.server.identity import API_LEVEL, NATS_VERSION, Identity, new_server_id
 from lakestream.server.lake_keeper import LakeKeeper
@@ -31,6 +31,7 @@ from lakestream.server.options import JetStreamOptions, Options
 from lakestream.server.runtime import LoopClock, ThreadIo
 from lakestream.server.statistics import Statistics
 from lakestream.server.stores import FileStores
+from lakestream.server.system_requests import SystemRequests
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may keep the interpreter from an I/O thread that has finished its fsync (default 5 ms)."""
@@ -184,9 +185,8 @@ class Node:
         try:
             server = await loop.create_server(self._accept, options.host, port, backlog=1024)
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
             raise StartError(
-                f"cannot listen on {options.host}:{options.port}: {reason}; choose another port with -p, "
+                f"cannot listen on {options.host}:{options.port}: {reason_of(error)}; choose another port with -p, "
                 "or -p -1 for a free one"
             ) from error
         self._servers.append(server)
@@ -194,6 +194,7 @@ class Node:
         self.identity = self._identity(self.identity.server_id, bound)
         for sock in server.sockets:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.system = SystemRequests(self.hub, self.clock, self.identity)
         self.log.info(f"Listening for client connections on {options.host}:{bound}")
         self._write_files()
 

@@ -43,13 +43,10 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = True
     sync_always: bool = True
     sync_interval_ns: int = 2 * MINUTE
-    duplicate_window_ns: int = 2 * MINUTE
+    duplicate_window_ns: int = 0
     max_ack_pending: int = 0
     max_request_batch: int = 0
     default_max_consumers: int = 1000
-    request_queue_limit: int = 10_000
-    max_buffered_size: int = 128 * MIB
-    max_buffered_msgs: int = 100_000
     temporary_store: bool = False
 
 
@@ -158,8 +155,6 @@ RELOADABLE = frozenset(
         "logtime",
         "logtime_utc",
         "log_file",
-        "pid_file",
-        "ports_file_dir",
         "server_tags",
         "server_metadata",
         "config_digest",

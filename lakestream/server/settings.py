@@ -1,8 +1,8 @@
 """Which key of nats.conf sets which option.
 
 Belongs here: the tables of keys, how each value is checked and converted, and what happens to keys that nats-server
-knows and this server does not: those that change behaviour are refused, those that cannot matter on a single server get
-a warning. The grammar is in conf.py, the options in options.py.
+knows and this server does not: those that change behaviour are refused, those that cannot do harm get a warning. The
+grammar is in conf.py, the options in options.py.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ def _apply(
         elif key in missing:
             _refuse_unless_off(written, item, missing[key])
         elif key in harmless:
-            values.setdefault("warnings", []).append(
-                f'{item.file}:{item.line}: "{written}" has no effect on a single server'
-            )
+            values.setdefault("warnings", []).append(f'{item.file}:{item.line}: "{written}" has no effect here')
         elif not item.used:
             raise item.error(f'unknown field "{written}"{_similar(key, [*rules, *missing, *harmless])}')
 
@@ -399,9 +397,6 @@ _JETSTREAM: dict[str, Rule] = {
     "sync_interval": ("*", _sync_interval),
     "strict": ("strict", _boolean),
     "limits": ("*", _limits),
-    "request_queue_limit": ("request_queue_limit", _positive32),
-    "max_buffered_size": ("max_buffered_size", _positive_size),
-    "max_buffered_msgs": ("max_buffered_msgs", _positive32),
 }
 _ENCRYPTION = "encryption at rest is not there; use an encrypted disk"
 _JETSTREAM_MISSING = {
@@ -418,7 +413,10 @@ _JETSTREAM_HARMLESS = (
     "unique_tag",
     "extension_hint",
     "max_outstanding_catchup",
+    "request_queue_limit",
     "info_queue_limit",
+    "max_buffered_size",
+    "max_buffered_msgs",
     "meta_compact",
     "meta_compact_size",
     "meta_compact_sync",
@@ -482,7 +480,6 @@ TOP: dict[str, Rule] = {
     "max_subs": ("max_subscriptions", _limit),
     "ping_interval": ("ping_interval_ns", _positive_duration),
     "ping_max": ("ping_max", _positive32),
-    "write_deadline": ("write_deadline_ns", _positive_duration),
     "lame_duck_duration": ("lame_duck_duration_ns", _lame_duck),
     "lame_duck_grace_period": ("lame_duck_grace_ns", _grace),
     "debug": ("debug", _boolean),
@@ -509,6 +506,7 @@ TOP_HARMLESS = (
     "disable_sublist_cache",
     "no_fast_producer_stall",
     "max_closed_clients",
+    "write_deadline",
     "connect_error_reports",
     "reconnect_error_reports",
     "no_system_account",
@@ -558,7 +556,7 @@ TOP_MISSING = {
     "profiler_port": "use py-spy on the process",
     "max_subscription_tokens": "",
     "max_sub_tokens": "",
-    "write_timeout": "a slow client is closed after write_deadline",
+    "write_timeout": "a slow client is closed at max_pending",
     "no_header_support": "headers are always there",
     "feature_flags": "",
 }

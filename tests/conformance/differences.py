@@ -1,6 +1,6 @@
 """Where lakestream may answer otherwise than nats-server for good, each with its reason.
 
-What belongs here: lasting differences only. A behaviour that is merely missing is a failing scenario, not an entry.
+What belongs here: lasting differences only. A behaviour that is merely missing is a failing scenario, never an entry.
 """
 
 from __future__ import annotations
@@ -19,4 +19,19 @@ class Difference(NamedTuple):
     why: str
 
 
-DIFFERENCES: tuple[Difference, ...] = ()
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference("protocol.info_*", "*/git_commit", "names a commit of nats-server"),
+    Difference("protocol.info_*", "*/go", "names the version of Go"),
+    Difference("protocol.info_*", "*/xkey", "a key for encrypted auth callouts, which lakestream does not offer"),
+    Difference("protocol.info_*", "*/lakestream", "says which server this really is"),
+    Difference(
+        "streams.unknown_requests_are_not_answered",
+        "NOTHING.LIKE.THIS*",
+        "a subject of no API family is told at once that nobody listens; nats-server lets the request time out",
+    ),
+    Difference(
+        "limits.reached[[]max_bytes_too_small_for_one_new]",
+        "state of S*",
+        "nats-server shows sequence 0 as deleted when the first message of a stream in memory was refused",
+    ),
+)

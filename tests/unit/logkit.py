@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
@@ -58,7 +59,17 @@ class HeldIo:
             self.run()()
 
 
-class FaultyFiles(Files):
+class QuickFiles(Files):
+    """Files that are not synced: a killed process loses nothing by that, and the tests are not about power."""
+
+    def sync(self, fd: int) -> None:
+        return
+
+    def sync_directory(self, path: str) -> None:
+        return
+
+
+class FaultyFiles(QuickFiles):
     """Files whose `fail` method and later ones fail; `calls` counts what was asked, by name."""
 
     def __init__(self, fail: str = "", after: int = 0, code: int = errno.EIO, times: int = 1 << 30) -> None:
@@ -113,6 +124,26 @@ def message(number: int, subject: bytes = b"") -> Message:
     return (subject or b"S.%d" % (number % 5), header, b"data-%d-" % number + b"x" * (number * 7 % 40))
 
 
+_opened: list[Store] = []
+
+
+def close_all() -> None:
+    """Give back the descriptors of every MiniStream, without a checkpoint: as if the process had been killed."""
+    for store in _opened:
+        store.log.close()
+        rows: Any = store._rows
+        rows.close()
+        rows.cache.sweep()
+    _opened.clear()
+
+
+@pytest.fixture
+def closing() -> Iterator[None]:
+    """Call `close_all` after the test."""
+    yield
+    close_all()
+
+
 class MiniStream:
     """What JetStream does with a store, in small: messages in batches, and removals as operations."""
 
@@ -126,7 +157,8 @@ class MiniStream:
     ) -> None:
         self.io = io or InlineIo()
         self.options = options or LogOptions(seal_age_ns=1 << 60)
-        self.store = Store.open(directory, self.io, self.options, files=files, now=now or Clock())
+        self.store = Store.open(directory, self.io, self.options, files=files or QuickFiles(), now=now or Clock())
+        _opened.append(self.store)
         self.failures: list[Exception] = []
         self.replayed = 0
         for frame, at in self.store.replay():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,17 @@ from lakestream.raft.group import Committed, Group, Proposal
 from tests.unit.logkit import FaultyFiles, HeldIo, InlineIo
 
 pytestmark = pytest.mark.unit
+
+
+opened: list[Store] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    for store in opened:
+        store.log.close()
+    opened.clear()
 
 
 class Recorder:
@@ -37,6 +49,7 @@ def held(directory: Path, **options: object) -> tuple[Recorder, HeldIo, FaultyFi
     io, files = HeldIo(), FaultyFiles()
     settings = LogOptions(**{"seal_age_ns": 1 << 60, **options})  # type: ignore[arg-type]
     store = Store.open(str(directory), io, settings, files=files, now=lambda: 10**18)
+    opened.append(store)
     return Recorder(store, io), io, files
 
 
@@ -206,3 +219,4 @@ async def test_writes_happen_in_a_thread_and_commits_in_the_event_loop(tmp_path:
     group.propose([noop("x")])
     assert await asyncio.wait_for(committed, 10) == ["x"]
     assert threads == ["io"]
+    store.log.close()

@@ -13,7 +13,7 @@ from lakestream.log.files import Files
 from lakestream.log.segment_log import LogOptions
 from tests.unit.logkit import FaultyFiles, HeldIo, MiniStream, Model, message
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 
 SMALL = LogOptions(seal_bytes=600, seal_age_ns=1 << 60, retain_bytes=0)
 

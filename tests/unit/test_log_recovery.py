@@ -11,15 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.log.errors import CorruptLog, StoreLocked, StoreVersionError
-from lakestream.log.files import Files
 from lakestream.log.record import Record
 from lakestream.log.recovery import StoreRoot
 from lakestream.log.segment import HEADER_SIZE, TRAILER_SIZE, read_footer
 from lakestream.log.segment_log import LogOptions
 from lakestream.log.store import Store
-from tests.unit.logkit import MiniStream, Model, flip, message, segment_files
+from tests.unit.logkit import MiniStream, Model, QuickFiles, close_all, flip, message, segment_files
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 
 
 def three_writes(directory: str) -> tuple[MiniStream, list[int]]:
@@ -114,6 +113,7 @@ def test_a_flipped_bit_in_what_a_checkpoint_covers_is_refused_even_in_the_last_w
     with pytest.raises(CorruptLog) as caught:
         Store.open(str(tmp_path), stream.io)
     assert caught.value.offset == ends[2]
+    assert os.path.getsize(segment_files(str(tmp_path))[0]) == ends[3]  # nothing was cut
 
 
 def test_a_log_that_ends_before_its_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_stream_whose_segments_all_vanished_is_refused(tmp_path: Path) -> None
         MiniStream(str(tmp_path), small())
 
 
-class SnapshotFiles(Files):
+class SnapshotFiles(QuickFiles):
     """Copies the whole directory before every durable step: each copy is what a kill at that moment leaves."""
 
     def __init__(self, directory: Path, target: Path) -> None:
@@ -302,6 +302,7 @@ batches = st.lists(
 @given(batches)
 def test_reopening_changes_nothing(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:  # type: ignore[type-arg]
     """A checkpoint and the tail behind it give the same state as replaying everything, which is the model's."""
+    close_all()
     directory = str(tmp_path_factory.mktemp("stream"))
     stream, model = MiniStream(directory, small()), Model()
     for step in [*steps, "reopen"]:

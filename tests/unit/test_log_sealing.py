@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from lakestream.log.frame import Kind
 from lakestream.log.record import decode_record, iter_records
 from lakestream.log.segment import SealedSegment, decode_footer, decode_segment_header, iter_frames, read_footer
 from lakestream.log.segment_log import LogOptions
-from tests.unit.logkit import T0, Clock, MiniStream, message, segment_files
+from tests.unit.logkit import T0, Clock, HeldIo, MiniStream, message, segment_files
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 
 SECOND = 1_000_000_000
 
@@ -193,6 +194,26 @@ def test_removals_before_a_restart_reach_the_footer(tmp_path: Path) -> None:
         assert stream.replayed == (1 if checkpointed else 3)
         stream.operate("remove", 9)
         assert read_footer(seal(stream, clock).path)[0].removed == [5, 7, 9]
+
+
+def test_a_checkpoint_taken_while_a_seal_is_under_way_keeps_the_removals(tmp_path: Path) -> None:
+    io, clock = HeldIo(), Clock()
+    stream = MiniStream(str(tmp_path / "s"), LogOptions(seal_age_ns=SECOND), io=io, now=clock)
+    for step in (lambda: stream.publish(message(1), message(2), message(3)), lambda: stream.operate("remove", 2)):
+        step()
+        io.run_all()
+    clock.time_ns += SECOND
+    stream.store.seal_if_old()
+    stream.store.checkpoint(b"")
+    io.waiting.reverse()
+    io.run()()  # the checkpoint is written first
+    shutil.copytree(tmp_path / "s", tmp_path / "killed")
+    io.run()()
+    killed, again = MiniStream(str(tmp_path / "killed")), MiniStream(str(tmp_path / "s"))
+    assert killed.replayed == again.replayed == 0
+    assert killed.store.removed_in_segment() == (1, [2], True)
+    assert again.store.removed_in_segment() == (3, [], False)
+    assert read_footer(again.store.sealed()[0].path)[0].removed == [2]
 
 
 def test_a_crash_between_sealing_and_the_next_segment_goes_on(tmp_path: Path) -> None:

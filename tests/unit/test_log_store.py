@@ -15,9 +15,9 @@ from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record, encode_record, record_length
 from lakestream.log.segment_log import LogOptions
 from lakestream.log.store import Appended, Store
-from tests.unit.logkit import T0, InlineIo, MiniStream, Model, message
+from tests.unit.logkit import T0, InlineIo, MiniStream, Model, close_all, message
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 
 SMALL = LogOptions(seal_bytes=700, seal_age_ns=1 << 60, retain_bytes=0)
 
@@ -37,6 +37,7 @@ steps = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(steps)
 def test_every_question_has_the_models_answer(tmp_path_factory: pytest.TempPathFactory, made: list) -> None:  # type: ignore[type-arg]
+    close_all()
     directory = str(tmp_path_factory.mktemp("stream"))
     stream, model = MiniStream(directory, SMALL), Model()
     store = stream.store

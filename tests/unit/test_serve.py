@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from lakestream import __version__
 from lakestream.cli.serve import run, serve
-from lakestream.server.errors import StartError
+from lakestream.server.errors import StartError, reason_of
 from lakestream.server.logging import Logger
 from lakestream.server.options import Options
 
@@ -122,6 +123,12 @@ def test_a_wrong_signal_is_one_line(request_: str, words: str, capsys: pytest.Ca
     err = capsys.readouterr().err
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_reasons_are_those_of_the_system() -> None:
+    assert reason_of(OSError(98, "error while attempting to bind on address")) == os.strerror(98)
+    assert reason_of(socket.gaierror(socket.EAI_NONAME, "Name or service not known")) == "Name or service not known"
+    assert reason_of(OSError("odd")) == "odd"
 
 
 @pytest.mark.parametrize("arguments", [["serve", "-v"], ["-v"], ["--version"]])

@@ -471,6 +471,15 @@ def test_the_prompt(terminal: Terminal, tmp_path: Path) -> None:
     assert "SELECT count(*) AS n" in (tmp_path / "lakestream" / "sql_history").read_text()
 
 
+def test_rows_too_wide_for_the_terminal_are_listed(lake: Path, tmp_path: Path) -> None:
+    query = f"SELECT * FROM {ORDERS} WHERE seq = 1; SELECT 7 AS seven"
+    terminal = Terminal("--lake", str(lake), "-q", query, COLUMNS="60", XDG_STATE_HOME=str(tmp_path))
+    assert "time_ns" not in terminal.expect("row 1")
+    assert "1700000001000000000" in terminal.expect("1 row")
+    assert "row 1" not in terminal.expect("1 row")
+    assert terminal.end() == 0
+
+
 def test_control_c_drops_what_is_typed_and_control_d_leaves(terminal: Terminal) -> None:
     terminal.expect("sql> ")
     terminal.type("SELECT nonsense\n")

@@ -290,6 +290,21 @@ def test_jobs_may_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert jobs.find("compact.py") == tmp_path / "compact.py"
 
 
+def test_jobs_are_found_where_a_wheel_puts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = tmp_path / "lib" / "lakestream-9.dist-info" / "RECORD"
+    program = tmp_path / "share" / "lakestream" / "jobs" / "compact.py"
+    for file in (record, program):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    record.write_text("../share/lakestream/jobs/compact.py,,\nlakestream/cli/jobs.py,,\n")
+    (record.parent / "METADATA").write_text("Metadata-Version: 2.1\nName: lakestream\nVersion: 9\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    monkeypatch.setattr(jobs, "__file__", str(tmp_path / "lib" / "lakestream" / "cli" / "jobs.py"))
+    assert jobs.find("compact.py") == program
+    with pytest.raises(jobs.JobMissing, match=r"jobs/other\.py is not there: looked for .*Reinstall"):
+        jobs.find("other.py")
+
+
 def test_up_without_flags_is_jetstream_in_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     options = settle(Flags())

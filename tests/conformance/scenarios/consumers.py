@@ -292,7 +292,9 @@ def names_and_lists(t: Script) -> None:
     t.api("CONSUMER.NAMES.S", {"offset": -1})
     t.api("CONSUMER.NAMES.T")
     t.api("CONSUMER.LIST.T")
-    t.api("CONSUMER.NAMES.S", b"x")
+    for body in (b"x", b'{"offset":"x"}', b'{"colour":1}', b'{"offset":1', b"[]"):
+        t.api("CONSUMER.NAMES.S", body)
+        t.api("CONSUMER.LIST.S", body)
 
 
 @scenario

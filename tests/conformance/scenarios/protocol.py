@@ -361,16 +361,6 @@ def messages_for_a_closed_connection_are_dropped(t: Script) -> None:
     t.frames("publisher", publisher.ping())
 
 
-@table(
-    [
-        ("user_info", "$SYS.REQ.USER.INFO"),
-    ]
-)
-def system_request(t: Script, subject: str) -> None:
-    answer = t.wire.request(subject).json()
-    t.note("data", answer["data"])
-
-
 @scenario
 def many_commands_in_one_packet(t: Script) -> None:
     wire = t.connect()

@@ -16,6 +16,17 @@ EXPECTED_ID = "Nats-Expected-Last-Msg-Id"
 EXPECTED_STREAM = "Nats-Expected-Stream"
 MSG_ID = "Nats-Msg-Id"
 ROLLUP = "Nats-Rollup"
+OTHER_CONDITIONS = (
+    EXPECTED_STREAM,
+    EXPECTED_LAST_SUBJECT,
+    EXPECTED_SUBJECT,
+    "Nats-Incr",
+    "Nats-Schedule",
+    "Nats-Schedule-Next",
+    "Nats-Scheduler",
+    "Nats-Stream-Source",
+    "Nats-Batch-Id",
+)
 
 
 @scenario
@@ -134,6 +145,8 @@ def first_sequence_is_respected(t: Script) -> None:
         ("batch_not_allowed", {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}),
         ("schedule_not_allowed", {"Nats-Schedule": "@at 2030-01-01T00:00:00Z", "Nats-Schedule-Target": "a.x"}),
         ("own_nats_headers_are_kept", {"Nats-Something": "1", "Nats-Sequence": "7", "Status": "503"}),
+        *((f"empty_{name.lower()}", {name: ""}) for name in OTHER_CONDITIONS),
+        ("blanks_only", {EXPECTED_LAST: "   "}),
         ("required_level_is_ignored", {"Nats-Required-Api-Level": "99"}),
     ]
 )
@@ -271,6 +284,12 @@ def rollup_on_an_empty_stream(t: Script) -> None:
         ("many_blanks_after_colon", b"NATS/1.0\r\nNats-Msg-Id:    x\r\n\r\n"),
         ("empty_block", b"NATS/1.0\r\n\r\n"),
         ("status_line", b"NATS/1.0 503 No\r\n\r\n"),
+        ("status_line_and_a_field", b"NATS/1.0 503\r\nA: b\r\n\r\n"),
+        ("status_line_and_an_id", b"NATS/1.0  503 a b\r\nNats-Msg-Id: u\r\n\r\n"),
+        ("status_that_is_none", b"NATS/1.0 x\r\n\r\n"),
+        ("status_without_blank", b"NATS/1.0503\r\n\r\n"),
+        ("status_of_another_version", b"NATS/1.1 503\r\n\r\n"),
+        ("status_without_line_end", b"NATS/1.0 503 a"),
         ("garbage", b"garbage without any line end"),
         ("name_with_blank", b"NATS/1.0\r\nNats-Msg-Id : x\r\n\r\n"),
         ("condition_inside_another_name", b"NATS/1.0\r\nX-Nats-Expected-Last-Sequence: 9\r\n\r\n"),

@@ -48,6 +48,9 @@ def _stage(t: Script, **config: Any) -> None:
         ("negative_expires", {"batch": 1, "expires": -1}, 1),
         ("group_without_policy", {"batch": 1, "group": "g"}, 1),
         ("priority_without_policy", {"batch": 1, "priority": 3}, 1),
+        ("priority_too_large", {"batch": 1, "priority": 30}, 1),
+        ("pin_id_without_policy", {"batch": 1, "id": "x"}, 1),
+        ("min_ack_pending_without_policy", {"batch": 1, "min_ack_pending": 3}, 1),
         ("min_pending_without_policy", {"batch": 1, "min_pending": 3}, 1),
     ]
 )

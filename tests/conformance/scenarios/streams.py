@@ -339,8 +339,9 @@ def names_and_lists(t: Script) -> None:
     t.api("STREAM.NAMES", {"subject": "*.x"})
     t.api("STREAM.NAMES", {"subject": "nothing.here"})
     t.api("STREAM.LIST", {"subject": "alpha.>"})
-    t.api("STREAM.NAMES", b"garbage")
-    t.api("STREAM.NAMES", {"colour": 1})
+    for body in (b"garbage", b'{"offset":"x"}', b'{"colour":1}', b'{"offset":1', b"[]"):
+        t.api("STREAM.NAMES", body)
+        t.api("STREAM.LIST", body)
 
 
 @scenario

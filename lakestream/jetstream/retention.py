@@ -1,0 +1,83 @@
+"""Interest and work-queue retention: messages that go because everybody who wanted them has had them.
+
+Belongs here: who still needs a message, and the proposals that remove those which nobody needs (streams.md §5). Only
+the leader knows what its consumers have acked since their progress was last logged, so it decides; what it decides goes
+through the log as Remove, always before the progress that led to it, so that a crash between the two repeats a
+delivery at worst and never keeps a message for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lakestream.jetstream.operations import Remove
+from lakestream.protocol.subjects import matches
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.consumer import Consumer
+    from lakestream.jetstream.stream import Stream
+
+
+def wants(consumer: Consumer, subject: bytes) -> bool:
+    """Whether a consumer's filters let the subject through."""
+    filters = consumer.config.filters
+    return not filters or any(matches(one, subject) for one in filters)
+
+
+def needs(consumer: Consumer, seq: int, subject: bytes) -> bool:
+    """Whether a message must stay for a consumer: it is still to be delivered, or delivered and not acked."""
+    ledger = consumer.ledger
+    if seq > ledger.delivered_stream:
+        return wants(consumer, subject)
+    if consumer.config.ack_policy == "none":
+        return False
+    return seq in ledger.pending
+
+
+class Retention:
+    """Watches over one stream. Does nothing while its policy is `limits`."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._done: list[int] = []
+
+    @property
+    def _policy(self) -> str:
+        return self._stream.config.retention
+
+    def done(self, consumer: Consumer, seqs: Sequence[int]) -> None:
+        """A consumer has had these messages (acked, or sent without ack)."""
+        if self._policy == "workqueue":
+            self._done.extend(seqs)
+        elif self._policy == "interest":
+            others = [other for other in self._stream.consumers.values() if other is not consumer]
+            self._done.extend(seq for seq in seqs if not self._needed(seq, others))
+
+    def _needed(self, seq: int, consumers: list[Consumer]) -> bool:
+        if not consumers:
+            return False
+        subject = self._stream.store.subject_of(seq)
+        return any(needs(consumer, seq, subject) for consumer in consumers)
+
+    def settle(self) -> None:
+        """Propose the removal of what is done. Called before anything else of the turn is handed over."""
+        if self._done:
+            done, self._done = self._done, []
+            self._stream.propose(Remove(done))
+
+    def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> list[tuple[int, bytes]]:
+        """Of messages just stored, those that no consumer will ever want. Depends on the log alone."""
+        if self._policy != "interest":
+            return []
+        consumers = list(self._stream.consumers.values())
+        verdict = {subject: any(wants(one, subject) for one in consumers) for subject in set(subjects)}
+        return [(seq, subject) for seq, subject in enumerate(subjects, first_seq) if not verdict[subject]]
+
+    def released(self) -> list[int]:
+        """What nobody needs any more after a consumer went or the policy changed to `interest`."""
+        if self._policy != "interest" or not self._stream.store.msgs:
+            return []
+        consumers = list(self._stream.consumers.values())
+        live = self._stream.store.live.members(self._stream.store.first_seq, self._stream.store.msgs)
+        return [seq for seq in live if not self._needed(seq, consumers)]

@@ -1,0 +1,142 @@
+"""How fast a consumer delivers and takes acks, without sockets.
+
+    python -m tests.bench.bench_consumer [--messages N] [--size BYTES]
+
+Counted are reading the log, building the messages and the consumer's own bookkeeping, on one core; the receivers only
+count. `push` replays the stream to a deliver subject (ack none), `pull` asks for batches of 500 and acks each message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from lakestream.jetstream.consumer_acks import Acks
+from lakestream.jetstream.consumer_config import ConsumerConfig
+from lakestream.jetstream.operations import CreateConsumer
+from lakestream.jetstream.ports import ClientInfo, Delivery
+from lakestream.server.interest import Subscription
+from tests.unit.stream_world import CLIENT, World
+
+BATCH = 500
+
+
+class Counter:
+    """A receiver that counts messages and keeps the ack subjects of the last ones."""
+
+    congested = False
+    echo = True
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.replies: list[bytes] = []
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        self.receive_many(sub, ((subject, reply, header, payload),))
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        self.count += len(messages)
+        self.replies += [message[1] for message in messages]
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        callback()
+
+
+def create(world: World, name: str, config: ConsumerConfig) -> None:
+    """A consumer from the beginning of the stream."""
+    world.stream.propose(CreateConsumer(name, msgspec.json.encode(config), 1, 1))
+    world.settle()
+
+
+def receiver(world: World, subject: bytes) -> Counter:
+    """A subscriber."""
+    counter = Counter()
+    world.hub.interest_graph.insert(Subscription(counter, subject, b"", b"1"))
+    return counter
+
+
+def push(world: World, total: int, filters: list[str]) -> float:
+    """Messages a second of a replay."""
+    counter = receiver(world, b"deliver.to")
+    started = time.perf_counter()
+    config = ConsumerConfig(
+        deliver_subject="deliver.to", max_deliver=1, mem_storage=True, filter_subjects=filters, num_replicas=1
+    )
+    create(world, "P", config)
+    world.clock.turn()
+    took = time.perf_counter() - started
+    assert counter.count == total, f"{counter.count} of {total} delivered"
+    world.stream.consumers.pop("P").stop()
+    return total / took
+
+
+class Streams:
+    """As much of an engine as the ack listener needs."""
+
+    def __init__(self, world: World) -> None:
+        self.streams = {"S": world.stream}
+        self.bus = world.hub
+
+
+def pull(world: World, total: int) -> tuple[float, float]:
+    """(messages a second with an ack each, ns for an ack)."""
+    Acks(Streams(world)).listen()  # type: ignore[arg-type]
+    counter = receiver(world, b"_INBOX.pull.*")
+    config = ConsumerConfig(
+        durable_name="Q",
+        name="Q",
+        ack_policy="explicit",
+        ack_wait=30_000_000_000,
+        max_ack_pending=20_000,
+        max_waiting=512,
+        max_deliver=-1,
+    )
+    create(world, "Q", config)
+    route, acked, spent = world.hub.route, 0, 0.0
+    started = time.perf_counter()
+    while acked < total:
+        route(None, CLIENT, b"$JS.API.CONSUMER.MSG.NEXT.S.Q", b"_INBOX.pull.%d" % acked, b"", b'{"batch":%d}' % BATCH)
+        world.clock.turn()
+        replies, counter.replies = counter.replies, []
+        before = time.perf_counter()
+        for reply in replies:
+            route(None, CLIENT, reply, b"", b"", b"+ACK")
+        spent += time.perf_counter() - before
+        acked += len(replies)
+        if acked % 25_000 == 0:
+            world.clock.advance(250_000_000)
+            world.settle()
+    took = time.perf_counter() - started
+    assert world.stream.consumers["Q"].ledger.floor()[1] == total
+    return total / took, spent / total * 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--size", type=int, default=128)
+    arguments = parser.parse_args()
+    total = arguments.messages - arguments.messages % BATCH
+    with tempfile.TemporaryDirectory() as directory:
+        world = World(directory)
+        payload = b"x" * arguments.size
+        for number in range(total):
+            world.stream.ingest(b"s.%d" % (number % 10), b"", b"", payload, CLIENT)
+            if number % 10_000 == 9_999:
+                world.settle()
+        world.settle()
+        print(f"push, no filter        {push(world, total, []):>10,.0f} msgs/s")
+        print(f"push, one of 10        {push(world, total // 10, ['s.3']):>10,.0f} msgs/s")
+        print(f"push, wildcard         {push(world, total, ['s.*']):>10,.0f} msgs/s")
+        rate, ack = pull(world, total)
+        print(f"pull and ack           {rate:>10,.0f} msgs/s, of which {ack:,.0f} ns for an ack")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,328 @@
+"""An engine with its API on virtual time, for tests of consumers.
+
+Belongs here: a world in which nothing is fake but the clock, the threads (work is done within the turn) and the
+sockets. Streams lie in memory, or in a directory when a test wants to kill and recover the server.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from lakestream.jetstream.api import Api
+from lakestream.jetstream.consumer import Consumer
+from lakestream.jetstream.engine import Engine, EngineOptions
+from lakestream.jetstream.ports import ClientInfo, Delivery
+from lakestream.log.store import LogOptions, Store
+from lakestream.server.hub import Hub
+from lakestream.server.interest import Subscription
+from lakestream.server.logging import Logger
+
+T = TypeVar("T")
+MS = 1_000_000
+SECOND = 1000 * MS
+START = 1_700_000_000 * SECOND
+CLIENT = ClientInfo(id=1, host="127.0.0.1", account="$G")
+
+
+class VirtualTimer:
+    """A pending call of `VirtualClock`."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualClock:
+    """`Clock` whose time passes only in `advance`, timer by timer."""
+
+    def __init__(self) -> None:
+        self.time = START
+        self._soon: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[int, int, VirtualTimer]] = []
+        self._order = itertools.count()
+        self.failures: list[Exception] = []
+
+    def now(self) -> int:
+        return self.time
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._soon.append(callback)
+
+    def call_later(self, delay_ns: int, callback: Callable[[], None]) -> VirtualTimer:
+        timer = VirtualTimer(callback)
+        heapq.heappush(self._timers, (self.time + max(delay_ns, 0), next(self._order), timer))
+        return timer
+
+    def spawn(self, awaitable: Coroutine[Any, Any, Any]) -> None:
+        """The coroutine runs in the next turn; its awaits are answered at once."""
+
+        def run() -> None:
+            try:
+                awaitable.send(None)
+            except StopIteration:
+                return
+            except Exception as error:
+                self.failures.append(error)
+                return
+            raise AssertionError("in this world everything that is awaited answers at once")
+
+        self.call_soon(run)
+
+    def turn(self) -> None:
+        """Let everything happen that needs no time."""
+        while self._soon:
+            self._soon.popleft()()
+
+    def advance(self, ns: int) -> None:
+        """Let time pass."""
+        end = self.time + ns
+        self.turn()
+        while self._timers and self._timers[0][0] <= end:
+            due, _, timer = heapq.heappop(self._timers)
+            self.time = max(self.time, due)
+            callback, timer.callback = timer.callback, None
+            if callback is not None:
+                callback()
+            self.turn()
+        self.time = end
+
+
+class InlineIo:
+    """`Io` that works within the turn."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                done(None, error)
+            else:
+                done(result, None)
+
+        self._clock.call_soon(run)
+
+
+class MemoryStores:
+    """Stores that live as long as the test."""
+
+    def __init__(self, io: InlineIo) -> None:
+        self._io = io
+
+    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
+        return Store.in_memory(self._io, uid)
+
+    def found(self) -> list[tuple[str, str]]:
+        return []
+
+    def open(self, account: str, name: str) -> Store:
+        raise AssertionError("nothing to open")
+
+
+class DirectoryStores:
+    """Stores below a directory."""
+
+    def __init__(self, io: InlineIo, root: Path) -> None:
+        self._io, self._root = io, root
+
+    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
+        return Store.open(str(self._root / name), self._io, LogOptions(), uid=uid)
+
+    def found(self) -> list[tuple[str, str]]:
+        return [("$G", path.name) for path in sorted(self._root.iterdir())]
+
+    def open(self, account: str, name: str) -> Store:
+        return Store.open(str(self._root / name), self._io, LogOptions())
+
+
+class Message(NamedTuple):
+    """What a client received."""
+
+    subject: str
+    reply: str
+    header: str
+    data: bytes
+
+    @property
+    def status(self) -> str:
+        """The status line without the version, "" for a message."""
+        line = self.header.split("\r\n", 1)[0]
+        return line.removeprefix("NATS/1.0").strip()
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """Deliveries, stream sequence, consumer sequence and pending of the ack subject."""
+        tokens = self.reply.split(".")
+        return int(tokens[4]), int(tokens[5]), int(tokens[6]), int(tokens[8])
+
+    @property
+    def seq(self) -> int:
+        return self.numbers[1]
+
+
+class Client:
+    """A sink that keeps what it gets."""
+
+    echo = True
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.congested = False
+        self.got: list[Message] = []
+        self._drained: list[Callable[[], None]] = []
+
+    def subscribe(self, subject: str, queue: str = "") -> Callable[[], None]:
+        """SUB; returns the unsubscribing function."""
+        sub = Subscription(self, subject.encode(), queue.encode(), b"1")
+        graph = self._world.hub.interest_graph
+        graph.insert(sub)
+        self._world.clock.turn()
+        return lambda: graph.remove(sub)
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        self.got.append(Message(subject.decode(), reply.decode(), header.decode(), payload))
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        for message in messages:
+            self.receive(sub, *message, CLIENT)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        if self.congested:
+            self._drained.append(callback)
+        else:
+            callback()
+
+    def drain(self) -> None:
+        """No longer behind."""
+        self.congested = False
+        drained, self._drained = self._drained, []
+        for callback in drained:
+            callback()
+        self._world.clock.turn()
+
+    def take(self) -> list[Message]:
+        """What came since the last call."""
+        self._world.clock.turn()
+        got, self.got = self.got, []
+        return got
+
+
+class World:
+    """A server's engine and one client with an inbox.
+
+    Args:
+        directory: streams lie there, and those found are recovered; None keeps them in memory.
+    """
+
+    def __init__(self, directory: Path | None = None, **options: Any) -> None:
+        self.clock = VirtualClock()
+        self.hub = Hub(self.clock.call_soon, Logger())
+        io = InlineIo(self.clock)
+        stores = DirectoryStores(io, directory) if directory is not None else MemoryStores(io)
+        fields = EngineOptions(server_name="test", server_id="ID", **options)
+        self.engine = Engine(self.hub, self.clock, io, stores, fields, Logger())
+        self.engine.recover()
+        self.api = Api(self.engine)
+        self.client = Client(self)
+        self.client.subscribe("_INBOX.me.*")
+        self._number = itertools.count(1)
+        self.clock.turn()
+
+    # ------------------------------------------------------------------ the wire
+    def publish(self, subject: str, data: bytes = b"", reply: str = "", header: str = "") -> None:
+        """PUB, without ending the turn."""
+        self.hub.route(None, CLIENT, subject.encode(), reply.encode(), header.encode(), data)
+
+    def inbox(self) -> str:
+        return f"_INBOX.me.{next(self._number)}"
+
+    def request(self, subject: str, data: bytes = b"", header: str = "") -> Message:
+        """Publish with a reply subject and return the answer; other messages stay to be taken."""
+        reply = self.inbox()
+        self.publish(subject, data, reply, header)
+        self.clock.turn()
+        for at, message in enumerate(self.client.got):
+            if message.subject == reply:
+                return self.client.got.pop(at)
+        raise AssertionError(f"no answer to {subject}")
+
+    def ask(self, subject: str, body: Any = None, header: str = "") -> dict[str, Any]:
+        """An API request and its answer."""
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        answer: dict[str, Any] = json.loads(self.request("$JS.API." + subject, data, header).data)
+        return answer
+
+    # ------------------------------------------------------------------ shorthands
+    def stream(self, name: str = "S", **config: Any) -> None:
+        """Create a stream on `<name in lower case>.>`."""
+        answer = self.ask(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], **config})
+        assert "error" not in answer, answer
+
+    def store(self, *subjects: str, data: bytes = b"x") -> None:
+        """Store a message on each subject."""
+        for subject in subjects:
+            self.publish(subject, data)
+        self.clock.turn()
+
+    def consumer(self, name: str = "c", stream: str = "S", **config: Any) -> Consumer:
+        """Create a consumer: a durable pull consumer with explicit acks unless `config` says otherwise."""
+        fields: dict[str, Any] = {"name": name, "ack_policy": "explicit"}
+        if "inactive_threshold" not in config and "mem_storage" not in config:
+            fields["durable_name"] = name
+        body = {"stream_name": stream, "config": fields | config}
+        answer = self.ask(f"CONSUMER.CREATE.{stream}.{name}", body)
+        assert "error" not in answer, answer
+        return self.engine.streams[stream].consumers[name]
+
+    def info(self, name: str = "c", stream: str = "S") -> dict[str, Any]:
+        return self.ask(f"CONSUMER.INFO.{stream}.{name}")
+
+    def numbers(self, name: str = "c") -> tuple[tuple[int, int], tuple[int, int], int, int, int]:
+        """(delivered, ack floor, ack pending, redelivered, pending) of a consumer."""
+        info = self.info(name)
+        delivered, floor = info["delivered"], info["ack_floor"]
+        return (
+            (delivered["consumer_seq"], delivered["stream_seq"]),
+            (floor["consumer_seq"], floor["stream_seq"]),
+            info["num_ack_pending"],
+            info["num_redelivered"],
+            info["num_pending"],
+        )
+
+    def next(self, body: Any = None, name: str = "c", stream: str = "S") -> str:
+        """Send a pull request; returns its reply subject."""
+        reply = self.inbox()
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", data, reply)
+        self.clock.turn()
+        return reply
+
+    def pull(self, batch: int = 1, name: str = "c", **fields: Any) -> list[Message]:
+        """Pull and return what came at once, statuses too."""
+        self.next({"batch": batch, **fields}, name)
+        return self.client.take()
+
+    def ack(self, message: Message | str, payload: bytes = b"+ACK", reply: str = "") -> None:
+        """Publish to an ack subject."""
+        self.publish(message if isinstance(message, str) else message.reply, payload, reply)
+        self.clock.turn()
+
+    def crash(self, directory: Path, **options: Any) -> World:
+        """A new server on the same store. What was not written is lost: nothing of this one runs any more."""
+        after = World.__new__(World)
+        later = self.clock.time
+        World.__init__(after, directory, **options)
+        after.clock.time = max(after.clock.time, later)
+        return after

@@ -1,0 +1,81 @@
+"""Finding and counting what a consumer's filters choose."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestream.jetstream import selection as module
+from lakestream.jetstream.selection import selection
+from lakestream.log.memory import MemorySegment
+from lakestream.log.record import encode_record
+from lakestream.log.segment_log import Appended
+from lakestream.log.store import Store
+from lakestream.protocol.subjects import matches
+from tests.unit.consumer_world import InlineIo, VirtualClock
+
+pytestmark = pytest.mark.unit
+
+SUBJECTS = [b"a.x", b"a.y", b"b.x", b"b.y.z", b"c"]
+FILTERS = [[], [b">"], [b"a.x"], [b"a.*"], [b"*.x", b"c"], [b"b.>"], [b"a.*", b"*.y"], [b"nobody"]]
+
+
+def filled(subjects: list[bytes], gone: set[int]) -> Store:
+    store = Store.in_memory(InlineIo(VirtualClock()))
+    records = [encode_record(seq, seq, subject, b"", b"x") for seq, subject in enumerate(subjects, 1)]
+    place = Appended(MemorySegment(b"".join(records)), 0, 1)
+    store.apply_messages(place, 1, subjects, [len(record) for record in records], len(subjects))
+    for seq in gone:
+        store.remove(seq)
+    return store
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=60),
+    st.sets(st.integers(1, 60), max_size=20),
+    st.sampled_from(FILTERS),
+    st.integers(1, 7),
+    st.booleans(),
+)
+def test_finds_each_wanted_message_once_in_order(
+    subjects: list[bytes], gone: set[int], filters: list[bytes], limit: int, sparse: bool
+) -> None:
+    store = filled(subjects, gone)
+    chosen = selection(store, filters)
+    wanted = [
+        seq
+        for seq, subject in enumerate(subjects, 1)
+        if seq not in gone and (not filters or any(matches(one, subject) for one in filters))
+    ]
+    assert chosen.count(1, store.last_seq) == len(wanted)
+    found: list[int] = []
+    start = 1
+    with patch.object(module, "SCAN_MSGS", 3 if sparse else 2048), patch.object(module, "SPARSE_RATIO", 0):
+        while start <= store.last_seq:
+            left = chosen.count(start, store.last_seq)
+            assert left == sum(seq >= start for seq in wanted)
+            block = chosen.find(start, limit, 1 << 20, left)
+            assert not block.remote
+            assert len(block.records) <= limit
+            assert block.resume > start
+            found += [record.seq for record in block.records]
+            start = block.resume
+    assert found == wanted
+
+
+def test_a_candidate_in_the_lake_is_named() -> None:
+    store = filled([b"a.x", b"b.x", b"a.x", b"b.x"], set())
+    store._rows.local_floor = 4  # type: ignore[misc]
+    assert selection(store, []).find(1, 10, 1 << 20, 4).remote == 1
+    assert selection(store, [b"b.x"]).find(3, 10, 1 << 20, 1).remote == 3
+    assert [record.seq for record in selection(store, [b"b.x"]).find(4, 10, 1 << 20, 1).records] == [4]
+
+
+def test_few_literal_subjects_narrow_a_read_from_the_lake() -> None:
+    store = filled([b"a.x", b"a.y", b"c"], set())
+    assert sorted(selection(store, [b"a.*"]).narrowing() or ()) == [b"a.x", b"a.y"]
+    assert selection(store, []).narrowing() is None

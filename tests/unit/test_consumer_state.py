@@ -1,0 +1,206 @@
+"""The ledger of deliveries and acks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakestream.jetstream.consumer_state import Delta, Ledger, Snapshot, decode_snapshot, encode_snapshot
+
+pytestmark = pytest.mark.unit
+
+
+def delivered(*seqs: int) -> Ledger:
+    ledger = Ledger(0, 1)
+    ledger.deliver(seqs, now=10, deadline=40)
+    return ledger
+
+
+def test_consumer_sequences_count_deliveries() -> None:
+    ledger = delivered(3, 5, 9)
+    assert ledger.pending == {3: 1, 5: 2, 9: 3}
+    assert (ledger.delivered_consumer, ledger.delivered_stream) == (3, 9)
+    ledger.redeliver(5, 50, 80)
+    assert ledger.delivered_consumer == 4
+    assert ledger.pending[5] == 2
+    assert ledger.deliveries(5) == 2
+
+
+def test_the_floor_is_before_the_oldest_pending() -> None:
+    ledger = delivered(3, 5, 9)
+    ledger.ack(5, 20)
+    assert ledger.floor() == (0, 0)
+    ledger.ack(3, 20)
+    assert ledger.floor() == (2, 8)
+    ledger.ack(9, 20)
+    assert ledger.floor() == (3, 9)
+
+
+def test_the_floor_stays_when_the_next_message_is_far_above() -> None:
+    ledger = delivered(1)
+    ledger.ack(1, 20)
+    ledger.deliver([100], 30, 60)
+    assert ledger.floor() == (1, 1)
+
+
+def test_a_message_that_ended_by_max_deliver_holds_the_floor_until_nothing_is_pending() -> None:
+    ledger = delivered(1, 2, 3)
+    ledger.redeliver(1, 50, 80)
+    ledger.exhausted(1, 90)
+    ledger.ack(2, 100)
+    assert ledger.floor() == (0, 0)
+    assert ledger.redelivered == {1: 1}
+    ledger.ack(3, 100)
+    assert ledger.floor() == (4, 3)
+
+
+def test_ack_all_covers_what_is_below() -> None:
+    ledger = delivered(1, 2, 3, 4)
+    assert ledger.ack_through(3, 20) == [1, 2, 3]
+    assert ledger.floor() == (3, 3)
+    assert ledger.ack_through(2, 20) == []
+    assert ledger.ack_through(4, 20) == [4]
+    assert ledger.floor() == (4, 4)
+
+
+def test_a_purge_lifts_the_stream_sequence_but_not_the_consumer_sequence() -> None:
+    ledger = delivered(1, 2)
+    for seq in (1, 2):
+        ledger.removed(seq, 20)
+    ledger.purged(9)
+    assert (ledger.delivered_consumer, ledger.delivered_stream) == (2, 8)
+    assert ledger.floor() == (2, 8)
+    assert ledger.next_seq == 9
+
+
+def test_a_delta_from_before_a_reset_means_nothing_after_it() -> None:
+    ledger = delivered(1, 2)
+    before = ledger.take_delta()
+    assert before is not None
+    ledger.reset(1)
+    ledger.apply(before)
+    assert ledger.pending == {}
+    assert ledger.delivered_consumer == 0
+
+
+def test_nothing_changed_is_no_delta() -> None:
+    ledger = delivered(1)
+    assert ledger.take_delta() is not None
+    assert ledger.take_delta() is None
+
+
+def test_an_acked_redelivery_is_not_counted_after_replay() -> None:
+    ledger = delivered(1, 2)
+    ledger.redeliver(1, 50, 80)
+    deltas = [ledger.take_delta()]
+    ledger.exhausted(1, 90)
+    deltas.append(ledger.take_delta())
+    ledger.ack(2, 95)
+    deltas.append(ledger.take_delta())
+    ledger.removed(1, 99)
+    deltas.append(ledger.take_delta())
+    replica = Ledger(0, 1)
+    for delta in deltas:
+        assert delta is not None
+        replica.apply(delta)
+    assert replica.redelivered == {}
+    assert replica.pending == {}
+
+
+def test_a_snapshot_survives_encoding() -> None:
+    ledger = delivered(1, 2, 7)
+    ledger.ack(2, 20)
+    saved = decode_snapshot(encode_snapshot(Snapshot(b"{}", 5, [9], ledger.whole())))
+    assert saved.picked == [9]
+    copy = Ledger(0, 1)
+    copy.apply(saved.state)
+    assert copy.pending == {1: 1, 7: 3}
+    assert copy.whole() == ledger.whole()
+
+
+class Steps:
+    """Random life of a consumer, and what a naive reading of the rules says."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger(0, 1)
+        self.deltas: list[bytes] = []
+        self.first_delivery: dict[int, int] = {}
+        self.acked: set[int] = set()
+        self.count = 0
+        self.now = 100
+
+    def do(self, step: tuple[str, int]) -> None:
+        what, number = step
+        self.now += 1
+        ledger = self.ledger
+        if what == "deliver":
+            first = ledger.delivered_stream + 1 + number % 3
+            seqs = list(range(first, first + 1 + number % 4))
+            ledger.deliver(seqs, self.now, self.now + 30)
+            for seq in seqs:
+                self.count += 1
+                self.first_delivery[seq] = self.count
+        elif what == "log":
+            delta = ledger.take_delta()
+            if delta is not None:
+                self.deltas.append(delta)
+        elif ledger.pending:
+            seq = sorted(ledger.pending)[number % len(ledger.pending)]
+            if what == "ack":
+                assert ledger.ack(seq, self.now)
+                self.acked.add(seq)
+            else:
+                ledger.redeliver(seq, self.now, self.now + 30)
+                self.count += 1
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["deliver", "ack", "ack", "again", "log"]), st.integers(0, 1000)), max_size=60)
+)
+def test_agrees_with_the_naive_reading_and_replays_to_the_same(steps: list[tuple[str, int]]) -> None:
+    life = Steps()
+    for step in steps:
+        life.do(step)
+    ledger = life.ledger
+    expected = {seq: number for seq, number in life.first_delivery.items() if seq not in life.acked}
+    assert ledger.pending == expected
+    assert list(ledger.pending) == sorted(expected)
+    assert set(ledger.deadline) == set(expected)
+    floor_consumer, floor_stream = ledger.floor()
+    if expected:
+        assert floor_stream < min(expected)
+        assert floor_consumer < min(expected.values())
+    elif life.acked:
+        assert (floor_consumer, floor_stream) == (ledger.delivered_consumer, ledger.delivered_stream)
+    life.do(("log", 0))
+    replica = Ledger(0, 1)
+    for delta in life.deltas:
+        replica.apply(delta)
+    assert replica.pending == ledger.pending
+    assert replica.redelivered == ledger.redelivered
+    assert replica.floor() == ledger.floor()
+    assert replica.delivered_consumer == ledger.delivered_consumer
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["deliver", "ack", "again", "log"]), st.integers(0, 1000)), max_size=40),
+    st.integers(0, 40),
+)
+def test_deltas_over_a_later_checkpoint_lose_no_confirmed_ack(steps: list[tuple[str, int]], at: int) -> None:
+    """A checkpoint holds more than the deltas before it; those after it are applied over it."""
+    life = Steps()
+    checkpoint: Delta | None = None
+    logged = 0
+    for number, step in enumerate(steps):
+        if number == at:
+            checkpoint, logged = life.ledger.whole(), len(life.deltas)
+        life.do(step)
+    life.do(("log", 0))
+    recovered = Ledger(0, 1)
+    if checkpoint is not None:
+        recovered.apply(checkpoint)
+    for delta in life.deltas[logged:]:
+        recovered.apply(delta)
+    assert recovered.pending == life.ledger.pending
+    assert recovered.floor() == life.ledger.floor()

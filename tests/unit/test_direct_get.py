@@ -1,0 +1,516 @@
+"""Direct get in all its forms, with what nats-server 2.15.1 answered to the same requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestream.jetstream import direct_batch, query
+from lakestream.log.errors import LogError
+from tests.unit.api_world import ApiWorld, stampless
+
+pytestmark = pytest.mark.unit
+
+NOT_FOUND = [(b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")]
+NO_RESULTS = [(b"NATS/1.0 404 No Results\r\n\r\n", b"")]
+EMPTY = [(b"NATS/1.0 408 Empty Request\r\n\r\n", b"")]
+MALFORMED = [(b"NATS/1.0 408 Malformed Request\r\n\r\n", b"")]
+BAD = [(b"NATS/1.0 408 Bad Request\r\n\r\n", b"")]
+LEVEL = [(b"NATS/1.0 412 Required Api Level\r\n\r\n", b"")]
+TOO_MANY = [(b"NATS/1.0 413 Too Many Results\r\n\r\n", b"")]
+
+Answer = tuple[int, int, int]
+"""(sequence, Nats-Num-Pending, Nats-Last-Sequence) of one message of several."""
+
+
+@pytest.fixture
+def world() -> ApiWorld:
+    """Stream A as `ApiWorld.fill` makes it, sequence 5 deleted."""
+    world = ApiWorld()
+    world.fill()
+    world.ask("STREAM.MSG.DELETE.A", {"seq": 5})
+    return world
+
+
+def message(seq: int, pending: int | None = None, last: int | None = None) -> tuple[bytes, bytes]:
+    """How message `seq` of stream A is answered."""
+    block = b"NATS/1.0\r\n"
+    if seq % 2:
+        block += b"K: %d\r\n" % seq
+    block += b"Nats-Stream: A\r\nNats-Subject: a.%d\r\nNats-Sequence: %d\r\nNats-Time-Stamp:\r\n" % (seq % 3, seq)
+    if pending is not None:
+        block += b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (pending, last or 0)
+    return block + b"\r\n", b"m%d" % seq
+
+
+def several(*messages: Answer, end: tuple[int, int] | None = None, up_to: int = 0) -> list[tuple[bytes, bytes]]:
+    """How several messages are answered; `end` is (pending, last) of the closing status when not the last message's."""
+    pending, last = end or (messages[-1][1], messages[-1][0])
+    lines = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (pending, last)
+    if up_to:
+        lines += b"Nats-UpTo-Sequence: %d\r\n" % up_to
+    return [message(*each) for each in messages] + [(b"NATS/1.0 204 EOB\r\n%b\r\n" % lines, b"")]
+
+
+def got(answers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Answers without the values of their time stamps."""
+    return [(stampless(header), data) for header, data in answers]
+
+
+def time_of(world: ApiWorld, seq: int) -> str:
+    """The time of a message as the API shows it."""
+    time: str = world.ask("STREAM.MSG.GET.A", {"seq": seq})["message"]["time"]
+    return time
+
+
+# ---------------------------------------------------------------------------------------------------- last by subject
+@pytest.mark.parametrize(
+    ("subject", "seq"), [("a.1", 10), ("a.0", 9), ("a.2", 8), ("a.>", 10), ("a.*", 10), (">", 10), ("*.2", 8)]
+)
+def test_last_by_subject(world: ApiWorld, subject: str, seq: int) -> None:
+    assert got(world.direct(f"A.{subject}")) == [message(seq)]
+
+
+def test_time_stamp_is_the_stored_time(world: ApiWorld) -> None:
+    assert b"Nats-Time-Stamp: %b\r\n" % time_of(world, 10).encode() in world.direct("A.a.1")[0][0]
+
+
+@pytest.mark.parametrize("subject", ["zz", "a.9", "a", "a.*.b"])
+def test_last_by_subject_of_nothing(world: ApiWorld, subject: str) -> None:
+    assert world.direct(f"A.{subject}") == NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"{}", [message(10)]),
+        (b"null", [message(10)]),
+        (b'{"foo":1}', [message(10)]),
+        (b'{"no_hdr":false}', [message(10)]),
+        (b'{"no_hdr":true}', [(b"", b"m10")]),
+        (b'{"NO_HDR":true}', [(b"", b"m10")]),
+        (b'{"max_bytes":5}', [message(10)]),
+        (b'{"seq":0}', [message(10)]),
+        (b"junk", MALFORMED),
+        (b"[]", MALFORMED),
+        (b" ", MALFORMED),
+        (b'{"seq":3}', BAD),
+        (b'{"no_hdr":true,"seq":2}', BAD),
+        (b'{"batch":2}', BAD),
+        (b'{"last_by_subj":"a.2"}', BAD),
+        (b'{"next_by_subj":"a.2"}', BAD),
+        (b'{"start_time":"2020-01-01T00:00:00Z"}', BAD),
+        (b'{"multi_last":["a.2"]}', BAD),
+        (b'{"up_to_seq":5}', BAD),
+    ],
+)
+def test_last_by_subject_with_a_body(world: ApiWorld, body: bytes, expected: list[tuple[bytes, bytes]]) -> None:
+    assert got(world.direct("A.a.1", body)) == expected
+
+
+def test_a_request_without_reply_is_nobody_s(world: ApiWorld) -> None:
+    before = len(world.client.got)
+    for subject, body in (("A.a.1", b""), ("A", b'{"seq":1}'), ("A", b"junk")):
+        world.hub.publish(b"$JS.API.DIRECT.GET." + subject.encode(), b"", b"", body)
+    world.settle()
+    assert len(world.client.got) == before
+
+
+@pytest.mark.parametrize("subject", ["A", "A.a.1"])
+def test_api_level(world: ApiWorld, subject: str) -> None:
+    body = b'{"seq":10}' if subject == "A" else b""
+    for level, expected in ((b"6", LEVEL), (b"x", LEVEL), (b"5", [message(10)])):
+        header = b"NATS/1.0\r\nNats-Required-Api-Level: %b\r\n\r\n" % level
+        assert got(world.direct(subject, body, header)) == expected
+
+
+def test_stored_blocks_of_any_shape_can_be_added_to(world: ApiWorld) -> None:
+    for stored in (b"NATS/1.0\r\nX: 1\r\n", b"NATS/1.0\r\nX: 1", b"NATS/1.0\r\nX: 1\r\n\r\n"):
+        world.send("a.x", b"", stored)
+        world.settle()
+        assert world.direct("A.a.x")[0][0].startswith(b"NATS/1.0\r\nX: 1\r\nNats-Stream: A\r\n")
+
+
+def test_allow_direct_is_what_opens_and_closes_it(world: ApiWorld) -> None:
+    world.ask("STREAM.UPDATE.A", {"name": "A", "subjects": ["a.>"]})
+    assert world.direct("A.a.1") == [(b"503", b"")]
+    assert world.direct("A", {"seq": 1}) == [(b"503", b"")]
+    world.ask("STREAM.UPDATE.A", {"name": "A", "subjects": ["a.>"], "allow_direct": True})
+    assert got(world.direct("A.a.1")) == [message(10)]
+    world.ask("STREAM.DELETE.A")
+    assert world.direct("A.a.1") == [(b"503", b"")]
+
+
+# ---------------------------------------------------------------------------------------------------- one message
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", EMPTY),
+        (b"{}", EMPTY),
+        (b"null", EMPTY),
+        (b'{"no_hdr":true}', EMPTY),
+        (b'{"foo":1}', EMPTY),
+        (b'{"seq":0}', EMPTY),
+        (b'{"last_by_subj":""}', EMPTY),
+        (b'{"batch":3}', EMPTY),
+        (b'{"batch":3,"seq":0}', EMPTY),
+        (b'{"max_bytes":100}', EMPTY),
+        (b'{"multi_last":[]}', EMPTY),
+        (b"junk", MALFORMED),
+        (b"[]", MALFORMED),
+        (b'{"seq":"x"}', MALFORMED),
+        (b'{"seq":-1}', MALFORMED),
+        (b'{"start_time":"x"}', MALFORMED),
+        (b'{"multi_last":["a.1"],"up_to_time":"x"}', MALFORMED),
+        (b'{"seq":3,"last_by_subj":"a.1"}', BAD),
+        (b'{"next_by_subj":"a.1","last_by_subj":"a.1"}', BAD),
+        (b'{"start_time":"2020-01-01T00:00:00Z","seq":3}', BAD),
+        (b'{"start_time":"2020-01-01T00:00:00Z","seq":3,"batch":2}', BAD),
+        (b'{"batch":3,"last_by_subj":"a.1"}', BAD),
+        (b'{"multi_last":["a.1"],"last_by_subj":"a.1"}', BAD),
+        (b'{"multi_last":["a.1"],"next_by_subj":"a.1"}', BAD),
+        (b'{"multi_last":["a.1"],"up_to_seq":4,"up_to_time":"2020-01-01T00:00:00Z"}', BAD),
+        (b'{"seq":5}', NOT_FOUND),
+        (b'{"seq":99}', NOT_FOUND),
+        (b'{"last_by_subj":"zz"}', NOT_FOUND),
+        (b'{"next_by_subj":"zz","seq":1}', NOT_FOUND),
+        (b'{"start_time":"2100-01-01T00:00:00Z"}', NOT_FOUND),
+        (b'{"start_time":"2100-01-01T00:00:00Z","batch":3}', NOT_FOUND),
+        (b'{"batch":100,"seq":11}', NOT_FOUND),
+        (b'{"batch":100,"seq":6,"next_by_subj":"zz"}', NOT_FOUND),
+        (b'{"seq":3}', [message(3)]),
+        (b'{"SEQ":3}', [message(3)]),
+        (b'{"seq":4,"foo":1}', [message(4)]),
+        (b'{"seq":3,"no_hdr":true}', [(b"", b"m3")]),
+        (b'{"seq":1,"max_bytes":100}', [message(1)]),
+        (b'{"batch":0,"seq":3}', [message(3)]),
+        (b'{"last_by_subj":"a.1"}', [message(10)]),
+        (b'{"last_by_subj":"a.>"}', [message(10)]),
+        (b'{"next_by_subj":"a.1"}', [message(1)]),
+        (b'{"next_by_subj":"a.1","seq":2}', [message(4)]),
+        (b'{"next_by_subj":">","seq":5}', [message(6)]),
+        (b'{"start_time":"2020-01-01T00:00:00Z"}', [message(1)]),
+        (b'{"start_time":"2020-01-01T00:00:00Z","next_by_subj":"a.0"}', [message(3)]),
+    ],
+)
+def test_requests(world: ApiWorld, body: bytes, expected: list[tuple[bytes, bytes]]) -> None:
+    assert got(world.direct("A", body)) == expected
+
+
+def test_start_time_includes_a_message_of_just_then(world: ApiWorld) -> None:
+    assert got(world.direct("A", {"start_time": time_of(world, 4)})) == [message(4)]
+    assert got(world.direct("A", {"start_time": time_of(world, 4), "next_by_subj": "a.2"})) == [message(8)]
+
+
+# ---------------------------------------------------------------------------------------------------- batches
+@pytest.mark.parametrize(
+    ("body", "messages"),
+    [
+        ({"batch": 3, "seq": 4}, [(4, 5, 0), (6, 4, 4), (7, 3, 6)]),
+        ({"batch": 3, "seq": 1}, [(1, 8, 0), (2, 7, 1), (3, 6, 2)]),
+        ({"batch": 2, "seq": 5}, [(6, 4, 0), (7, 3, 6)]),
+        ({"batch": 1, "seq": 10}, [(10, 0, 0)]),
+        ({"batch": 100, "seq": 6}, [(6, 4, 0), (7, 3, 6), (8, 2, 7), (9, 1, 8), (10, 0, 9)]),
+        ({"batch": 3, "next_by_subj": "a.1"}, [(1, 3, 0), (4, 2, 1), (7, 1, 4)]),
+        ({"batch": 2, "next_by_subj": "a.1", "seq": 2}, [(4, 2, 0), (7, 1, 4)]),
+        ({"batch": 20, "seq": 1, "next_by_subj": "a.1"}, [(1, 3, 0), (4, 2, 1), (7, 1, 4), (10, 0, 7)]),
+        ({"batch": 2, "next_by_subj": "a.*"}, [(1, 8, 0), (2, 7, 1)]),
+        ({"batch": 3, "seq": 1, "up_to_seq": 2}, [(1, 8, 0), (2, 7, 1), (3, 6, 2)]),
+        ({"batch": 2, "start_time": "2020-01-01T00:00:00Z"}, [(1, 8, 0), (2, 7, 1)]),
+        ({"batch": 10, "seq": 1, "max_bytes": 1}, [(1, 8, 0)]),
+        ({"batch": 10, "seq": 1, "max_bytes": -1}, [(1, 8, 0)]),
+        ({"batch": 3, "seq": 1, "max_bytes": 23}, [(1, 8, 0)]),
+        ({"batch": 3, "seq": 1, "max_bytes": 24}, [(1, 8, 0), (2, 7, 1)]),
+    ],
+)
+def test_batches(world: ApiWorld, body: Any, messages: list[Answer]) -> None:
+    assert got(world.direct("A", body)) == several(*messages)
+
+
+def test_bare_batches_leave_the_count_at_the_end_as_it_was(world: ApiWorld) -> None:
+    answers = world.direct("A", {"batch": 3, "seq": 4, "no_hdr": True})
+    assert answers == [(b"", b"m4"), (b"", b"m6"), (b"", b"m7"), *several((7, 6, 0))[1:]]
+
+
+def test_a_negative_batch_is_only_its_end(world: ApiWorld) -> None:
+    assert world.direct("A", {"batch": -1, "seq": 3}) == [
+        (b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 7\r\nNats-Last-Sequence: 0\r\n\r\n", b"")
+    ]
+
+
+def test_large_batches_are_sent_in_pieces(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_batch, "PIECE", 3)
+    reply = world.send("$JS.API.DIRECT.GET.A", {"batch": 8, "seq": 1})
+    assert len(world.answers(reply)) == 3
+    world.settle()
+    seqs = [1, 2, 3, 4, 6, 7, 8, 9]
+    expected = several(*[(seq, 8 - at, [0, *seqs][at]) for at, seq in enumerate(seqs)])
+    assert got(world.answers(reply)) == expected
+
+
+def test_pieces_are_bounded_in_bytes(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_batch, "PIECE_BYTES", 1)
+    reply = world.send("$JS.API.DIRECT.GET.A", {"batch": 100, "seq": 1})
+    assert len(world.answers(reply)) == 1
+    world.settle()
+    assert len(world.answers(reply)) == 10
+
+
+def test_a_batch_waits_for_a_slow_reader(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_batch, "PIECE", 4)
+    world.client.congested = True
+    reply = world.send("$JS.API.DIRECT.GET.A", {"batch": 9, "seq": 1})
+    world.settle()
+    assert len(world.answers(reply)) == 4
+    world.client.congested = False
+    for callback in world.client.drained:
+        callback()
+    world.settle()
+    assert len(world.answers(reply)) == 10
+
+
+def test_messages_that_go_while_a_batch_runs_are_left_out(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_batch, "PIECE", 2)
+    reply = world.send("$JS.API.DIRECT.GET.A", {"batch": 100, "next_by_subj": "a.*", "seq": 1})
+    world.stream("A").store.remove(4)
+    world.stream("A").store.remove(9)
+    world.settle()
+    assert [data for _, data in world.answers(reply)] == [b"m1", b"m2", b"m3", b"m6", b"m7", b"m8", b"m10", b""]
+
+
+def test_a_deleted_stream_ends_its_batches(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_batch, "PIECE", 2)
+    reply = world.send("$JS.API.DIRECT.GET.A", {"batch": 100, "seq": 1})
+    world.engine.delete_stream("A", lambda _: None)
+    world.settle()
+    assert len(world.answers(reply)) == 2
+
+
+# ---------------------------------------------------------------------------------------------------- multi last
+ALL_LAST = [(8, 2, 0), (9, 1, 8), (10, 0, 9)]
+
+
+@pytest.mark.parametrize(
+    ("body", "messages", "up_to"),
+    [
+        ({"multi_last": ["a.1", "a.2"]}, [(8, 1, 0), (10, 0, 8)], 10),
+        ({"multi_last": ["a.2", "a.1"]}, [(8, 1, 0), (10, 0, 8)], 10),
+        ({"multi_last": ["a.1", "a.1"]}, [(10, 0, 0)], 10),
+        ({"multi_last": ["zz", "a.1"]}, [(10, 0, 0)], 10),
+        ({"multi_last": ["a.*"]}, ALL_LAST, 10),
+        ({"multi_last": [">"]}, ALL_LAST, 10),
+        ({"multi_last": ["a.1", "a.*"]}, ALL_LAST, 10),
+        ({"multi_last": ["a.*"], "no_hdr": True}, ALL_LAST, 10),
+        ({"multi_last": ["a.*"], "batch": 0}, ALL_LAST, 10),
+        ({"multi_last": ["a.*"], "batch": -1}, ALL_LAST, 10),
+        ({"multi_last": ["a.*"], "start_time": "2100-01-01T00:00:00Z"}, ALL_LAST, 10),
+        ({"multi_last": ["a.*"], "up_to_seq": 0}, ALL_LAST, 10),
+        ({"multi_last": ["a.*"], "up_to_time": "2100-01-01T00:00:00Z"}, ALL_LAST, 10),
+        ({"multi_last": ["a.*"], "seq": 9}, [(9, 1, 0), (10, 0, 9)], 10),
+        ({"multi_last": ["a.*"], "batch": 2}, ALL_LAST[:2], 10),
+        ({"multi_last": ["a.*"], "max_bytes": 1}, ALL_LAST[:1], 10),
+        ({"multi_last": ["a.*"], "max_bytes": 5}, ALL_LAST[:1], 10),
+        ({"multi_last": ["a.*"], "max_bytes": 6}, ALL_LAST[:2], 10),
+        ({"multi_last": ["a.*"], "up_to_seq": 4}, [(2, 2, 0), (3, 1, 2), (4, 0, 3)], 4),
+        ({"multi_last": ["a.*"], "up_to_seq": 5}, [(2, 2, 0), (3, 1, 2), (4, 0, 3)], 5),
+        ({"multi_last": ["a.*"], "up_to_seq": 2}, [(1, 1, 0), (2, 0, 1)], 2),
+        ({"multi_last": ["a.*"], "up_to_seq": 1}, [(1, 0, 0)], 1),
+        ({"multi_last": ["a.*"], "up_to_seq": 4, "seq": 3}, [(3, 1, 0), (4, 0, 3)], 4),
+        ({"multi_last": ["a.*"], "up_to_seq": 4, "batch": 1}, [(2, 2, 0)], 4),
+    ],
+)
+def test_multi_last(world: ApiWorld, body: Any, messages: list[Answer], up_to: int) -> None:
+    assert got(world.direct("A", body)) == several(*messages, up_to=up_to)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"multi_last": ["zz"]},
+        {"multi_last": [""]},
+        {"multi_last": ["a..b"]},
+        {"multi_last": ["a.*"], "up_to_seq": 99},
+        {"multi_last": ["a.*"], "up_to_time": "2000-01-01T00:00:00Z"},
+    ],
+)
+def test_multi_last_without_results(world: ApiWorld, body: Any) -> None:
+    assert world.direct("A", body) == NO_RESULTS
+
+
+def test_multi_last_all_below_seq_is_only_its_end(world: ApiWorld) -> None:
+    assert world.direct("A", {"multi_last": ["a.*"], "up_to_seq": 4, "seq": 8}) == several(end=(0, 0), up_to=4)
+
+
+def test_up_to_time_ends_before_a_message_of_just_then(world: ApiWorld) -> None:
+    """As nats-server has it: T is the first instant that is not seen any more."""
+    times = {seq: world.stream("A").store.time_of(seq) for seq in (1, 3, 4, 6)}
+    assert len(set(times.values())) == 4, "the world's messages need times of their own"
+    asked = {"multi_last": ["a.*"], "up_to_time": time_of(world, 4)}
+    assert got(world.direct("A", asked)) == several((1, 2, 0), (2, 1, 1), (3, 0, 2), up_to=3)
+    asked["up_to_time"] = time_of(world, 6)  # 5 is deleted: the stream is as it was up to there
+    assert got(world.direct("A", asked)) == several((2, 2, 0), (3, 1, 2), (4, 0, 3), up_to=5)
+    assert world.direct("A", {"multi_last": ["a.*"], "up_to_time": time_of(world, 1)}) == NO_RESULTS
+
+
+def test_multi_last_is_limited_to_1024_subjects() -> None:
+    world = ApiWorld()
+    world.create("D", subjects=["d.*"], allow_direct=True)
+    for number in range(1, 1026):
+        world.send(f"d.{number}", b"m")
+    world.settle()
+    assert world.direct("D", {"multi_last": ["d.*"]}) == TOO_MANY
+    assert world.direct("D", {"multi_last": ["d.*"], "batch": 5}) == TOO_MANY
+    answers = world.direct("D", {"multi_last": ["d.*"], "up_to_seq": 1024})
+    assert len(answers) == 1025
+    assert b"Nats-UpTo-Sequence: 1024" in answers[-1][0]
+
+
+def test_an_empty_stream(world: ApiWorld) -> None:
+    world.ask("STREAM.PURGE.A")
+    assert world.direct("A.a.1") == NOT_FOUND
+    assert world.direct("A", {"seq": 1}) == NOT_FOUND
+    assert world.direct("A", {"seq": 1, "batch": 3}) == NOT_FOUND
+    assert world.direct("A", {"start_time": "2000-01-01T00:00:00Z"}) == NOT_FOUND
+    assert world.direct("A", {"multi_last": ["a.*"]}) == NO_RESULTS
+
+
+# ---------------------------------------------------------------------------------------------------- the lake
+LAKE_REQUESTS: list[Any] = [
+    {"seq": 3},
+    {"seq": 7},
+    {"next_by_subj": "a.1", "seq": 2},
+    {"start_time": "2020-01-01T00:00:00Z"},
+    {"seq": 3, "no_hdr": True},
+    {"batch": 100, "seq": 1},
+    {"batch": 3, "seq": 4},
+    {"batch": 100, "next_by_subj": "a.1"},
+    {"batch": 4, "next_by_subj": "a.*", "seq": 3},
+    {"batch": 100, "seq": 1, "max_bytes": 24},
+    {"multi_last": ["a.*"], "up_to_seq": 4},
+    {"multi_last": ["a.*"], "up_to_seq": 8},
+    {"multi_last": ["a.*"]},
+    {"seq": 5},
+]
+
+
+@pytest.mark.parametrize("body", LAKE_REQUESTS, ids=str)
+@pytest.mark.parametrize("piece", [2, 1024])
+@pytest.mark.parametrize("dense", [0, 8])
+async def test_the_lake_makes_no_difference(
+    world: ApiWorld, body: Any, piece: int, dense: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = world.direct("A", body)
+    monkeypatch.setattr(direct_batch, "PIECE", piece)
+    monkeypatch.setattr(direct_batch, "DENSE", dense)
+    world.to_lake("A", 7)
+    reply = world.send("$JS.API.DIRECT.GET.A", body)
+    await world.awaited()
+    assert world.answers(reply) == expected
+
+
+async def test_last_by_subject_from_the_lake(world: ApiWorld) -> None:
+    expected = world.direct("A.a.2")
+    lake = world.to_lake("A", 8)
+    reply = world.send("$JS.API.DIRECT.GET.A.a.2")
+    assert world.answers(reply) == []  # never from the loop's own turn
+    await world.awaited()
+    assert world.answers(reply) == expected
+    assert lake.reads == [(8, 8)]
+
+
+async def test_a_message_deleted_while_the_lake_is_read_is_not_shown(world: ApiWorld) -> None:
+    lake = world.to_lake("A", 7)
+    lake.before = lambda: world.stream("A").store.live.discard(3) and None
+    reply = world.send("$JS.API.DIRECT.GET.A", {"seq": 3})
+    await world.awaited()
+    assert world.answers(reply) == NOT_FOUND
+
+
+async def test_scattered_messages_are_fetched_side_by_side(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_batch, "DENSE", 0)
+    lake = world.to_lake("A", 10)
+    reply = world.send("$JS.API.DIRECT.GET.A", {"multi_last": ["a.*"]})
+    await world.awaited()
+    assert [data for _, data in world.answers(reply)] == [b"m8", b"m9", b"m10", b""]
+    assert sorted(lake.reads) == [(8, 8), (9, 9), (10, 10)]
+
+
+@pytest.mark.parametrize("body", [{"seq": 3}, {"batch": 3, "seq": 1}, {"multi_last": ["a.*"], "up_to_seq": 4}], ids=str)
+async def test_what_the_lake_can_not_read_is_said(world: ApiWorld, body: Any) -> None:
+    """A message that exists is never reported as not found."""
+    world.to_lake("A", 7)
+    world.stream("A").history = None
+    reply = world.send("$JS.API.DIRECT.GET.A", body)
+    results = await asyncio.gather(*world.clock.spawned, return_exceptions=True)
+    world.clock.spawned = []
+    assert len(results) == 1
+    (header, data), *more = world.answers(reply)
+    assert header.startswith(b"NATS/1.0 500 A: sequence ")
+    assert (data, more) == (b"", [])
+
+
+def test_damage_is_said(world: ApiWorld) -> None:
+    def damaged(seq: int) -> Any:
+        raise LogError("segment 1, offset 64: its crc\r\ndoes not match")
+
+    rows: Any = world.stream("A").store._rows
+    rows.read = damaged
+    expected = [(b"NATS/1.0 500 segment 1, offset 64: its crc  does not match\r\n\r\n", b"")]
+    assert world.direct("A.a.1") == expected
+    assert world.direct("A", {"seq": 1}) == expected
+
+
+# ---------------------------------------------------------------------------------------------------- properties
+_subject = st.sampled_from(["a.1", "a.2", "a.3", "b.1", "b.2"])
+_pattern = st.sampled_from(["a.1", "a.*", "*.1", "b.>", ">", "c", "*.*"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(_subject, min_size=1, max_size=24),
+    st.sets(st.integers(1, 24), max_size=10),
+    st.lists(_pattern, min_size=1, max_size=3),
+    st.integers(1, 26),
+    st.integers(1, 6),
+)
+def test_queries_agree_with_a_plain_list(
+    subjects: list[str], deleted: set[int], patterns: list[str], at: int, limit: int
+) -> None:
+    """Whatever was stored and deleted: the indexes name the sequences that a scan over the messages names."""
+    world = ApiWorld()
+    world.create("P", subjects=["a.*", "b.*"], allow_direct=True)
+    for subject in subjects:
+        world.send(subject, b"x")
+    world.settle()
+    store = world.stream("P").store
+    for seq in deleted:
+        store.remove(seq)
+    kept = [(seq, subject) for seq, subject in enumerate(subjects, 1) if seq not in deleted]
+
+    def fits(pattern: str, subject: str) -> bool:
+        want, have = pattern.split("."), subject.split(".")
+        if want[-1] == ">":
+            want, have = want[:-1], have[: len(want) - 1]
+        return len(want) == len(have) and all(w in ("*", h) for w, h in zip(want, have, strict=True))
+
+    def matching(seq_from: int, pattern: str) -> list[int]:
+        return [seq for seq, subject in kept if seq >= seq_from and fits(pattern, subject)]
+
+    for pattern in patterns:
+        raw = pattern.encode()
+        assert query.last_of(store, raw) == max(matching(0, pattern), default=0)
+        assert list(query.from_on(store, raw, at)) == matching(at, pattern)
+        assert query.next_of(store, raw, at) == min(matching(at, pattern), default=0)
+        assert query.count_from(store, raw, at) == len(matching(at, pattern))
+
+    lasts: dict[str, int] = {}
+    for seq, subject in kept:
+        if seq <= at and any(fits(pattern, subject) for pattern in patterns):
+            lasts[subject] = seq
+    expected = sorted(lasts.values())
+    found = query.multi_last(store, [pattern.encode() for pattern in patterns], at, limit)
+    assert found == (expected if len(expected) <= limit else None)
