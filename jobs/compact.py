@@ -10,6 +10,7 @@ Belongs here: the command line, signals and the loop. The work is lakestream.lak
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -25,6 +26,8 @@ if (ROOT / "lakestream").is_dir():
 from lakestream.lake.errors import LakeError  # noqa: E402
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from lakestream.lake.compactor import BatchReport, Compactor
 
 DEFAULT_INTERVAL = 1.0
@@ -72,6 +75,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job. Returns the exit code: 0 when it did what was asked, 1 with a line on stderr otherwise."""
+    logging.disable(logging.ERROR)  # py4j logs, with its traceback, what it raises anyway
     options = parse(sys.argv[1:] if arguments is None else arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -81,8 +85,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return run(options, stop)
     except LakeError as error:
-        print(f"lakestream: {error}", file=sys.stderr, flush=True)
-        return 1
+        reason = str(error)
+    except Exception as error:
+        # The JVM died, or the query ended by itself: whoever started us may start us again, nothing is lost.
+        lines = str(error).splitlines() or [type(error).__name__]
+        reason = f"the compactor ended: {lines[0]}"
+    print(f"lakestream: {reason}", file=sys.stderr, flush=True)
+    return 1
 
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
@@ -106,6 +115,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         options.checkpoint,
         parallel=options.parallel,
         options=Options(tasks=options.cores),
+        stopping=stop,
         report=_say_batch,
     )
     try:
@@ -113,12 +123,22 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
             return 0 if stop.is_set() else 1
         if options.once:
             failures = compactor.once().failures
-            return 1 if failures else 0
+            return 1 if failures or stop.is_set() else 0
         return _serve(compactor, options.interval, stop)
     finally:
+        _close(compactor, spark)
+
+
+def _close(compactor: Compactor, spark: SparkSession) -> None:
+    """End the query, then Spark. When the JVM is gone already, so are they, and the lock with them."""
+    from py4j.protocol import Py4JError
+
+    try:
         compactor.stop()
         compactor.release()
         spark.stop()
+    except (Py4JError, OSError) as error:
+        print(f"lakestream: Spark did not end by itself: {type(error).__name__}", file=sys.stderr, flush=True)
 
 
 def _serve(compactor: Compactor, interval: float, stop: threading.Event) -> int:

@@ -59,7 +59,7 @@ def demo(
     directory: Annotated[Path, typer.Option("--dir", help="Where the demo's own server keeps its data.")] = (
         DEFAULT_DIRECTORY
     ),
-    limit: Annotated[int | None, typer.Option("--flights", min=1, help="Publish only so many. [default: all]")] = None,
+    limit: Annotated[int | None, typer.Option("--flights", min=1, help="Publish only so many (default: all).")] = None,
 ) -> None:
     """Publish 336,776 flights, ask the lake three questions, and check the answers against the data set."""
     from rich.console import Console

@@ -64,7 +64,7 @@ def compactor(lake: str, *options: str) -> list[str]:
 def compact(
     lake: Annotated[
         str | None,
-        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake. [default: here if it is one, or ./data/lake]"),
+        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Write what is staged now, then end; else go on.")] = False,
 ) -> None:

@@ -52,12 +52,8 @@ def default_lake() -> Path:
 def sql(
     query: Annotated[str | None, typer.Option("-q", "--query", help="Answer this and leave; else a prompt.")] = None,
     lake: Annotated[
-        Path | None,
-        typer.Option(
-            "--lake",
-            envvar="LAKESTREAM_LAKE",
-            help="The lake's directory. [default: here if it is one, or ./data/lake]",
-        ),
+        str | None,
+        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
     format: Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")] = Format.table,
 ) -> None:

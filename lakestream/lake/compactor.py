@@ -58,6 +58,7 @@ class Compactor:
         lake: the lake's root, a directory.
         checkpoint: directory of the streaming query's checkpoint; losing it costs nothing but a look at every table.
         parallel: streams compacted at the same time.
+        stopping: set, from outside or by `stop`, it lets no further commit begin.
         report: called after each batch that did something.
     """
 
@@ -69,6 +70,7 @@ class Compactor:
         *,
         parallel: int = DEFAULT_PARALLEL,
         options: Options | None = None,
+        stopping: threading.Event | None = None,
         report: Callable[[BatchReport], None] = lambda report: None,
     ) -> None:
         self._spark = spark
@@ -80,7 +82,7 @@ class Compactor:
         self._streams: dict[str, StreamCompaction] = {}
         self._failures: dict[str, _Failure] = {}
         self._busy = threading.Lock()  # a batch or housekeeping is under way
-        self._stopping = threading.Event()
+        self._stopping = stopping or threading.Event()
         self._lock: list[Any] = []
         self._query: StreamingQuery | None = None
         os.makedirs(self._lake, exist_ok=True)

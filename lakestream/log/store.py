@@ -397,6 +397,10 @@ class Store:
         """Whether enough was logged since the last checkpoint to take another."""
         return self.upkeep.checkpoint_due
 
+    def checkpoint_frees(self, index: int) -> bool:
+        """Whether a checkpoint now would let segments through `index` leave that are worth its cost."""
+        return self.upkeep.checkpoint_frees(index)
+
     @property
     def checkpoint_index(self) -> int:
         """The entry through which a durable checkpoint holds the state."""

@@ -90,6 +90,14 @@ class Upkeep:
         logged = self._log.appended_bytes - self._seen_bytes
         return self._seals >= CHECKPOINT_SEGMENTS or logged >= max(CHECKPOINT_BYTES, CHECKPOINT_FACTOR * self._size)
 
+    def checkpoint_frees(self, index: int) -> bool:
+        """See `Store.checkpoint_frees`."""
+        log, rows = self._log, self._rows
+        if self._saving or self.closed or not isinstance(log, SegmentLog) or not isinstance(rows, SegmentRows):
+            return False
+        held = [each for each in self._droppable(rows, log, index) if each.last_index > self.checkpoint_index]
+        return sum(each.file_bytes for each in held) > CHECKPOINT_FACTOR * self._size
+
     def checkpoint(self, extra: bytes, done: Callable[[BaseException | None], None] | None = None) -> None:
         """See `Store.checkpoint`. A failure is reported and leaves the checkpoint before in force."""
         if self._saving or self.closed or not self._log.durable:

@@ -64,10 +64,12 @@ def status(block: bytes) -> Status:
 
 def without_status(block: bytes) -> bytes:
     """The block as a stream keeps it: its first line bare, and b"" when no line is left (nats-server 2.15)."""
-    if not block.startswith(b"NATS/1.0 "):
+    if not block.startswith(b"NATS/1.0") or block.startswith(LINE):
         return block
     end = block.find(b"\r\n")
-    bare = b"NATS/1.0" + block[end:] if end >= 0 else b""
+    if end < 0:
+        return block
+    bare = b"NATS/1.0" + block[end:]
     return b"" if bare == EMPTY else bare
 
 

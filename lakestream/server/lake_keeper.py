@@ -129,6 +129,8 @@ class LakeKeeper:
 
     def _let_go(self, stream: Stream, store: Store, position: int) -> None:
         """Invariant 7: only what a visible commit of the table holds leaves the log."""
+        if store.checkpoint_frees(position):
+            stream.checkpoint()
         dropped: list[SealedSegment] = store.drop_through(position)
         if dropped and self._log.debugging:
             self._log.debug(f"stream {stream.name}: {len(dropped)} segments left the log, the lake holds them")

@@ -231,6 +231,9 @@ class Node:
         """See `Owner.closed`."""
         self.connections.pop(connection.id, None)
         self.statistics.ended(connection, self.clock.now())
+        if connection.close_reason.startswith("Slow Consumer"):
+            who = f"{connection.host}:{connection.port} - cid:{connection.id}"
+            self.log.info(f"{who} - Slow Consumer Detected: MaxPending of {self.options.max_pending} Exceeded")
 
     def subscription_count(self) -> int:
         """See `Monitored.subscription_count`."""

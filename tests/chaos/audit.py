@@ -105,7 +105,7 @@ class Publisher:
 
     def _take(self, frame: Frame, waiting: set[int]) -> None:
         number = int(frame.subject.rsplit(".n", 1)[1])
-        answer = frame.json() if frame.data else {"error": frame.header}
+        answer: dict[str, Any] = frame.json() if frame.data else {"error": frame.header}
         if "error" in answer and self._may_refuse:
             raise Closed
         assert "error" not in answer, answer

@@ -167,14 +167,14 @@ def test_it_runs_under_spark_submit(lake: Path, tmp_path: Path, started: list[Jo
     assert records(model.table(lake)) == model.expected()
 
 
-def test_it_says_what_it_does_and_stops_cleanly(lake: Path, tmp_path: Path, started: list[Job]) -> None:
+def test_it_says_what_it_does_and_how_it_ends(lake: Path, tmp_path: Path, started: list[Job]) -> None:
     model = StreamModel(tmp_path / "log")
     model.publish(flights(100))
     model.stage(lake)
     running = Job(lake, "--exit-with-parent")
     started.append(running)
     running.wait_for("compactor ready")
-    running.wait_for("compacted 1 stream, 100 rows")
+    running.wait_for("compacted 1 stream, 100 rows", START_SECONDS)
     java = [child for child in psutil.Process(running.process.pid).children(recursive=True) if "java" in child.name()]
     assert sum(child.memory_info().rss for child in java) < 1.5 * 2**30
     second = Job(lake)
@@ -191,6 +191,9 @@ def test_it_says_what_it_does_and_stops_cleanly(lake: Path, tmp_path: Path, star
     third = Job(lake)
     started.append(third)
     third.wait_for("compactor ready")
-    third.process.send_signal(signal.SIGTERM)
-    assert third.end() == 0, third.lines
+    for child in psutil.Process(third.process.pid).children(recursive=True):
+        if "java" in child.name():
+            child.kill()
+    assert third.end() == 1, third.lines
+    assert any(line.startswith("lakestream: the compactor ended") for line in third.lines)
     assert records(model.table(lake)) == model.expected()

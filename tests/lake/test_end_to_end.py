@@ -1,0 +1,170 @@
+"""The whole way and back: published over NATS, compacted by Spark, gone from the log, read back through the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.js.api import ConsumerConfig, DeliverPolicy
+
+from lakestream.lake import paths, staging
+from lakestream.lake.compactor import Compactor
+from tests.lake import tables
+from tests.servers import Kind, Server
+
+pytestmark = pytest.mark.lake
+
+CONFIG = """
+lake { seal_bytes: 32768, seal_age: "200ms", retain_bytes: 0, poll: "100ms" }
+"""
+SUBJECTS = [f"HIST.{name}" for name in ("a", "b", "c.x", "c.y")]
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(Kind.OURS, tmp_path / "store", config=CONFIG)
+    server.start()
+    yield server
+    server.kill()
+
+
+class Compaction:
+    """The compactor over a server's lake, run when the test says so."""
+
+    def __init__(self, spark: Any, server: Server) -> None:
+        self.lake = str(server.store / "lake")
+        self.server = server
+        self._compactor = Compactor(spark, self.lake)
+
+    async def until_the_log_is_empty(self, stream: str) -> None:
+        """Compact until nothing of the stream is left in sealed segments, nor waits to be sealed."""
+        log = self.server.store / "jetstream" / "$G" / "streams" / stream / "log"
+
+        async def done() -> bool:
+            await asyncio.to_thread(self._compactor.once)
+            return len(list(log.glob("*.seg"))) == 1 and not self.staged()
+
+        await eventually(done)
+
+    def staged(self) -> list[Any]:
+        return [each for stream in staging.scan(self.lake) for each in staging.segments(stream.directory)]
+
+    def stop(self) -> None:
+        self._compactor.stop()
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until it is so; other processes tell of it by files only."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not await condition():
+            await asyncio.sleep(0.05)
+
+
+async def publish(client: Client, first: int, count: int) -> dict[int, tuple[str, bytes, str]]:
+    """Publish messages with sequences from `first` on; returns what they hold."""
+    js = client.jetstream()
+    sent: dict[int, tuple[str, bytes, str]] = {}
+    for seq in range(first, first + count):
+        subject, data, tag = SUBJECTS[seq % len(SUBJECTS)], b"payload %d " % seq + bytes(range(100)), f"t{seq % 7}"
+        ack = await js.publish(subject, data, headers={"Tag": tag} if seq % 3 == 0 else None)
+        assert ack.seq == seq
+        sent[seq] = (subject, data, tag if seq % 3 == 0 else "")
+    return sent
+
+
+async def replay(client: Client, subject: str = "HIST.>", start: int = 1) -> dict[int, tuple[str, bytes, str]]:
+    """Everything from `start` on through an ordered consumer, which complains about any gap."""
+    js = client.jetstream()
+    config = ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start)
+    sub = await js.subscribe(subject, ordered_consumer=True, config=config)
+    got: dict[int, tuple[str, bytes, str]] = {}
+    pending = (await sub.consumer_info()).num_pending or 0
+    while len(got) < pending or not got:
+        message = await sub.next_msg(timeout=20)
+        seq = message.metadata.sequence.stream
+        assert seq not in got, "nothing is delivered twice"
+        assert not got or seq > max(got), "and all in order"
+        got[seq] = (message.subject, message.data, (message.headers or {}).get("Tag", ""))
+        if message.metadata.num_pending == 0:
+            break
+    await sub.unsubscribe()
+    return got
+
+
+async def test_invariant_6_and_7_old_messages_come_back_from_the_table(spark: Any, server: Server) -> None:
+    compaction = Compaction(spark, server)
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
+    expected = await publish(client, 1, 600)
+    for seq in (5, 17, 600):
+        await js.delete_msg("HIST", seq)
+        del expected[seq]
+    await js.purge_stream("HIST", subject="HIST.b", seq=100)
+    expected = {seq: one for seq, one in expected.items() if one[0] != "HIST.b" or seq >= 100}
+    await compaction.until_the_log_is_empty("HIST")
+    expected |= await publish(client, 601, 40)
+
+    assert await replay(client) == expected, "across the border between table and log"
+    one = {seq: message for seq, message in expected.items() if message[0] == "HIST.c.x"}
+    assert await replay(client, "HIST.c.x", 50) == {seq: message for seq, message in one.items() if seq >= 50}
+    await _reads_agree(client, expected)
+    server.kill()
+    server.start()
+    again = await nats.connect(server.url)
+    assert await replay(again) == expected, "and after a crash"
+    await _reads_agree(again, expected)
+    await compaction.until_the_log_is_empty("HIST")
+    table = tables.records(paths.table(compaction.lake, "HIST"))
+    assert {row.seq: (row.subject.decode(), row.data) for row in table} == {
+        seq: message[:2] for seq, message in expected.items()
+    }
+    await again.close()
+    await client.close()
+    compaction.stop()
+
+
+async def _reads_agree(client: Client, expected: dict[int, tuple[str, bytes, str]]) -> None:
+    js = client.jetstream()
+    for seq in (1, 5, 99, 100, 101, 333, 599, 600, 601, 640):
+        for direct in (True, False):
+            if seq in expected:
+                message = await js.get_msg("HIST", seq, direct=direct)
+                assert (message.subject, message.data) == expected[seq][:2]
+                assert (message.headers or {}).get("Tag", "") == expected[seq][2]
+            else:
+                with pytest.raises(nats.js.errors.NotFoundError):
+                    await js.get_msg("HIST", seq, direct=direct)
+    for subject in SUBJECTS:
+        last = max(seq for seq, message in expected.items() if message[0] == subject)
+        message = await js.get_last_msg("HIST", subject, direct=True)
+        assert message.seq == last
+
+
+async def test_deletes_and_purges_reach_a_table_that_holds_the_messages_already(spark: Any, server: Server) -> None:
+    compaction = Compaction(spark, server)
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
+    expected = await publish(client, 1, 60)
+    await compaction.until_the_log_is_empty("HIST")
+    await js.delete_msg("HIST", 30)
+    await js.purge_stream("HIST", seq=20)
+    expected = {seq: message for seq, message in expected.items() if seq >= 20 and seq != 30}
+    assert await replay(client) == expected, "at once through the server"
+    table = paths.table(compaction.lake, "HIST")
+
+    async def caught_up() -> bool:
+        await compaction.until_the_log_is_empty("HIST")
+        return {row.seq for row in tables.records(table)} == set(expected)
+
+    await eventually(caught_up)
+    assert await replay(client) == expected
+    await client.close()
+    compaction.stop()

@@ -1,0 +1,184 @@
+"""`lakestream.lake.sql` on tables that the compactor wrote, beside Spark on the same tables."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakestream.lake import staging
+from lakestream.lake.compaction import StreamCompaction
+from lakestream.lake.sql import Session
+from lakestream.lake.timetravel import CommitLog, as_of, rfc3339
+from lakestream.log.record import Record
+from tests.lake.model import StreamModel
+
+pytestmark = pytest.mark.lake
+
+MS = 1_000_000
+ORDERS = "delta.`streams/ORDERS`"
+
+
+class Lake:
+    """A stream compacted in three steps with deletes between, and what each version has to hold."""
+
+    def __init__(self, spark: Any, root: Path, log: Path) -> None:
+        self.spark, self.root = spark, root
+        self.model = StreamModel(log)
+        self.stored: list[Record] = []
+        self.step([self.message(n) for n in range(60)], [])
+        self.step([self.message(n) for n in range(60, 90)], [3, 4, 50, 70])
+        self.step([self.message(n) for n in range(90, 100)], [1, 89])
+        self.table = self.model.table(root)
+        self.log = CommitLog(self.table)
+
+    @staticmethod
+    def message(number: int) -> tuple[bytes, bytes, bytes]:
+        header = b"NATS/1.0\r\nTrace: %d\r\nTrace: b\r\n\r\n" % number if number % 3 else b""
+        order = {"id": number, "price": number * 1.25, "who": "Zoë", "tags": ["a", "b"], "at": {"city": "Köln"}}
+        data = json.dumps(order, ensure_ascii=False).encode() if number % 7 else b"no json"
+        return b"orders.%d.x" % (number % 4), header, data
+
+    def step(self, messages: list[tuple[bytes, bytes, bytes]], removed: list[int]) -> None:
+        self.stored += self.model.publish(messages)
+        self.model.remove(removed)
+        self.model.stage(self.root)
+        [stream] = staging.scan(str(self.root))
+        StreamCompaction(self.spark, str(self.root), stream).run()
+
+    def by_spark(self, **options: object) -> list[int]:
+        reader = self.spark.read.format("delta")
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        return sorted(row.seq for row in reader.load(self.table).select("seq").collect())
+
+
+@pytest.fixture(scope="module")
+def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    base = tmp_path_factory.mktemp("sql")
+    root = base / "lake of $X #1"
+    root.mkdir()
+    return Lake(spark, root, base / "log")
+
+
+@pytest.fixture(scope="module")
+def session(lake: Lake) -> Iterator[Session]:
+    with Session(lake.root) as session:
+        yield session
+
+
+def seqs(session: Session, suffix: str = "") -> list[int]:
+    return [seq for (seq,) in session.query(f"SELECT seq FROM {ORDERS} {suffix} ORDER BY seq").fetchall()]
+
+
+def test_the_current_version_is_the_stream(lake: Lake, session: Session) -> None:
+    found = session.query(f"SELECT seq, subject, time_ns, data FROM {ORDERS} ORDER BY seq").fetchall()
+    assert found == [
+        (record.seq, record.subject.decode(), record.time_ns, record.data) for record in lake.model.expected()
+    ]
+
+
+def test_every_version_is_sparks(lake: Lake, session: Session) -> None:
+    assert len(lake.log) >= 6  # creation, three appends, two deletes
+    for version in lake.log.versions:
+        assert seqs(session, f"VERSION AS OF {version}") == lake.by_spark(versionAsOf=version), version
+
+
+def test_timestamps_are_sparks_on_both_sides_of_every_commit(lake: Lake, session: Session) -> None:
+    times = [lake.log.commit(version).time_ms for version in lake.log.versions]
+    assert times == sorted(set(times))
+    for time_ms in times:
+        for at_ms in (time_ms - 1, time_ms, time_ms + 1):
+            if times[0] <= at_ms <= times[-1]:  # beyond, Spark refuses
+                when = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+                spark = lake.by_spark(timestampAsOf=when)
+                assert seqs(session, f"TIMESTAMP AS OF '{rfc3339(at_ms * MS)}'") == spark, at_ms
+    assert seqs(session, "TIMESTAMP AS OF current_timestamp()") == seqs(session)
+
+
+def test_as_of_holds_all_messages_stored_by_then(lake: Lake, session: Session) -> None:
+    """At, before and after every message: all stored by T, but for what died before its first commit."""
+    never_written = {71, 90} & {record.seq for record in lake.stored}
+    dead_on_arrival = {70, 89}
+    for record in lake.stored:
+        for at_ns in (record.time_ns - 1, record.time_ns, record.time_ns + 1):
+            found = as_of(lake.table, at_ns)
+            wanted = [each.seq for each in lake.stored if each.time_ns <= at_ns and each.seq not in dead_on_arrival]
+            if found.version is None:
+                assert wanted == []
+                continue
+            assert seqs(session, f"VERSION AS OF {found.version} WHERE time_ns <= {at_ns}") == _alive(
+                lake, wanted, found.version
+            ), (at_ns, found, never_written)
+
+
+def _alive(lake: Lake, wanted: list[int], version: int) -> list[int]:
+    """Of those, what had not been deleted when the version was committed."""
+    reached = lake.log.progress(version)
+    assert reached is not None
+    removed = {60: [], 90: [3, 4, 50, 70], 100: [1, 3, 4, 50, 70, 89]}[reached.last_seq]
+    return [seq for seq in wanted if seq not in removed]
+
+
+EXPRESSIONS = [
+    "CAST(data AS STRING)",
+    "get_json_object(CAST(data AS STRING), '$.who')",
+    "get_json_object(CAST(data AS STRING), '$.at.city')",
+    "CAST(get_json_object(CAST(data AS STRING), '$.price') AS DOUBLE)",
+    "from_json(CAST(data AS STRING), 'id INT, tags ARRAY<STRING>, at STRUCT<city: STRING>').at.city",
+    "from_json(CAST(data AS STRING), 'id INT, tags ARRAY<STRING>').tags[1]",
+    "headers['Trace'][0]",
+    "split(subject, '[.]')[1]",
+    "substring_index(subject, '.', 1)",
+    "upper(subject)",
+    "length(CAST(data AS STRING))",
+    "octet_length(data)",
+    "hex(data)",
+    "base64(data)",
+    "date_format(time, 'yyyy-MM-dd HH:mm:ss')",
+    "year(time)",
+    "seq DIV 7",
+    "seq / 8",
+    "seq % 7",
+    "CASE WHEN headers IS NULL THEN 'none' ELSE 'some' END",
+    "coalesce(get_json_object(CAST(data AS STRING), '$.missing'), 'x')",
+    "regexp_extract(subject, '([0-9])', 1)",
+    "CAST(data AS STRING) RLIKE '^no'",
+    "concat_ws('-', subject, CAST(seq AS STRING))",
+]
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_values_are_sparks(lake: Lake, session: Session, expression: str) -> None:
+    question = f"SELECT seq, {expression} AS value FROM {{}} ORDER BY seq"
+    spark = [tuple(row) for row in lake.spark.sql(question.format(f"delta.`{lake.table}`")).collect()]
+    assert session.query(question.format(ORDERS)).fetchall() == spark
+
+
+QUESTIONS = [
+    "SELECT subject, count(*) AS n, min_by(seq, time_ns) AS a, max(seq) AS b FROM {t} GROUP BY subject ORDER BY subject",
+    "SELECT count_if(seq > 50) AS n, count(DISTINCT subject) AS s, sum(seq) AS t FROM {t}",
+    "SELECT subject, seq, row_number() OVER (PARTITION BY subject ORDER BY seq DESC) AS r FROM {t} ORDER BY seq",
+    "SELECT a.seq FROM {t} a LEFT ANTI JOIN {t} VERSION AS OF 1 b ON a.seq = b.seq ORDER BY a.seq",
+    "WITH w AS (SELECT * FROM {t} WHERE seq < 20) SELECT seq FROM w WHERE seq IN (SELECT max(seq) FROM w)",
+    "SELECT seq FROM {t} WHERE subject LIKE 'orders.1%' ORDER BY seq DESC LIMIT 3",
+    "SELECT seq FROM {t} WHERE seq < 5 UNION ALL SELECT seq FROM {t} WHERE seq > 97 ORDER BY seq",
+    "SELECT date_trunc('DAY', time) AS day, count(*) AS n FROM {t} GROUP BY 1 ORDER BY 1",
+]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_answers_are_sparks(lake: Lake, session: Session, question: str) -> None:
+    spark = [tuple(row) for row in lake.spark.sql(question.format(t=f"delta.`{lake.table}`")).collect()]
+    ours = session.query(question.format(t=ORDERS)).fetchall()
+    assert [tuple(map(_comparable, row)) for row in ours] == [tuple(map(_comparable, row)) for row in spark]
+    assert ours
+
+
+def _comparable(value: object) -> object:
+    """PySpark gives times without a zone, in the machine's; the session's are in UTC."""
+    return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else value

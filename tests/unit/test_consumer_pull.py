@@ -1,0 +1,235 @@
+"""Pull consumers on virtual time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from lakestream.jetstream.ports import Delivery
+from lakestream.jetstream.pull import BadRequest, parse_next
+from tests.unit.consumer_world import MS, SECOND, World
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.stream()
+    return world
+
+
+def test_messages_carry_their_numbers_in_the_ack_subject(world: World) -> None:
+    world.store("s.a", "s.b", "s.c")
+    world.consumer()
+    first, second = world.pull(2)
+    assert first.reply.startswith("$JS.ACK.S.c.1.1.1.")
+    assert first.numbers == (1, 1, 1, 2)
+    assert second.numbers == (1, 2, 2, 1)
+    assert (first.subject, first.data) == ("s.a", b"x")
+
+
+def test_an_open_request_gets_what_is_published_later(world: World) -> None:
+    world.consumer()
+    assert world.pull(3) == []
+    assert world.info()["num_waiting"] == 1
+    world.store("s.a", "s.b")
+    assert [message.seq for message in world.client.take()] == [1, 2]
+    world.store("s.c", "s.d")
+    assert [message.seq for message in world.client.take()] == [3]
+    assert world.info()["num_waiting"] == 0
+
+
+def test_requests_are_served_one_message_each_in_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.consumer()
+    first, second = world.next({"batch": 2}), world.next({"batch": 3})
+    receivers: list[str] = []
+    deliver = world.hub.deliver
+
+    def watched(to: bytes, messages: Sequence[Delivery]) -> bool:
+        receivers.extend([to.decode()] * len(messages))
+        return deliver(to, messages)
+
+    monkeypatch.setattr(world.hub, "deliver", watched)
+    world.store("s.a")
+    world.store("s.a", "s.a", "s.a", "s.a")
+    assert receivers == [first, second, first, second, second]
+
+
+def test_no_wait_ends_with_404(world: World) -> None:
+    world.store("s.a")
+    world.consumer()
+    assert [message.status for message in world.pull(5, no_wait=True)] == ["", "404 No Messages"]
+    assert [message.status for message in world.pull(5, no_wait=True)] == ["404 No Messages"]
+
+
+def test_no_wait_with_expires_waits_for_the_first_message_only(world: World) -> None:
+    world.consumer()
+    assert world.pull(5, no_wait=True, expires=SECOND) == []
+    world.store("s.a")
+    assert [message.status for message in world.client.take()] == ["", "404 No Messages"]
+
+
+def test_no_wait_behind_others_that_want_all_there_is(world: World) -> None:
+    world.consumer(max_ack_pending=1)
+    world.store("s.a", "s.b")
+    world.pull(5)
+    assert [message.status for message in world.pull(1, no_wait=True)] == ["408 Requests Pending"]
+
+
+def test_an_expired_request_says_what_it_missed(world: World) -> None:
+    world.store("s.a")
+    world.consumer()
+    world.next({"batch": 3, "max_bytes": 1000, "expires": SECOND})
+    message = world.client.take()[0]
+    world.clock.advance(SECOND - 1)
+    assert world.client.take() == []
+    world.clock.advance(1)
+    used = len(message.subject) + len(message.reply) + len(message.data)
+    assert world.client.take()[0].header == (
+        f"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 2\r\nNats-Pending-Bytes: {1000 - used}\r\n\r\n"
+    )
+
+
+def test_max_bytes_ends_a_request_before_the_message_that_does_not_fit(world: World) -> None:
+    world.store("s.a", "s.a", data=b"y" * 100)
+    world.consumer()
+    got = world.pull(2, max_bytes=200)
+    assert [message.status for message in got] == ["", "409 Message Size Exceeds MaxBytes"]
+    assert "Nats-Pending-Messages: 1" in got[1].header
+    got = world.pull(1, max_bytes=10)
+    assert [message.status for message in got] == ["409 Message Size Exceeds MaxBytes"]
+    assert world.numbers()[-1] == 1
+
+
+def test_a_full_batch_with_bytes_left_is_completed_with_409(world: World) -> None:
+    world.store("s.a")
+    world.consumer()
+    assert [message.status for message in world.pull(1, max_bytes=1000)] == ["", "409 Batch Completed"]
+
+
+def test_limits_of_the_consumer(world: World) -> None:
+    world.consumer(max_batch=3, max_expires=1500 * MS, max_bytes=100)
+    assert world.pull(4)[0].status == "409 Exceeded MaxRequestBatch of 3"
+    assert world.pull(1, expires=2 * SECOND)[0].status == "409 Exceeded MaxRequestExpires of 1.5s"
+    assert world.pull(1, max_bytes=101)[0].status == "409 Exceeded MaxRequestMaxBytes of 100"
+
+
+def test_max_waiting(world: World) -> None:
+    world.consumer(max_waiting=2)
+    for _ in range(2):
+        assert world.pull(1, expires=3 * SECOND) == []
+    assert world.pull(1)[0].status == "409 Exceeded MaxWaiting"
+    assert world.pull(1, expires=SECOND, idle_heartbeat=100 * MS) == []
+    world.clock.advance(4 * SECOND)
+    world.client.take()
+    assert world.pull(1) == []
+
+
+def test_max_waiting_does_not_count_requesters_that_have_gone(world: World) -> None:
+    world.consumer(max_waiting=1)
+    leave = world.client.subscribe("_INBOX.gone")
+    world.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b"1", "_INBOX.gone")
+    leave()
+    world.clock.advance(2 * SECOND)
+    assert world.pull(1) == []
+    assert world.info()["num_waiting"] == 1
+
+
+def test_nothing_is_lost_to_a_requester_that_has_gone(world: World) -> None:
+    world.consumer()
+    leave = world.client.subscribe("_INBOX.gone")
+    world.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b"1", "_INBOX.gone")
+    world.clock.turn()
+    leave()
+    world.next({"batch": 1})
+    world.store("s.a")
+    assert [message.numbers for message in world.client.take()] == [(1, 1, 1, 0)]
+
+
+def test_idle_heartbeats_until_the_end(world: World) -> None:
+    world.store("s.a")
+    world.consumer()
+    world.pull(2, expires=SECOND, idle_heartbeat=300 * MS)
+    world.clock.advance(SECOND)
+    got = world.client.take()
+    beat = "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\nNats-Last-Stream: 1\r\n\r\n"
+    assert [message.header for message in got[:3]] == [beat] * 3
+    assert got[3].status == "408 Request Timeout"
+    assert len(got) == 4
+
+
+def test_max_ack_pending_holds_deliveries_until_an_ack(world: World) -> None:
+    world.store("s.a", "s.b", "s.c")
+    world.consumer(max_ack_pending=2)
+    first, _ = world.pull(3)
+    assert world.info()["num_waiting"] == 1
+    world.ack(first)
+    assert [message.seq for message in world.client.take()] == [3]
+
+
+def test_a_congested_receiver_waits_alone(world: World) -> None:
+    world.consumer()
+    slow = type(world.client)(world)
+    slow.subscribe("_INBOX.slow")
+    world.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b"5", "_INBOX.slow")
+    world.next({"batch": 1})
+    slow.congested = True
+    world.store("s.a", "s.a")
+    assert [message.seq for message in world.client.take()] == [1]
+    assert slow.take() == []
+    slow.drain()
+    assert [message.seq for message in slow.take()] == [2]
+
+
+def test_deleting_the_consumer_tells_those_who_wait(world: World) -> None:
+    world.consumer()
+    world.pull(1)
+    assert world.ask("CONSUMER.DELETE.S.c")["success"]
+    assert [message.status for message in world.client.take()] == ["409 Consumer Deleted"]
+
+
+def test_deleting_the_stream_tells_those_who_wait(world: World) -> None:
+    world.consumer()
+    world.pull(1)
+    world.ask("STREAM.DELETE.S")
+    assert [message.status for message in world.client.take()] == ["409 Consumer Deleted"]
+
+
+def test_a_push_consumer_has_no_pull_requests(world: World) -> None:
+    world.consumer(deliver_subject="to.me")
+    assert world.pull(1)[0].status == "409 Consumer is push based"
+
+
+def test_a_request_with_a_level_that_nobody_has(world: World) -> None:
+    world.consumer()
+    header = "NATS/1.0\r\nNats-Required-Api-Level: 99\r\n\r\n"
+    assert world.request("$JS.API.CONSUMER.MSG.NEXT.S.c", b"", header).status == "412 Required Api Level"
+
+
+@pytest.mark.parametrize(
+    ("body", "batch"),
+    [(b"", 1), (b"7", 7), (b" 7 ", 7), (b"seven", 1), (b"{}", 1), (b'{"batch":9,"unknown":[1]}', 9), (b"-1", -1)],
+)
+def test_forms_of_a_request(body: bytes, batch: int) -> None:
+    assert parse_next(body).batch == batch
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"batch":"x"}', "json: cannot unmarshal string into Go struct field .batch of type int"),
+        (b'{"batch":1', "unexpected end of JSON input"),
+        (b'{"expires":10,"idle_heartbeat":6}', "heartbeat value too large"),
+        (b'{"id":"x"}', "Not a Pinned Client Priority consumer"),
+        (b'{"min_pending":1}', "Not a Overflow Priority consumer"),
+        (b'{"priority":10}', "Priority must be between 0 and 9"),
+    ],
+)
+def test_a_bad_request_is_told_why(world: World, body: bytes, text: str) -> None:
+    with pytest.raises(BadRequest, match=f"^{re.escape(text)}$"):
+        parse_next(body)
+    world.consumer()
+    assert world.request("$JS.API.CONSUMER.MSG.NEXT.S.c", body).status == f"400 Bad Request - {text}"

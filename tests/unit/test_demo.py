@@ -1,0 +1,116 @@
+"""The demo's data and questions: SQL on tables and pandas on the data set agree, and a difference is noticed."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, write_deltalake
+from rich.console import Console
+
+from lakestream.cli import demo, flights
+from lakestream.lake.sql import Session
+from lakestream.lake.timetravel import Progress
+
+pytestmark = pytest.mark.unit
+
+FLIGHTS = 3000
+
+
+@pytest.fixture(scope="module")
+def data() -> flights.DataSet:
+    return flights.load(FLIGHTS)
+
+
+@pytest.fixture(scope="module")
+def lake(data: flights.DataSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables as they are after the demo's publishes: JFK has a second revision."""
+    root = tmp_path_factory.mktemp("demo")
+    airports = [(f"$KV.airports.{key}", value) for key, value in flights.airport_entries(data)]
+    airports.append(("$KV.airports.JFK", b'{"name": "Idlewild"}'))
+    for stream, messages in (("FLIGHTS", list(flights.flight_messages(data))), ("KV_airports", airports)):
+        progress = Progress(uid="u", last_index=1, last_seq=len(messages), last_time_ns=1)
+        write_deltalake(
+            root / "streams" / stream,
+            pa.table(
+                {
+                    "subject": [subject for subject, _ in messages],
+                    "seq": list(range(1, len(messages) + 1)),
+                    "data": pa.array([payload for _, payload in messages], pa.binary()),
+                }
+            ),
+            commit_properties=CommitProperties(
+                custom_metadata={"userMetadata": msgspec.json.encode(progress).decode()}
+            ),
+        )
+    return root
+
+
+def test_a_flight_is_json_under_its_carrier_and_origin(data: flights.DataSet) -> None:
+    subject, payload = next(flights.flight_messages(data))
+    assert subject == "FLIGHTS.UA.EWR"
+    flight = json.loads(payload)
+    assert (flight["carrier"], flight["origin"], flight["dest"], flight["distance"]) == ("UA", "EWR", "IAH", 1400)
+    missing = [json.loads(line) for _, line in flights.flight_messages(data) if b'"dep_time":null' in line]
+    assert missing
+    assert all(flight["dep_time"] is None for flight in missing)
+
+
+def test_the_whole_data_set_is_as_large_as_promised() -> None:
+    whole = flights.load()
+    assert len(whole.flights) == 336_776
+    assert whole.flights.groupby(["carrier", "origin"]).ngroups == 35
+
+
+@pytest.mark.parametrize("question", flights.QUESTIONS, ids=lambda question: str(question.title)[:20])
+def test_sql_and_pandas_agree(lake: Path, data: flights.DataSet, question: flights.Question) -> None:
+    with Session(lake) as session:
+        result = session.query(question.sql)
+        assert result.columns == question.columns
+        answer = result.fetchall()
+    assert len(answer) > 0
+    assert flights.same_rows(answer, question.expected(data))
+
+
+@pytest.mark.parametrize(
+    ("ones", "others", "equal"),
+    [
+        ([("UA", 1, 2.5)], [("UA", 1, 2.5 + 1e-12)], True),
+        ([("UA", 1, 2.5)], [("UA", 1, 2.5001)], False),
+        ([("UA", 1, 2.5)], [("UA", 2, 2.5)], False),
+        ([("UA", 1, None)], [("UA", 1, 2.5)], False),
+        ([("UA", 1)], [], False),
+        ([("UA", 1), ("AA", 1)], [("AA", 1), ("UA", 1)], False),
+        ([("UA", 1)], [("UA", 1, 1)], False),
+    ],
+)
+def test_a_difference_is_a_difference(ones: list[flights.Row], others: list[flights.Row], equal: bool) -> None:
+    assert flights.same_rows(ones, others) is equal
+
+
+def test_the_verdict_shows_both_sides(lake: Path, data: flights.DataSet) -> None:
+    question = flights.QUESTIONS[0]
+    wrong = msgspec.structs.replace(question, expected=lambda data: question.expected(data)[:-1])
+    shown = io.StringIO()
+    console = Console(file=shown, width=120)
+    with Session(lake) as session:
+        assert demo._compare(session, question, data, console)
+        assert "rows, equal" in shown.getvalue()
+        assert not demo._compare(session, wrong, data, console)
+    assert "the answers differ" in shown.getvalue()
+    assert "≠" in shown.getvalue()
+
+
+def test_a_directory_that_is_not_a_demos_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    with pytest.raises(demo.DemoFailed, match="not empty and not an earlier demo's"):
+        demo._fresh(tmp_path)
+    assert (tmp_path / "precious").exists()
+    demo._fresh(tmp_path / "new")
+    (tmp_path / "new" / "old data").touch()
+    demo._fresh(tmp_path / "new")
+    assert not (tmp_path / "new" / "old data").exists()
