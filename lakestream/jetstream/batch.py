@@ -28,7 +28,18 @@ class Effect(msgspec.Struct, gc=False):
 class Batch:
     """Consecutive messages of one stream, gathered for one frame."""
 
-    __slots__ = ("effects", "first_seq", "last_time", "late", "lengths", "records", "replies", "size", "subjects", "_last")
+    __slots__ = (
+        "_last",
+        "effects",
+        "first_seq",
+        "last_time",
+        "late",
+        "lengths",
+        "records",
+        "replies",
+        "size",
+        "subjects",
+    )
 
     def __init__(self, first_seq: int) -> None:
         self.first_seq = first_seq
@@ -59,7 +70,7 @@ class Batch:
         return length
 
     def last(self, subject: bytes) -> int:
-        """The last sequence of `subject` in this batch, 0 if it has none. Indexes only what came since the last call."""
+        """The last sequence of `subject` in this batch, 0 if it has none. Indexes what came since the last call."""
         index, subjects = self._last, self.subjects
         done = index.get(b"", 0)
         if done < len(subjects):

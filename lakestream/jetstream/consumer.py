@@ -87,7 +87,7 @@ class Consumer:
     def restore(cls, stream: Stream, name: str, snapshot: bytes) -> Consumer:
         """Take a consumer from a checkpoint."""
         saved = decode_snapshot(snapshot)
-        ledger = Ledger(saved.state.delivered_stream, saved.state.next_seq)
+        ledger = Ledger(saved.state.floor_stream, saved.state.next_seq)
         ledger.apply(saved.state)
         return cls(stream, name, saved.config, saved.created_ns, ledger, saved.picked)
 
@@ -169,7 +169,7 @@ class Consumer:
         """Cease to serve; the state stays for the last checkpoint."""
         self._running = False
         self.closed = True
-        self.outlet.stop()
+        self.outlet.shut_down()
         self._silence()
 
     def deleted(self) -> None:

@@ -241,11 +241,13 @@ class Engine:
             raise LogError(f"the log does not begin with the creation of its stream but with a {frame.kind.name} entry")
         return operation
 
-    def close(self) -> None:
-        """Stop all streams and write their last checkpoints. Blocks; nothing may be in flight that matters."""
+    def stop(self) -> None:
+        """Cease to serve, in the event loop and while clients can still be told (409 Server Shutdown)."""
         for stream in self.streams.values():
             stream.stop()
+
+    def close(self) -> None:
+        """Stop all streams and write their last checkpoints. Blocks; nothing may be in flight that matters."""
+        self.stop()
         for stream in self.streams.values():
             stream.store.close(stream.dump())
-
-

@@ -107,7 +107,7 @@ class Expiry:
             return
         self._forever = {seq for seq in self._forever if seq in stream.store.live}
         if any(seq <= through for seq in self._forever):
-            seqs = [seq for seq in stream.reader.live_between(stream.store.first_seq, through)]
+            seqs = stream.reader.live_between(stream.store.first_seq, through)
             doomed = [seq for seq in seqs if seq not in self._forever]
             if doomed:
                 stream.propose(Remove(doomed), self._settled)

@@ -150,7 +150,7 @@ class Feed:
     def advance(self, found: Found, taken: int) -> None:
         """The first `taken` messages of what `peek` gave go out. To be called before the ledger knows of them."""
         if self._ahead:
-            del self._ahead[:taken]
+            self._ahead = self._ahead[taken:]
         if self._picked_left:
             self._picked_left -= taken
             if not self._picked_left:

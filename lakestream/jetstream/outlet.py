@@ -39,6 +39,9 @@ class Outlet(Protocol):
     def stop(self) -> None:
         """End without a word."""
 
+    def shut_down(self) -> None:
+        """The server ends; tell whoever waits, then end."""
+
     def deleted(self) -> None:
         """The consumer is gone; tell whoever waits, then end."""
 

@@ -46,7 +46,7 @@ class View(Protocol):
         """The sequence that a message id in the duplicate window has; 0 when there is none."""
 
     def room(self, subject: bytes, length: int, rollup: bool) -> ApiError | None:
-        """Why discard policy `new` refuses a message of this accounted length, or None. `rollup`: it replaces others."""
+        """Why discard policy `new` refuses a message of this accounted length, or None. `rollup`: it makes room."""
 
 
 class Duplicate(msgspec.Struct, frozen=True):
@@ -129,7 +129,8 @@ def _check_rollup(config: StreamConfig, header: bytes, effect: Effect) -> None:
     if not config.allow_rollup_hdrs or config.deny_purge:
         raise api_error(10111, err="rollup not permitted")
     if not effect.rollup:
-        raise api_error(10111, err='rollup value invalid: "%s"' % value.decode("utf-8", "replace").lower())
+        shown = value.decode("utf-8", "replace").lower()
+        raise api_error(10111, err=f'rollup value invalid: "{shown}"')
 
 
 def _value(header: bytes, name: bytes) -> bytes | None:

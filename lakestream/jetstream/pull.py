@@ -344,6 +344,12 @@ class PullOutlet:
             self._timer.cancel()
             self._timer = None
 
+    def shut_down(self) -> None:
+        """See `Outlet.shut_down`."""
+        for waiting in (*self._queue, *self._parked):
+            self._say(waiting.reply, status_pending(b"409 Server Shutdown", waiting.left, waiting.bytes_left))
+        self.stop()
+
     def deleted(self) -> None:
         """See `Outlet.deleted`."""
         for waiting in (*self._queue, *self._parked):

@@ -109,6 +109,10 @@ class PushOutlet:
         self._beat = self._pace = None
         self.active = False
 
+    def shut_down(self) -> None:
+        """See `Outlet.shut_down`: a push consumer ends silently."""
+        self.stop()
+
     def deleted(self) -> None:
         """See `Outlet.deleted`: a push consumer ends silently."""
         self.stop()

@@ -72,7 +72,9 @@ class Reader:
             if not subjects:
                 first = store.live.next_at_or_after(first)
                 if first and not store.is_local(first):
-                    raise HistoryUnavailableError(f"{self._stream.name}: sequence {first} is not readable from the lake")
+                    raise HistoryUnavailableError(
+                        f"{self._stream.name}: sequence {first} is not readable from the lake"
+                    )
             else:
                 first = store.live.next_at_or_after(last + 1)
         return store.read_run(first, max_msgs, max_bytes) if first else []
@@ -80,7 +82,9 @@ class Reader:
     async def _from_lake(self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None) -> list[Record]:
         history = self._stream.history
         if history is None:
-            raise HistoryUnavailableError(f"{self._stream.name}: sequence {first} is only in the lake, which is not set up")
+            raise HistoryUnavailableError(
+                f"{self._stream.name}: sequence {first} is only in the lake, which is not set up"
+            )
         while first <= last:
             rows = await history.read(first, last, limit, subjects)
             live = self._stream.store.live

@@ -16,6 +16,9 @@ from lakestream.protocol.subjects import is_literal, matches
 SCAN_MSGS = 2048
 """How many messages one call looks at while it scans for matches; the caller goes on in a later turn."""
 
+SCAN_BYTES = 8 << 20
+"""And at most this many bytes (8 MiB) at a time."""
+
 SPARSE_RATIO = 4
 """When fewer than one in this many messages match, the index is asked for them instead of reading all."""
 
@@ -123,11 +126,19 @@ class Subjects:
         high = min(high, store.last_seq)
         if high < low:
             return 0
-        if not self._literal and high - low < min(SCAN_MSGS, len(store.subjects)) and store.local_floor <= low:
-            run = store.read_run(low, high - low + 1, 1 << 62)
-            return sum(self.matches(record.subject) for record in run if record.seq <= high)
+        if not self._literal and high - low < len(store.subjects) and store.local_floor <= low:
+            return self._count_by_reading(low, high)
         count = store.subjects.count_range
         return sum(count(subject, low, high) for subject in self._subjects())
+
+    def _count_by_reading(self, low: int, high: int) -> int:
+        """The wanted messages among few: cheaper than looking at every subject."""
+        total = 0
+        while low <= high:
+            run = self._store.read_run(low, min(high - low + 1, SCAN_MSGS), SCAN_BYTES)
+            total += sum(self.matches(record.subject) for record in run if record.seq <= high)
+            low = run[-1].seq + 1 if run else high + 1
+        return total
 
     def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
         span = self._store.last_seq - start + 1

@@ -70,6 +70,13 @@ class StreamState(msgspec.Struct):
     consumers: list[tuple[str, bytes]]
 
 
+class Asked(msgspec.Struct, gc=False):
+    """An operation on its way, and who waits for its result."""
+
+    operation: Operation
+    done: Done | None
+
+
 class Stream:
     """One stream on this server.
 
@@ -253,7 +260,7 @@ class Stream:
             return
         self._operations += 1
         self._batch = None
-        self._open.append(Proposal(Kind.OPERATION, encode(operation), 0, (operation, done)))
+        self._open.append(Proposal(Kind.OPERATION, encode(operation), 0, Asked(operation, done)))
         self._schedule()
 
     def request_progress(self) -> None:
@@ -317,17 +324,15 @@ class Stream:
         """Apply what is now durable, in order, and answer for it."""
         self._flying = []
         for entry in entries:
-            kind, context = entry.frame.kind, entry.context
-            if kind == Kind.MESSAGES:
-                assert isinstance(context, Batch)
+            context = entry.context
+            if isinstance(context, Batch):
                 self._apply_batch(entry, context)
-            elif kind == Kind.OPERATION:
-                operation, done = context  # type: ignore[misc]
-                result = self.apply_operation(operation)
+            elif isinstance(context, Asked):
+                result = self.apply_operation(context.operation)
                 self._operations -= 1
-                self._finish(operation, result, done)
-            elif kind == Kind.PROGRESS and context is not None:
-                context()  # type: ignore[operator]
+                self._finish(context.operation, result, context.done)
+            elif callable(context):  # progress that somebody waits for
+                context()
             self.store.applied = entry.frame.index
         if self._deferred and not self._operations:
             deferred, self._deferred = self._deferred, []
@@ -357,10 +362,8 @@ class Stream:
             if isinstance(context, Batch):
                 for reply in context.replies:
                     self._refuse(reply, self.failed)
-            elif proposal.kind == Kind.OPERATION:
-                done = context[1]  # type: ignore[index]
-                if done is not None:
-                    done(self.failed)
+            elif isinstance(context, Asked) and context.done is not None:
+                context.done(self.failed)
         deferred, self._deferred = self._deferred, []
         for _, reply, _, _, _ in deferred:
             self._refuse(reply, self.failed)

@@ -29,6 +29,9 @@ MACROS = (
     "CREATE MACRO spark_string(x) AS CASE typeof(x) WHEN 'BLOB' THEN decode(TRY_CAST(x AS BLOB), 'replace') "
     "ELSE CAST(x AS VARCHAR) END",
     "CREATE MACRO spark_json(x) AS TRY_CAST(spark_string(x) AS JSON)",
+    # Spark has it and DuckDB has not; subjects are what it is made for.
+    "CREATE MACRO substring_index(s, d, n) AS array_to_string(CASE WHEN n > 0 THEN string_split(s, d)[:n] "
+    "WHEN n < 0 THEN string_split(s, d)[greatest(n, -len(string_split(s, d))):] ELSE [] END, d)",
 )
 """DuckDB macros that rewritten queries use; the session creates them once."""
 

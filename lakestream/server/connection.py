@@ -35,8 +35,11 @@ class Owner(Protocol):
 
     options: Options
     hub: Hub
-    clock: Clock
     authenticator: Authenticator
+
+    @property
+    def clock(self) -> Clock:
+        """Time and timers."""
 
     def info(self, connection: Connection, second: bool = False) -> bytes:
         """The INFO frame for this client; `second` is the one after the first PONG (protocol.md §3)."""

@@ -13,14 +13,31 @@ from lakestream.log.record import Record
 from lakestream.server.runtime import ThreadIo
 
 if TYPE_CHECKING:
+    from lakestream.lake.cache import BlockCache
     from lakestream.lake.history import TableHistory
+
+
+class SharedCache:
+    """The block cache of all streams of a server, made when the first of them is read from the lake."""
+
+    def __init__(self) -> None:
+        self._cache: BlockCache | None = None
+
+    def get(self) -> BlockCache:
+        """The cache; loads pyarrow."""
+        if self._cache is None:
+            from lakestream.lake.cache import BlockCache
+
+            self._cache = BlockCache()
+        return self._cache
 
 
 class ThreadHistory:
     """`History` over one stream's Delta table. The reader (and deltalake with it) is loaded at the first read."""
 
-    def __init__(self, table: str, io: ThreadIo) -> None:
+    def __init__(self, table: str, io: ThreadIo, cache: SharedCache) -> None:
         self._path = table
+        self._cache = cache
         self._io = io
         self._table: TableHistory | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -29,7 +46,7 @@ class ThreadHistory:
         if self._table is None:
             from lakestream.lake.history import TableHistory  # loads pyarrow and deltalake
 
-            self._table = TableHistory(self._path)
+            self._table = TableHistory(self._path, self._cache.get())
         return self._table
 
     async def read(self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None) -> list[Record]:
@@ -41,3 +58,9 @@ class ThreadHistory:
         """See `History.first_at`."""
         async with self._one_at_a_time:
             return await self._io.call(lambda: self._open().first_at(time_ns))
+
+    def close(self) -> None:
+        """The stream is gone: its blocks leave the cache."""
+        if self._table is not None:
+            self._table.close()
+            self._table = None

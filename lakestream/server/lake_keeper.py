@@ -13,7 +13,7 @@ from lakestream.jetstream.stream import Stream
 from lakestream.lake import paths, staging
 from lakestream.lake.position import PositionWatch
 from lakestream.log.store import SealedSegment, Store
-from lakestream.server.history import ThreadHistory
+from lakestream.server.history import SharedCache, ThreadHistory
 from lakestream.server.logging import Logger
 from lakestream.server.options import LakeOptions
 from lakestream.server.runtime import LoopClock, ThreadIo
@@ -32,9 +32,11 @@ class _Kept:
             config=msgspec.Raw(msgspec.json.encode(stream.config)),
         )
         self.watch = PositionWatch(paths.table(lake, stream.name, stream.account), stream.uid)
+        self.history: ThreadHistory | None = None
         self.staged_through = 0
         self.position = 0
         self.asking = False
+        self.deleted = False
 
 
 class LakeKeeper:
@@ -50,6 +52,7 @@ class LakeKeeper:
         self._clock = clock
         self._io = io
         self._log = log
+        self._cache = SharedCache()
         self._kept: dict[str, _Kept] = {}
         self._stopped = False
 
@@ -72,7 +75,8 @@ class LakeKeeper:
             return
         kept = _Kept(stream, self.root)
         self._kept[stream.name] = kept
-        stream.history = ThreadHistory(paths.table(self.root, stream.name, stream.account), self._io)
+        table = paths.table(self.root, stream.name, stream.account)
+        stream.history = kept.history = ThreadHistory(table, self._io, self._cache)
         self._ask(kept)
 
     def deleted(self, stream: Stream) -> None:
@@ -80,6 +84,15 @@ class LakeKeeper:
         kept = self._kept.pop(stream.name, None)
         if kept is None:
             return
+        kept.deleted = True
+        if not kept.asking:
+            self._mark_deleted(kept)
+
+    def _mark_deleted(self, kept: _Kept) -> None:
+        """Not while an errand of the stream is under way: it would stage anew what the compactor then takes away."""
+        stream = kept.stream
+        if kept.history is not None:
+            kept.history.close()
 
         def settled(_: object, error: BaseException | None) -> None:
             if error is not None:
@@ -116,6 +129,9 @@ class LakeKeeper:
 
         def settled(position: int | None, error: BaseException | None) -> None:
             kept.asking = False
+            if kept.deleted:
+                self._mark_deleted(kept)
+                return
             if error is not None:
                 self._log.error(f"stream {kept.stream.name}: the lake at {self.root}: {error}")
                 return

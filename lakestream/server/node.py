@@ -300,6 +300,7 @@ class Node:
             self.keeper.stop()
         if self.engine is not None:
             await self._drain(self.engine)
+            self.engine.stop()
         for connection in list(self.connections.values()):
             connection.close("Server Shutdown")
         await self.clock.cancel_all()

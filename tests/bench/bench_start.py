@@ -28,7 +28,9 @@ def once(program: list[str], settle_s: float) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as store:
         began = time.perf_counter()
         process = subprocess.Popen(
-            [*program, "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", store], stderr=subprocess.PIPE, start_new_session=True
+            [*program, "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", store],
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         )
         assert process.stderr is not None
         try:

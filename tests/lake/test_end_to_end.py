@@ -14,13 +14,14 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.lake import paths, staging
 from lakestream.lake.compactor import Compactor
+from lakestream.log.segment import HEADER_SIZE
 from tests.lake import tables
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.lake
 
 CONFIG = """
-lake { seal_bytes: 32768, seal_age: "200ms", retain_bytes: 0, poll: "100ms" }
+lake { seal_bytes: 16384, seal_age: "200ms", retain_bytes: 0, poll: "100ms" }
 """
 SUBJECTS = [f"HIST.{name}" for name in ("a", "b", "c.x", "c.y")]
 DEADLINE_S = 60.0
@@ -42,15 +43,21 @@ class Compaction:
         self.server = server
         self._compactor = Compactor(spark, self.lake)
 
-    async def until_the_log_is_empty(self, stream: str) -> None:
-        """Compact until nothing of the stream is left in sealed segments, nor waits to be sealed."""
+    async def until_caught_up(self, stream: str) -> None:
+        """Compact until everything is sealed and in the table, and the log has let go of all but its newest segment."""
         log = self.server.store / "jetstream" / "$G" / "streams" / stream / "log"
 
         async def done() -> bool:
-            await asyncio.to_thread(self._compactor.once)
-            return len(list(log.glob("*.seg"))) == 1 and not self.staged()
+            await self.run()
+            segments = sorted(log.glob("*.seg"))
+            fresh = segments[-1].stat().st_size == HEADER_SIZE
+            return fresh and len(segments) <= 2 and any(log.glob("*.outline")) and not self.staged()
 
         await eventually(done)
+
+    async def run(self) -> None:
+        """Compact what is staged."""
+        await asyncio.to_thread(self._compactor.once)
 
     def staged(self) -> list[Any]:
         return [each for stream in staging.scan(self.lake) for each in staging.segments(stream.directory)]
@@ -108,25 +115,28 @@ async def test_invariant_6_and_7_old_messages_come_back_from_the_table(spark: An
         del expected[seq]
     await js.purge_stream("HIST", subject="HIST.b", seq=100)
     expected = {seq: one for seq, one in expected.items() if one[0] != "HIST.b" or seq >= 100}
-    await compaction.until_the_log_is_empty("HIST")
+    await compaction.until_caught_up("HIST")
     expected |= await publish(client, 601, 40)
 
     assert await replay(client) == expected, "across the border between table and log"
     one = {seq: message for seq, message in expected.items() if message[0] == "HIST.c.x"}
     assert await replay(client, "HIST.c.x", 50) == {seq: message for seq, message in one.items() if seq >= 50}
     await _reads_agree(client, expected)
+    await client.close()
     server.kill()
     server.start()
     again = await nats.connect(server.url)
     assert await replay(again) == expected, "and after a crash"
     await _reads_agree(again, expected)
-    await compaction.until_the_log_is_empty("HIST")
-    table = tables.records(paths.table(compaction.lake, "HIST"))
-    assert {row.seq: (row.subject.decode(), row.data) for row in table} == {
-        seq: message[:2] for seq, message in expected.items()
-    }
+    wanted = {seq: message[:2] for seq, message in expected.items()}
+
+    async def table_is_the_stream() -> bool:
+        await compaction.run()
+        rows = tables.records(paths.table(compaction.lake, "HIST"))
+        return {row.seq: (row.subject.decode(), row.data) for row in rows} == wanted
+
+    await eventually(table_is_the_stream)
     await again.close()
-    await client.close()
     compaction.stop()
 
 
@@ -152,8 +162,8 @@ async def test_deletes_and_purges_reach_a_table_that_holds_the_messages_already(
     client = await nats.connect(server.url)
     js = client.jetstream()
     await js.add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
-    expected = await publish(client, 1, 60)
-    await compaction.until_the_log_is_empty("HIST")
+    expected = await publish(client, 1, 200)
+    await compaction.until_caught_up("HIST")
     await js.delete_msg("HIST", 30)
     await js.purge_stream("HIST", seq=20)
     expected = {seq: message for seq, message in expected.items() if seq >= 20 and seq != 30}
@@ -161,7 +171,7 @@ async def test_deletes_and_purges_reach_a_table_that_holds_the_messages_already(
     table = paths.table(compaction.lake, "HIST")
 
     async def caught_up() -> bool:
-        await compaction.until_the_log_is_empty("HIST")
+        await compaction.run()
         return {row.seq for row in tables.records(table)} == set(expected)
 
     await eventually(caught_up)

@@ -1,0 +1,147 @@
+"""A server that was stopped and started again knows what it knew: streams, messages, consumers, duplicates."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from tests.chaos.audit import read_all
+from tests.conftest import StartServer
+from tests.servers import Server
+from tests.wire import Wire
+
+pytestmark = pytest.mark.conformance
+
+SECOND = 1_000_000_000
+
+
+def _api(wire: Wire, subject: str, body: Any = None) -> Any:
+    answer = wire.api(subject, body)
+    assert "error" not in answer, answer
+    return answer
+
+
+def _build(wire: Wire) -> None:
+    """Streams of several kinds, with holes, purged parts, replaced subjects, and consumers in several states."""
+    common = {"storage": "file", "allow_direct": True}
+    _api(wire, "STREAM.CREATE.PLAIN", {"name": "PLAIN", "subjects": ["p.*"], "description": "d", **common})
+    _api(wire, "STREAM.CREATE.SMALL", {"name": "SMALL", "subjects": ["s.*"], "max_msgs": 10, **common})
+    kv = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 2, "allow_rollup_hdrs": True, **common}
+    _api(wire, "STREAM.CREATE.KV_b", kv)
+    _api(wire, "STREAM.CREATE.EMPTIED", {"name": "EMPTIED", "subjects": ["e"], **common})
+    _api(wire, "STREAM.CREATE.UNUSED", {"name": "UNUSED", "subjects": ["u"], "first_seq": 50, **common})
+    for n in range(60):
+        for subject in (f"p.{n % 7}", f"s.{n % 3}", f"$KV.b.{n % 11}", "e"):
+            wire.request(subject, b"%d" % n, {"Nats-Msg-Id": f"{subject}-{n}"} if n % 2 else None)
+    for seq in (1, 2, 9, 30, 60):
+        _api(wire, "STREAM.MSG.DELETE.PLAIN", {"seq": seq})
+    _api(wire, "STREAM.PURGE.PLAIN", {"filter": "p.3", "keep": 1})
+    _api(wire, "STREAM.PURGE.EMPTIED")
+    wire.request("$KV.b.4", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
+    _api(wire, "STREAM.CREATE.GONE", {"name": "GONE", "subjects": ["g"], **common})
+    _api(wire, "STREAM.DELETE.GONE")
+
+
+def _consume(wire: Wire) -> None:
+    for name, config in {
+        "explicit": {"ack_policy": "explicit"},
+        "filtered": {"ack_policy": "explicit", "filter_subjects": ["p.1", "p.5"], "description": "f"},
+        "all": {"ack_policy": "all"},
+        "untouched": {"ack_policy": "explicit", "deliver_policy": "by_start_sequence", "opt_start_seq": 20},
+    }.items():
+        body = {"stream_name": "PLAIN", "config": {"durable_name": name, "ack_wait": 600 * SECOND, **config}}
+        _api(wire, f"CONSUMER.CREATE.PLAIN.{name}", body)
+    for name in ("explicit", "filtered", "all"):
+        wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.PLAIN.{name}", b'{"batch":8,"no_wait":true}', wire.new_reply())
+        frames = [wire.next() for _ in range(8)]
+        for at in (0, 1, 4, 5):
+            assert not wire.request(frames[at].reply, b"+ACK").data
+
+
+def _known(wire: Wire) -> dict[str, Any]:
+    """Everything that a client can learn, without the moment of asking."""
+    known: dict[str, Any] = {}
+    for name in _api(wire, "STREAM.NAMES")["streams"]:
+        info = _api(wire, f"STREAM.INFO.{name}", {"subjects_filter": ">", "deleted_details": True})
+        info.pop("ts")
+        known[name] = info
+        known[f"{name} messages"] = list(read_all(wire, name))
+        for consumer in _api(wire, f"CONSUMER.LIST.{name}")["consumers"]:
+            consumer.pop("ts")
+            for place in ("delivered", "ack_floor"):
+                consumer[place].pop("last_active", None)  # nats-server forgets it
+            known[f"{name} {consumer['name']}"] = consumer
+    return known
+
+
+def _stop_and_start(server: Server, how: signal.Signals) -> None:
+    code = server.stop(how)
+    assert code in (0, 1), f"exit code {code} after {how.name}"
+    server.start()
+
+
+def test_nothing_is_forgotten(start_server: StartServer) -> None:
+    server = start_server()
+    with Wire(server.address, timeout=20) as wire:
+        _build(wire)
+        _consume(wire)
+        before = _known(wire)
+    for how in (signal.SIGTERM, signal.SIGINT):
+        _stop_and_start(server, how)
+        with Wire(server.address, timeout=20) as wire:
+            after = _known(wire)
+        assert after == before
+
+
+def test_it_goes_on_where_it_was(start_server: StartServer) -> None:
+    server = start_server()
+    with Wire(server.address, timeout=20) as wire:
+        _build(wire)
+        _consume(wire)
+        last = _api(wire, "STREAM.INFO.PLAIN")["state"]["last_seq"]
+    for n in range(1, 4):
+        _stop_and_start(server, signal.SIGTERM)
+        with Wire(server.address, timeout=20) as wire:
+            assert wire.request("p.1", b"again", {"Nats-Msg-Id": "p.1-57"}).json()["duplicate"]
+            assert wire.request("p.new", b"%d" % n).json() == {"stream": "PLAIN", "seq": last + n}
+            wrong = wire.request("p.new", b"", {"Nats-Expected-Last-Subject-Sequence": str(last + n - 1)}).json()
+            assert wrong["error"]["err_code"] == 10071
+            assert wire.request("u", b"").json()["seq"] == 49 + n
+            assert wire.request("e", b"").json()["seq"] == 60 + n
+            wire.publish("$JS.API.CONSUMER.MSG.NEXT.PLAIN.explicit", b'{"batch":1}', wire.new_reply())
+            frame = wire.next()
+            assert (frame.reply.split(".")[4], frame.reply.split(".")[6]) == ("1", str(8 + n)), frame.reply
+            assert not wire.request(frame.reply, b"+ACK").data
+            assert _api(wire, "CONSUMER.INFO.PLAIN.explicit")["num_ack_pending"] == 4
+
+
+def test_an_unacked_message_comes_again_after_the_restart(start_server: StartServer) -> None:
+    server = start_server()
+    with Wire(server.address, timeout=20) as wire:
+        _api(wire, "STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "storage": "file"})
+        config = {"durable_name": "c", "ack_policy": "explicit", "ack_wait": SECOND}
+        _api(wire, "CONSUMER.CREATE.S.c", {"stream_name": "S", "config": config})
+        for n in range(3):
+            wire.request("s", b"%d" % n)
+        wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b'{"batch":3}', wire.new_reply())
+        frames = [wire.next() for _ in range(3)]
+        assert not wire.request(frames[1].reply, b"+ACK").data
+    _stop_and_start(server, signal.SIGTERM)
+    with Wire(server.address, timeout=20) as wire:
+        wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b'{"batch":2,"expires":10000000000}', wire.new_reply())
+        again = [wire.next() for _ in range(2)]
+        assert [(frame.data, frame.reply.split(".")[4]) for frame in again] == [(b"0", "2"), (b"2", "2")]
+
+
+def test_memory_streams_are_gone_and_file_streams_are_not(start_server: StartServer) -> None:
+    server = start_server()
+    with Wire(server.address, timeout=20) as wire:
+        for name, storage in (("M", "memory"), ("F", "file")):
+            _api(wire, f"STREAM.CREATE.{name}", {"name": name, "subjects": [name], "storage": storage})
+            wire.request(name, b"x")
+    _stop_and_start(server, signal.SIGTERM)
+    with Wire(server.address, timeout=20) as wire:
+        assert _api(wire, "STREAM.NAMES")["streams"] == ["F"]
+        assert _api(wire, "STREAM.INFO.F")["state"]["messages"] == 1
