@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 
 import msgspec
@@ -123,13 +125,22 @@ def welcome(host: str, port: int, lake: str) -> str:
     shown = os.path.relpath(lake)
     if shown.startswith(".."):
         shown = lake
-    quoted = shlex.quote(shown)
+    quoted, program = shlex.quote(shown), _program()
     return f"""
   lakestream is up
     connect   {url}   (any NATS client, JetStream on)
     lake      {lake}
-    try       lakestream demo --url {url} --lake {quoted}
-              lakestream sql --lake {quoted} -q 'SHOW TABLES'
-              lakestream sql --lake {quoted}
+    try       {program} demo --url {url} --lake {quoted}
+              {program} sql --lake {quoted} -q 'SHOW TABLES'
+              {program} sql --lake {quoted}
     stop      Ctrl-C
 """
+
+
+def _program() -> str:
+    """How the reader's shell finds this program: by its name, or by the path from here (`.venv/bin/lakestream`)."""
+    found = shutil.which("lakestream")
+    if found is not None or not os.path.isfile(sys.argv[0]):
+        return "lakestream"
+    path = os.path.relpath(sys.argv[0])
+    return shlex.quote(sys.argv[0] if path.startswith("..") else path)

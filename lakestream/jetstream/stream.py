@@ -308,8 +308,8 @@ class Stream:
 
     def _flush(self) -> None:
         """Hand over what was gathered, unless a write is under way: then it goes on gathering (group commit)."""
-        self._scheduled = False
         self.retention.settle()
+        self._scheduled = False
         if self.group.in_flight or not self._open or self.failed is not None or self.closed:
             return
         proposals, self._open = self._open, []
@@ -338,8 +338,8 @@ class Stream:
             deferred, self._deferred = self._deferred, []
             for message in deferred:
                 self.ingest(*message)
-        if self._open:
-            self._schedule()
+        # The next write starts before this turn's acks are sent: the disk works while the sockets do.
+        self._flush()
         if self.store.checkpoint_due and not self.closed:
             self.checkpoint()
 
