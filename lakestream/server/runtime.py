@@ -6,11 +6,10 @@ Belongs here: the asyncio implementations of the `Clock` and `Io` ports, nothing
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from queue import SimpleQueue
-from typing import Any, TypeVar, cast
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from lakestream.server.logging import Logger
 
@@ -62,55 +61,29 @@ class LoopClock:
 
 
 class ThreadIo:
-    """`Io` over a few threads that take work from one queue.
-
-    Leaner than an executor on purpose: every group commit goes through here, and a future with its locks for each would
-    cost the event loop more than the write itself.
-    """
+    """`Io` over a bounded pool of threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = IO_THREADS) -> None:
         self._loop = loop
-        self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]] | None]
-        self._queue = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"lakestream-io-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lakestream-io")
 
     def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """See `Io.submit`."""
-        self._queue.put((work, done))
 
-    def _work(self) -> None:
-        get, tell = self._queue.get, self._loop.call_soon_threadsafe
-        while (item := get()) is not None:
-            work, done = item
+        def run() -> None:
             try:
-                tell(done, work(), None)
+                result = work()
             except BaseException as error:
-                tell(done, None, error)
-            del item, work, done  # nothing of a batch stays alive while the thread waits for the next
+                self._loop.call_soon_threadsafe(done, None, error)
+            else:
+                self._loop.call_soon_threadsafe(done, result, None)
+
+        self._pool.submit(run)
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and await its result."""
-        future: asyncio.Future[T] = self._loop.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(cast(T, result))
-
-        self.submit(work, settle)
-        return await future
+        return await self._loop.run_in_executor(self._pool, work)
 
     def close(self) -> None:
-        """Wait for work under way and end the threads. Blocks."""
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
+        """Wait for work under way and end the threads."""
+        self._pool.shutdown(wait=True)
