@@ -33,7 +33,7 @@ from lakestream.server.statistics import Statistics
 from lakestream.server.stores import FileStores
 from lakestream.server.system_requests import SystemRequests
 
-SWITCH_INTERVAL_S = 0.0001
+SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may keep the interpreter from an I/O thread that has finished its fsync (default 5 ms)."""
 
 STOP_WAIT_S = 10.0
