@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 
 from msgspec import msgpack
 
@@ -60,14 +60,35 @@ class _Ascending:
         self.head = head
 
 
+ORDERED_SUBJECTS = 250_000
+"""Up to so many subjects an ordered list of them is kept once a wildcard was asked for (8 bytes each); ordering more
+would hold the event loop for too long."""
+SCANNED_SUBJECTS = 64
+"""So few are faster looked through."""
+FRESH_SUBJECTS = 4096
+"""New subjects that are looked through beside the ordered list before it is ordered anew."""
+
+
+def _literal_head(filter: bytes) -> bytes:
+    """The literal tokens before the first wildcard token, with their dots."""
+    head = b""
+    for token in filter.split(b"."):
+        if token in (b"*", b">"):
+            break
+        head += token + b"."
+    return head
+
+
 class SubjectIndex:
     """Subject → its live sequences. Invariant: a subject is listed iff it has at least one live message."""
 
-    __slots__ = ("_earlier", "_last")
+    __slots__ = ("_earlier", "_fresh", "_last", "_ordered")
 
     def __init__(self) -> None:
         self._last: dict[bytes, int] = {}
         self._earlier: dict[bytes, _Ascending] = {}  # never empty: an entry goes with its last item
+        self._ordered: list[bytes] = []  # subjects in byte order, made when first asked for; some may be gone by now
+        self._fresh: list[bytes] = []  # subjects that came since then, while `_ordered` is in use
 
     def __len__(self) -> int:
         return len(self._last)
@@ -83,6 +104,7 @@ class SubjectIndex:
             self._add_same(subjects[0], first_seq, first_seq + count)
             return
         get, get_earlier = last.get, earlier.get
+        fresh = self._fresh.append if self._ordered else None
         for seq, subject in enumerate(subjects, first_seq):
             previous = get(subject)
             last[subject] = seq
@@ -92,6 +114,8 @@ class SubjectIndex:
                     earlier[subject] = _Ascending(array("Q", (previous,)))
                 else:
                     older.items.append(previous)
+            elif fresh is not None:
+                fresh(subject)
 
     def add(self, subject: bytes, seq: int) -> None:
         """Add one message, newer than all of its subject."""
@@ -141,6 +165,7 @@ class SubjectIndex:
 
     def clear(self) -> None:
         """Remove everything."""
+        self._ordered, self._fresh = [], []
         self._last.clear()
         self._earlier.clear()
 
@@ -210,13 +235,39 @@ class SubjectIndex:
         return total
 
     def matching(self, filter: bytes) -> list[bytes]:
-        """The subjects that match `filter`: a lookup for a literal, a scan over all subjects for a wildcard."""
+        """The subjects that match `filter`, in no particular order.
+
+        A lookup for a literal. For a wildcard behind literal tokens only the subjects that begin with those are looked
+        at, while there are at most ORDERED_SUBJECTS; else all are.
+        """
         if grammar.is_literal(filter):
             return [filter] if filter in self._last else []
         if filter == b">":
             return list(self._last)
         match = grammar.to_regex(filter).fullmatch
-        return [subject for subject in self._last if match(subject)]
+        return [subject for subject in self._beginning(_literal_head(filter)) if match(subject)]
+
+    def _beginning(self, head: bytes) -> Iterable[bytes]:
+        """At least the subjects that begin with `head`, each once."""
+        last = self._last
+        if not head or not SCANNED_SUBJECTS < len(last) <= ORDERED_SUBJECTS:
+            self._ordered, self._fresh = [], []
+            return last
+        ordered, fresh = self._ordered, self._fresh
+        if not ordered or len(ordered) > 2 * len(last):
+            ordered = self._ordered = sorted(last)
+            fresh = self._fresh = []
+        elif len(fresh) > FRESH_SUBJECTS:
+            # Nearly in order already, so that sorting is little more than a merge.
+            ordered = self._ordered = sorted(dict.fromkeys(name for name in chain(ordered, fresh) if name in last))
+            fresh = self._fresh = []
+        start = bisect_left(ordered, head)
+        stop = bisect_left(ordered, head[:-1] + b"/", start)  # the byte after the dot that ends every head
+        found = [subject for subject in ordered[start:stop] if subject in last]
+        if fresh:
+            found += [subject for subject in fresh if subject in last]
+            return dict.fromkeys(found)  # a subject that went and came again is in both lists
+        return found
 
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Every subject with its newest sequence."""
@@ -269,6 +320,8 @@ class SubjectIndex:
             older = self._earlier[subject] = _Ascending(array("Q"))
         if previous is not None:
             older.items.append(previous)
+        elif self._ordered:
+            self._fresh.append(subject)
         older.items.extend(range(first_seq, end - 1))
 
     def _replace(self, subject: bytes, seqs: list[int]) -> None:

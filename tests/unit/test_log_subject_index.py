@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakestream.log import subject_index
 from lakestream.log.subject_index import SubjectIndex
+from lakestream.protocol.subjects import matches
 
 pytestmark = pytest.mark.unit
 
@@ -111,3 +113,38 @@ def test_clear_empties_it() -> None:
     index.clear()
     assert len(index) == 0
     assert index.count(b"a") == 0
+
+
+NAMES = [b"a.%d.%d" % (first, second) for first in range(6) for second in range(6)] + [
+    b"a",
+    b"a.",
+    b"a.1",
+    b"b.1.1",
+    b"a.1/x",
+]
+ACTIONS = st.one_of(
+    st.tuples(st.just("add"), st.sampled_from(NAMES)),
+    st.tuples(st.just("remove"), st.sampled_from(NAMES)),
+    st.tuples(st.just("ask"), st.sampled_from([b"a.1.*", b"a.>", b"a.*.2", b"*.1.1", b"b.>", b"a.*"])),
+)
+
+
+@given(st.lists(ACTIONS, max_size=80))
+def test_a_wildcard_behind_literal_tokens_finds_what_a_scan_finds(actions: list[tuple[str, bytes]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subject_index, "SCANNED_SUBJECTS", 0)
+        patch.setattr(subject_index, "FRESH_SUBJECTS", 2)
+        index = SubjectIndex()
+        held: dict[bytes, int] = {}
+        for seq, (action, name) in enumerate(actions, 1):
+            if action == "add":
+                index.add(name, seq)
+                held[name] = seq
+            elif action == "remove":
+                while seqs := index.seqs(name):
+                    index.remove(name, seqs[0])
+                held.pop(name, None)
+            else:
+                found = index.matching(name)
+                assert len(found) == len(set(found))
+                assert set(found) == {subject for subject in held if matches(name, subject)}
