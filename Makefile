@@ -49,7 +49,8 @@ bench: setup
 	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
 
 chaos: setup jars
-	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_GARBAGE_ROUNDS=2000 $(BIN)/pytest tests/chaos $(ARGS)
+	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_SOAK_ROUNDS=60 \
+		$(BIN)/pytest tests/chaos tests/lake/test_soak.py $(ARGS)
 
 # Quick ones first: what fails, fails early.
 test: setup jars
