@@ -17,7 +17,9 @@ from lakestream.protocol.subjects import subscribable, valid_literal
 from lakestream.server.auth import Authenticator
 from lakestream.server.hub import Hub
 from lakestream.server.interest import Subscription
+from lakestream.server.logging import Logger
 from lakestream.server.options import Options
+from lakestream.server.tracer import Tracer
 
 HIGH_WATER = 1 << 20
 """Unsent bytes (default 1 MiB) above which a connection counts as congested and JetStream holds its deliveries."""
@@ -36,6 +38,7 @@ class Owner(Protocol):
     options: Options
     hub: Hub
     authenticator: Authenticator
+    log: Logger
 
     @property
     def clock(self) -> Clock:
@@ -82,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._drained: list[Callable[[], None]] = []
         self._pings_out = 0
         self._ping_sent_ns = 0
+        self._tracer: Tracer | None = None
         self._timer: Timer | None = None
         self._auth_timer: Timer | None = None
 
@@ -92,6 +96,9 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1])
         self.client = ClientInfo(id=self.id, host=self.host, account="$G")
+        log, label = self.owner.log, f"{self.host}:{self.port} - cid:{self.id}"
+        self._tracer = Tracer(log, label) if log.tracing else None
+        log.debug(f"{label} - Client connection created")
         if not self.owner.opened(self):
             self._fail("maximum connections exceeded", "Maximum Connections Exceeded")
             return
@@ -105,7 +112,10 @@ class Connection(asyncio.Protocol):
         self.last_ns = self.owner.clock.now()
         self._pings_out = 0
         publish = self._publish
-        for command in self._parser.feed(data):
+        commands = self._parser.feed(data)
+        if self._tracer is not None:
+            self._tracer.inbound(commands)
+        for command in commands:
             if type(command) is Publish:
                 publish(command)
             else:
@@ -119,6 +129,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         if not self.close_reason:
             self.close_reason = "Client Closed" if exc is None else "Read Error"
+        label = f"{self.host}:{self.port} - cid:{self.id}"
+        self.owner.log.debug(f"{label} - Client connection closed: {self.close_reason}")
         for timer in (self._timer, self._auth_timer):
             if timer is not None:
                 timer.cancel()
@@ -220,6 +232,8 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if self._tracer is not None:
+            self._tracer.outbound(out)
         transport.write(b"".join(out))
         if transport.get_write_buffer_size() > self.owner.options.max_pending:
             self.close_reason = "Slow Consumer (Pending Bytes)"
