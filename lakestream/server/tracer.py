@@ -1,7 +1,7 @@
 """The protocol in the log, line by line (-V), as nats-server writes it.
 
-Belongs here: how a command or a frame is shown. A connection has a tracer only while tracing is on, so that the hot path
-pays one comparison for it.
+Belongs here: how a command or a frame is shown. A connection has a tracer only while tracing is on, so that the hot
+path pays one comparison for it.
 """
 
 from __future__ import annotations
