@@ -43,7 +43,7 @@ def level_refused(header: bytes) -> bool:
     wanted = headers.get(header, LEVEL_HEADER)
     if not wanted:
         return False
-    return not wanted.isdigit() or int(wanted) > API_LEVEL
+    return not wanted.isdigit() or int(wanted[:20]) > API_LEVEL
 
 
 class Answered(Protocol):

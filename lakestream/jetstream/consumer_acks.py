@@ -6,6 +6,7 @@ and what its payload means. This is a hot path: one call for each ack.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,6 +28,10 @@ KNOWN = 16_384
 """Consumers remembered by subject prefix; forgotten together when there are more."""
 
 
+MAX_DELAY_NS = (1 << 63) - 1
+"""The longest delay of a nak: what fits into 64 bits (292 years)."""
+
+
 class _NakOptions(msgspec.Struct):
     delay: int = 0
 
@@ -39,7 +44,8 @@ class Acks:
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._bus = engine, engine.bus
-        self._known: dict[bytes, Consumer] = {}
+        # Weak: a consumer that is gone must not stay here, and its stream with it, until others come.
+        self._known: dict[bytes, weakref.ref[Consumer]] = {}
         self._subscriptions: list[Subscribed] = []
 
     def listen(self) -> None:
@@ -58,7 +64,8 @@ class Acks:
     def acked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """One message on an ack subject."""
         parts = subject.rsplit(b".", 5)
-        consumer = self._known.get(parts[0])
+        known = self._known.get(parts[0])
+        consumer = known() if known is not None else None
         if consumer is None or consumer.closed:
             found = self._find(subject)
             if found is None:
@@ -85,7 +92,7 @@ class Acks:
         if not version2:
             if len(self._known) >= KNOWN:
                 self._known.clear()
-            self._known[b".".join(tokens[:4])] = consumer
+            self._known[b".".join(tokens[:4])] = weakref.ref(consumer)
         return consumer, [b"", *tokens[at + 2 : at + 7]]
 
     def _consumer(self, stream: bytes, name: bytes) -> Consumer | None:
@@ -132,8 +139,8 @@ def _delay(text: bytes) -> int:
     if not text:
         return 0
     try:
-        if text[:1] == b"{":
-            return _nak_options.decode(text).delay
-        return parse_duration(text.decode())
+        delay = _nak_options.decode(text).delay if text[:1] == b"{" else parse_duration(text.decode())
+        # What does not fit into Go's durations is not understood; nor could a deadline so far away be logged.
+        return delay if delay <= MAX_DELAY_NS else 0
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
         return 0

@@ -16,7 +16,7 @@ from lakestream.jetstream.durations import format_duration
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.gotime import time_ns
 from lakestream.jetstream.stream_config import StreamConfig
-from lakestream.protocol.subjects import covers, is_literal, overlaps, valid_subject
+from lakestream.protocol.subjects import Filters, covers, is_literal, valid_subject
 
 MAX_DESCRIPTION_BYTES = 4096
 MAX_METADATA_BYTES = 128 << 10
@@ -240,8 +240,9 @@ def _check_filters(config: ConsumerConfig) -> None:
     filters = config.filters
     if not all(valid_subject(subject) for subject in filters):
         raise api_error(10052, err="invalid subject")
-    for at, one in enumerate(filters):
-        if any(at != other_at and covers(one, other) for other_at, other in enumerate(filters)):
+    if len(filters) > 1:
+        known = Filters(filters)
+        if len(set(filters)) < len(filters) or any(known.cover(one) for one in filters):
             raise api_error(10138)
 
 
@@ -321,12 +322,11 @@ def check_unique(config: ConsumerConfig, name: str, others: Iterable[tuple[str, 
     rest = [other for other_name, other in others if other_name != name]
     if not rest:
         return
-    mine = config.filters
-    if not mine:
+    if not config.filters:
         raise api_error(10099)
+    mine = Filters(config.filters)
     for other in rest:
-        theirs = other.filters or (b">",)
-        if any(overlaps(one, two) for one in mine for two in theirs):
+        if any(mine.overlap(one) for one in other.filters or (b">",)):
             raise api_error(10100)
 
 

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+LAST_SEQ = (1 << 64) - 1
+"""The highest sequence there can be. What comes after it is nothing, and could not be logged."""
+
 
 class Delta(msgspec.Struct, array_like=True, gc=False):
     """What changed since the last delta. Times in ns since the epoch."""
@@ -257,7 +260,7 @@ class Ledger:
             self.delivered_stream,
             self.floor_consumer,
             self.floor_stream,
-            self.next_seq,
+            min(self.next_seq, LAST_SEQ),
             self.last_delivered_ns,
             self.last_ack_ns,
             pending,

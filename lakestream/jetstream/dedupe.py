@@ -45,10 +45,22 @@ class Dedupe:
             _, msg_id = order.popleft()
             seqs.pop(msg_id, None)
 
-    def dump(self, now_ns: int) -> list[tuple[int, bytes, int]]:
-        """(time, id, seq) of everything remembered, oldest first: for the checkpoint."""
+    def dump(self, now_ns: int, through: int) -> list[tuple[int, bytes, int]]:
+        """(time, id, seq) of what is remembered of messages ≤ `through`, oldest first: for the checkpoint.
+
+        An id of a message in flight must not get there: were that message lost, its publisher's next try would be
+        taken for a duplicate.
+        """
         self._forget(now_ns)
-        return [(time, msg_id, self._seqs[msg_id]) for time, msg_id in self._order if msg_id in self._seqs]
+        known = ((time, msg_id, self._seqs.get(msg_id, 0)) for time, msg_id in self._order)
+        return [entry for entry in known if 0 < entry[2] <= through]
+
+    def last_through(self, through: int) -> tuple[bytes, int]:
+        """The newest id of a message ≤ `through`, and its sequence; `(b"", 0)` when none is remembered."""
+        if self.last_seq <= through:
+            return self.last_id, self.last_seq
+        known = ((msg_id, self._seqs.get(msg_id, 0)) for _, msg_id in reversed(self._order))
+        return next((entry for entry in known if 0 < entry[1] <= through), (b"", 0))
 
     def load(self, entries: list[tuple[int, bytes, int]], last_id: bytes, last_seq: int) -> None:
         """Take back what `dump` gave."""

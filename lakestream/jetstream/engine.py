@@ -96,6 +96,8 @@ class Engine:
         """Streams whose log can not be read, with the reason: they take no messages until somebody has looked."""
         self.direct = DirectGet(self)
         self._creating: dict[str, StreamConfig] = {}
+        self._deleting: dict[str, list[Callable[[], None]]] = {}
+        """Streams whose files are going, and the creations that wait for their names."""
         self._subscriptions: dict[str, list[Subscribed]] = {}
 
     @property
@@ -134,15 +136,25 @@ class Engine:
             stream.propose(create, lambda result: created(stream, result))
 
         def created(stream: Stream, result: object) -> None:
-            del self._creating[name]
             if isinstance(result, ApiError):
-                self.io.submit(stream.store.destroy, lambda _, __: done(result))
+                self.io.submit(stream.store.destroy, lambda _, __: gone(result))
                 return
+            del self._creating[name]
             self._serve(stream)
             done(stream)
 
-        memory = config.storage == "memory"
-        self.io.submit(lambda: self.stores.create(ACCOUNT, name, create.uid, memory=memory), opened)
+        def gone(error: ApiError) -> None:
+            del self._creating[name]
+            done(error)
+
+        def begin() -> None:
+            memory = config.storage == "memory"
+            self.io.submit(lambda: self.stores.create(ACCOUNT, name, create.uid, memory=memory), opened)
+
+        if name in self._deleting:
+            self._deleting[name].append(begin)  # in the old one's directory the new one would go with it
+        else:
+            begin()
 
     def delete_stream(self, name: str, done: Callable[[ApiError | None], None]) -> None:
         """Remove a stream with everything it holds; `done(None)` once its files are gone."""
@@ -150,16 +162,20 @@ class Engine:
         if stream is None:
             done(api_error(10059))
             return
+        waiting = self._deleting[name] = []
         self._unsubscribe(name)
         stream.stop(deleted=True)
 
         def destroyed(_: object, error: BaseException | None) -> None:
+            del self._deleting[name]
             if error is not None:
                 self.log.error(f"stream {name}: {error}")
                 done(api_error(10050, err=str(error)))
-                return
-            self.lake.deleted(stream)
-            done(None)
+            else:
+                self.lake.deleted(stream)
+                done(None)
+            for begin in waiting:
+                begin()
 
         self.io.submit(stream.store.destroy, destroyed)
 
@@ -196,9 +212,10 @@ class Engine:
         for account, name in self.stores.found():
             try:
                 stream = self._recover(account, name)
-            except (LogError, OSError) as error:  # OSError: no room for a new segment, no permission
-                self.offline[name] = str(error)
-                self.log.error(f"stream {name} is offline: {error}")
+            except Exception as error:  # a damaged log, no room, no permission, or a fault of ours: the others serve
+                reason = str(error) if isinstance(error, LogError | OSError) else repr(error)
+                self.offline[name] = reason
+                self.log.error(f"stream {name} is offline: {reason}")
                 continue
             if stream is not None:
                 self._serve(stream)
@@ -210,9 +227,9 @@ class Engine:
             self.clock.call_later(self.options.sync_interval_ns, self._sync_all)
 
     def _sync_all(self) -> None:
+        self.clock.call_later(self.options.sync_interval_ns, self._sync_all)
         for stream in self.streams.values():
             stream.group.sync()
-        self.clock.call_later(self.options.sync_interval_ns, self._sync_all)
 
     def _recover(self, account: str, name: str) -> Stream | None:
         store = self.stores.open(account, name)
@@ -241,6 +258,12 @@ class Engine:
             raise LogError(f"the log does not begin with the creation of its stream but with a {frame.kind.name} entry")
         return operation
 
+    def cease(self) -> None:
+        """Take no more messages: what is in flight can come to its end, however fast clients publish."""
+        for subscriptions in self._subscriptions.values():
+            while subscriptions:
+                subscriptions.pop().cancel()
+
     def stop(self) -> None:
         """Cease to serve, in the event loop and while clients can still be told (409 Server Shutdown)."""
         for stream in self.streams.values():
@@ -250,4 +273,7 @@ class Engine:
         """Stop all streams and write their last checkpoints. Blocks; nothing may be in flight that matters."""
         self.stop()
         for stream in self.streams.values():
-            stream.store.close(stream.dump())
+            try:
+                stream.store.close(stream.dump())
+            except Exception as error:  # the others get their checkpoints; this one is replayed from its log
+                self.log.error(f"stream {stream.name}: no last checkpoint was written: {error!r}")

@@ -22,6 +22,9 @@ MIN_DELAY_NS = 50_000_000
 MAX_DELAY_NS = 60_000_000_000
 """And at least every minute while anything can expire, so that a clock that jumps is noticed."""
 
+SLACK = 1024
+"""TTLs of messages that limits removed first are forgotten once there are this many, and as many as messages."""
+
 
 class Expiry:
     """Watches the head of a stream and its TTLs. Nothing is scanned: the oldest message says when to look again."""
@@ -40,6 +43,11 @@ class Expiry:
             heapq.heappush(self._ttls, (time_ns + ttl_ns, seq))
         else:
             self._forever.add(seq)
+        if len(self._ttls) + len(self._forever) > 2 * self._stream.store.msgs + SLACK:
+            live = self._stream.store.live
+            self._forever = {seq for seq in self._forever if seq in live}
+            self._ttls = [entry for entry in self._ttls if entry[1] in live]
+            heapq.heapify(self._ttls)
 
     def dump(self) -> list[tuple[int, int]]:
         """(deadline, seq) of every TTL; deadline -1 means never."""

@@ -132,6 +132,17 @@ def _purge_all(store: Store, operation: Purge) -> Removed:
     return store.remove_through(store.last_seq)
 
 
+def roll_up(store: Store, seq: int, scope: bytes) -> Removed:
+    """Remove what the rollup at `seq` replaces: every earlier message (`all`), or those of its subject (`sub`)."""
+    if scope == b"all":
+        return store.remove_through(seq - 1)
+    subject = store.subject_of(seq)
+    removed = [(earlier, subject) for earlier in store.subjects.seqs(subject, 0, seq - 1)]
+    for earlier, _ in removed:
+        store.remove(earlier)
+    return removed
+
+
 def remove_each(store: Store, seqs: list[int]) -> Removed:
     """Remove those of `seqs` that are still there."""
     removed: Removed = []

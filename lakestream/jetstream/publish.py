@@ -24,6 +24,8 @@ MAX_RECORD_BYTES = 32 << 20
 """A message larger than this (subject, headers and payload) is refused with 10054."""
 
 _SECOND = 1_000_000_000
+MAX_TTL_DIGITS = 9
+"""A TTL of a billion seconds or more (31 years) is invalid: its nanoseconds must stay far below 2^63."""
 
 
 class View(Protocol):
@@ -111,15 +113,23 @@ def _check_expected(view: View, subject: bytes, header: bytes) -> None:
     other = _value(header, b"Nats-Expected-Last-Subject-Sequence-Subject")
     if expected is not None:
         last = view.last_of(other or subject)
-        if not expected.isdigit() or int(expected) != last:
+        if not _is(expected, last):
             raise api_error(10071, seq=last)
     elif other is not None:
         raise api_error(10193)
     expected = _value(header, b"Nats-Expected-Last-Sequence")
     if expected is not None:
         last = view.last_seq()
-        if not expected.isdigit() or int(expected) != last:
+        if not _is(expected, last):
             raise api_error(10071, seq=last)
+
+
+MAX_DIGITS = 20
+"""Digits of the largest u64: a longer number in a header is none that a stream could mean."""
+
+
+def _is(value: bytes, expected: int) -> bool:
+    return value.isdigit() and len(value) <= MAX_DIGITS and int(value) == expected
 
 
 def _check_rollup(config: StreamConfig, header: bytes, effect: Effect) -> None:
@@ -155,8 +165,8 @@ def parse_ttl(value: bytes) -> int:
     text = value.decode("utf-8", "replace").strip()
     if text.lower() == "never":
         return -1
-    if text.isdigit():
-        return int(text) * _SECOND
+    if text.isdigit() and text.isascii():
+        return int(text) * _SECOND if len(text) <= MAX_TTL_DIGITS else 0
     try:
         duration = parse_duration(text)
     except ValueError:

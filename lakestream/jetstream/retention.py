@@ -41,6 +41,8 @@ class Retention:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._done: list[int] = []
+        self.recheck = False
+        """Recovery met an operation that releases messages; their removal may not have reached the disk."""
 
     @property
     def _policy(self) -> str:
@@ -65,6 +67,21 @@ class Retention:
         if self._done:
             done, self._done = self._done, []
             self._stream.propose(Remove(done))
+
+    def unsettled(self) -> list[int]:
+        """What is done and not yet proposed: a checkpoint may know of the acks that led to it."""
+        return list(self._done)
+
+    def load(self, seqs: list[int]) -> None:
+        """Take back what a checkpoint kept of removals that were not on disk."""
+        self._done = seqs
+
+    def resume(self) -> None:
+        """Recovery is over: propose the removals that a crash prevented."""
+        self._done = [seq for seq in self._done if seq in self._stream.store.live]
+        if self.recheck:
+            self._done.extend(self.released())
+        self.settle()
 
     def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """Of messages just stored, those that no consumer will ever want. Depends on the log alone."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from lakestream.log.record import Record
 from lakestream.log.store import Store
-from lakestream.protocol.subjects import is_literal, matches
+from lakestream.protocol.subjects import Filters, is_literal
 
 SCAN_MSGS = 2048
 """How many messages one call looks at while it scans for matches; the caller goes on in a later turn."""
@@ -24,6 +24,13 @@ SPARSE_RATIO = 4
 
 DECISIONS = 65_536
 """Remembered answers to "does this subject match"; forgotten together when there are more subjects than that."""
+
+
+MANY_FILTERS = 16
+"""With more filters than this each subject is looked at once, instead of all subjects for each filter."""
+
+READ_COST = 4
+"""About how many subjects can be looked up in the index in the time that reading one message takes."""
 
 
 class Found(NamedTuple):
@@ -96,6 +103,7 @@ class Subjects:
     def __init__(self, store: Store, filters: Sequence[bytes]) -> None:
         self._store = store
         self._filters = tuple(filters)
+        self._set = Filters(filters)
         self._literal = all(map(is_literal, filters))
         self._decided: dict[bytes, bool] = {}
         self._plan: list[int] = []
@@ -108,7 +116,7 @@ class Subjects:
         if wanted is None:
             if len(self._decided) >= DECISIONS:
                 self._decided.clear()
-            wanted = any(matches(one, subject) for one in self._filters)
+            wanted = self._set.match(subject)
             self._decided[subject] = wanted
         return wanted
 
@@ -119,6 +127,9 @@ class Subjects:
         index = self._store.subjects
         if len(self._filters) == 1:
             return index.matching(self._filters[0])
+        if len(self._filters) > MANY_FILTERS:
+            match = self._set.match
+            return [subject for subject in index.matching(b">") if match(subject)]
         return list({subject for one in self._filters for subject in index.matching(one)})
 
     def count(self, low: int, high: int) -> int:
@@ -126,7 +137,7 @@ class Subjects:
         high = min(high, store.last_seq)
         if high < low:
             return 0
-        if not self._literal and high - low < len(store.subjects) and store.local_floor <= low:
+        if not self._literal and (high - low) * READ_COST < len(store.subjects) and store.local_floor <= low:
             return self._count_by_reading(low, high)
         count = store.subjects.count_range
         return sum(count(subject, low, high) for subject in self._subjects())

@@ -68,6 +68,8 @@ class StreamState(msgspec.Struct):
     last_msg_id_seq: int
     ttls: list[tuple[int, int]]
     consumers: list[tuple[str, bytes]]
+    removing: list[int] = []
+    """Messages whose removal was decided but not on disk: acks and TTLs that led to it are no longer known."""
 
 
 class Asked(msgspec.Struct, gc=False):
@@ -110,10 +112,11 @@ class Stream:
         self._scheduled = False
         self._operations = 0
         self._deferred: list[tuple[bytes, bytes, bytes, bytes, ClientInfo]] = []
+        self._deferred_bytes = 0
         self._progress_timer = False
         self._started = False
         self.view = ProposedView(self)
-        self._guarded = False
+        self._guarded = self._guards = False
         self._adopt(self.config)
 
     @property
@@ -156,9 +159,9 @@ class Stream:
         """Take a configuration: what follows from it is worked out once, not for each message."""
         self.config = config
         self.store.describe(self.uid, self.name, self.account, msgspec.json.encode(config))
-        self.store.describe(self.uid, self.name, self.account, msgspec.json.encode(config))
         self.dedupe.window_ns = config.duplicate_window
-        self._guarded = config.sealed or config.max_msg_size > 0 or config.no_ack or limits.refuses_new(config)
+        self._guards = config.sealed or config.max_msg_size > 0 or config.no_ack or limits.refuses_new(config)
+        self._guarded = self._guarded or self._guards
         self._per_message = limits.needs_single_steps(config)
 
     # ------------------------------------------------------------------ publish: decide
@@ -203,7 +206,7 @@ class Stream:
         """The way of a message with headers, or into a stream whose configuration can refuse it."""
         if self._deferred or self._operations:
             # A rule may depend on what a purge or delete in flight will leave, and order among publishes stays.
-            self._deferred.append((subject, reply, header, payload, client))
+            self._defer(subject, reply, header, payload, client)
             return
         if self.config.no_ack:
             reply = b""
@@ -218,7 +221,7 @@ class Stream:
             if refused is not None:
                 if self.view.pending_msgs():
                     # What is in flight may yet make room by replacing older messages: judged again once it is stored.
-                    self._deferred.append((subject, reply, header, payload, client))
+                    self._defer(subject, reply, header, payload, client)
                     return
                 raise refused
         except ApiError as error:
@@ -234,6 +237,14 @@ class Stream:
             self._batch.effects.append(outcome)
             if outcome.rollup:
                 self._batch = None  # a rollup ends its batch: what it removes is settled before the next message
+
+    def _defer(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        self._deferred_bytes += len(subject) + len(header) + len(payload)
+        if len(self._deferred) >= MAX_BUFFERED_MSGS or self._deferred_bytes > MAX_BUFFERED_BYTES:
+            self._deferred_bytes -= len(subject) + len(header) + len(payload)
+            self._refuse(reply, api_error(10167))
+            return
+        self._deferred.append((subject, reply, header, payload, client))
 
     def _answer_duplicate(self, reply: bytes, seq: int) -> None:
         if not reply:
@@ -259,6 +270,8 @@ class Stream:
                 done(self.failed or api_error(10059))
             return
         self._operations += 1
+        if isinstance(operation, Purge | UpdateStream):
+            self._guarded = True  # it may move the sequence or change the rules: publishes behind it wait for it
         self._batch = None
         self._open.append(Proposal(Kind.OPERATION, encode(operation), 0, Asked(operation, done)))
         self._schedule()
@@ -322,26 +335,39 @@ class Stream:
 
     def _committed(self, entries: list[Committed]) -> None:
         """Apply what is now durable, in order, and answer for it."""
+        if self.closed:
+            return  # deleted, or the next start applies it: a last checkpoint may be on its way in a thread
         self._flying = []
-        for entry in entries:
-            context = entry.context
-            if isinstance(context, Batch):
-                self._apply_batch(entry, context)
-            elif isinstance(context, Asked):
-                result = self.apply_operation(context.operation)
-                self._operations -= 1
-                self._finish(context.operation, result, context.done)
-            elif callable(context):  # progress that somebody waits for
-                context()
-            self.store.applied = entry.frame.index
+        for position, entry in enumerate(entries):
+            try:
+                self._apply_entry(entry)
+            except Exception as error:
+                rest = entries[position:]
+                self._flying = [Proposal(each.frame.kind, b"", each.frame.count, each.context) for each in rest]
+                self.group.give_up(error)
+                raise
+        if not self._operations:
+            self._guarded = self._guards
         if self._deferred and not self._operations:
-            deferred, self._deferred = self._deferred, []
+            deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
             for message in deferred:
                 self.ingest(*message)
         # The next write starts before this turn's acks are sent: the disk works while the sockets do.
         self._flush()
         if self.store.checkpoint_due and not self.closed:
             self.checkpoint()
+
+    def _apply_entry(self, entry: Committed) -> None:
+        context = entry.context
+        if isinstance(context, Batch):
+            self._apply_batch(entry, context)
+        elif isinstance(context, Asked):
+            result = self.apply_operation(context.operation)
+            self._operations -= 1
+            self._finish(context.operation, result, context.done)
+        elif callable(context):  # progress that somebody waits for
+            context()
+        self.store.applied = entry.frame.index
 
     def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
         """Answer the proposer, after what the operation released from an interest stream has gone as well."""
@@ -357,6 +383,7 @@ class Stream:
         """Invariant 4: a failed write freezes the stream. Nothing in flight was acked; say so to whoever waits."""
         self.failed = api_error(10077, err=str(error))
         waiting, self._flying, self._open, self._batch = self._flying + self._open, [], [], None
+        self._operations = 0
         for proposal in waiting:
             context = proposal.context
             if isinstance(context, Batch):
@@ -402,24 +429,13 @@ class Stream:
             self.store.remove(seq, subject)
         for effect in effects:
             if effect.rollup:
-                self._roll_up(effect)
+                for seq, subject in limits.roll_up(self.store, effect.seq, effect.rollup):
+                    self._tell_removed(seq, subject)
             if effect.ttl_ns:
                 self.expiry.track(effect.seq, self.store.last_time, effect.ttl_ns)
         for seq, subject in limits.enforce(self.config, self.store, subjects):
             self._tell_removed(seq, subject)
         self.expiry.arm()
-
-    def _roll_up(self, effect: Effect) -> None:
-        if effect.rollup == b"all":
-            removed = self.store.remove_through(effect.seq - 1)
-        else:
-            removed = []
-            subject = self.store.subject_of(effect.seq)
-            for seq in self.store.subjects.seqs(subject, 0, effect.seq - 1):
-                self.store.remove(seq)
-                removed.append((seq, subject))
-        for seq, subject in removed:
-            self._tell_removed(seq, subject)
 
     def _tell_removed(self, seq: int, subject: bytes) -> None:
         for consumer in self.consumers.values():
@@ -430,7 +446,9 @@ class Stream:
         if frame.kind == Kind.MESSAGES:
             self._apply_records(list(iter_records(frame.body)), at)
         elif frame.kind == Kind.OPERATION:
-            self.apply_operation(decode_operation(frame.body))
+            operation = decode_operation(frame.body)
+            self.apply_operation(operation)
+            self.retention.recheck |= isinstance(operation, UpdateStream | DeleteConsumer)
         elif frame.kind == Kind.PROGRESS:
             for entry in decode_progress(frame.body):
                 consumer = self.consumers.get(entry.name)
@@ -528,13 +546,18 @@ class Stream:
 
     def dump(self) -> bytes:
         """This stream's own part of the checkpoint."""
+        stored = self.store.last_seq
+        last_msg_id, last_msg_id_seq = self.dedupe.last_through(stored)
+        asked = [each.context.operation for each in self.uncommitted() if isinstance(each.context, Asked)]
+        removing = [seq for operation in asked if isinstance(operation, Remove) for seq in operation.seqs]
         state = StreamState(
             create=CreateStream(self.uid, self.account, msgspec.json.encode(self.config), self.created_ns),
-            dedupe=self.dedupe.dump(self.clock.now()),
-            last_msg_id=self.dedupe.last_id,
-            last_msg_id_seq=self.dedupe.last_seq,
+            dedupe=self.dedupe.dump(self.clock.now(), stored),
+            last_msg_id=last_msg_id,
+            last_msg_id_seq=last_msg_id_seq,
             ttls=self.expiry.dump(),
             consumers=[(name, consumer.snapshot()) for name, consumer in self.consumers.items()],
+            removing=removing + self.retention.unsettled(),
         )
         return msgspec.msgpack.encode(state)
 
@@ -544,6 +567,7 @@ class Stream:
 
         self.dedupe.load(state.dedupe, state.last_msg_id, state.last_msg_id_seq)
         self.expiry.load(state.ttls)
+        self.retention.load(state.removing)
         for name, snapshot in state.consumers:
             self.consumers[name] = Consumer.restore(self, name, snapshot)
 
@@ -551,6 +575,7 @@ class Stream:
         """Recovery is over, or the stream is new: timers and deliveries may begin."""
         self._started = True
         self.expiry.start()
+        self.retention.resume()
         for consumer in list(self.consumers.values()):
             consumer.start()
 
@@ -558,6 +583,11 @@ class Stream:
         """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients are told."""
         self.closed = True
         self.expiry.stop()
+        if deleted:
+            waiting, self._flying, self._open = self.uncommitted(), [], []
+            for proposal in waiting:
+                if isinstance(proposal.context, Asked) and proposal.context.done is not None:
+                    proposal.context.done(api_error(10059))
         for consumer in list(self.consumers.values()):
             if deleted:
                 consumer.deleted()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.stream_config import ExternalStream, StreamConfig, StreamConsumerLimits
-from lakestream.protocol.subjects import overlaps, valid_subject
+from lakestream.protocol.subjects import Filters, overlaps, valid_subject
 
 MAX_NAME = 255
 """Longest stream name in bytes."""
@@ -132,14 +132,10 @@ def check_reserved(config: StreamConfig, others: Iterable[StreamConfig], max_mem
 
 def check_taken(config: StreamConfig, others: Iterable[StreamConfig]) -> None:
     """Whether the stream's subjects are free beside those of `others` (itself left out). Raises ApiError 10065."""
-    subjects = [subject.encode() for subject in config.subjects]
+    subjects = Filters(subject.encode() for subject in config.subjects)
     for other in others:
-        if other.name == config.name:
-            continue
-        for text in other.subjects:
-            taken = text.encode()
-            if any(overlaps(taken, subject) for subject in subjects):
-                raise api_error(10065)
+        if other.name != config.name and any(subjects.overlap(taken.encode()) for taken in other.subjects):
+            raise api_error(10065)
 
 
 def updated(old: StreamConfig, new: StreamConfig, consumers: Mapping[str, LimitedConsumer]) -> StreamConfig:
@@ -341,16 +337,16 @@ def _with_subjects(config: StreamConfig) -> StreamConfig:
         if config.mirror is None and not config.sources:
             return replace(config, subjects=[config.name])
         return config
-    seen: list[bytes] = []
-    for text in config.subjects:
+    seen = Filters()
+    for at, text in enumerate(config.subjects):
         subject = text.encode()
         if not valid_subject(subject):
             raise invalid("invalid subject")
         _check_scope(config, subject)
-        for other in seen:
-            if overlaps(other, subject):
-                raise invalid(f'subject "{other.decode()}" overlaps with "{text}"')
-        seen.append(subject)
+        if seen.overlap(subject):
+            other = next(one for one in config.subjects[:at] if overlaps(one.encode(), subject))
+            raise invalid(f'subject "{other}" overlaps with "{text}"')
+        seen.add(subject)
     return config
 
 

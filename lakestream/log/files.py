@@ -6,6 +6,7 @@ durable step of log/ goes through `Files`, so that a fault test can make any one
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Sequence
@@ -125,7 +126,8 @@ class Files:
             return
         parent = os.path.dirname(os.path.abspath(path))
         self.make_directory(parent)
-        os.mkdir(path, 0o750)
+        with contextlib.suppress(FileExistsError):  # two threads may make the first two streams' parent at once
+            os.mkdir(path, 0o750)
         self.sync_directory(parent)
 
     def write_whole(self, path: str, buffers: Sequence[bytes]) -> None:

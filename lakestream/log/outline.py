@@ -147,14 +147,19 @@ def outline_path(directory: str, first_index: int) -> str:
     return os.path.join(directory, f"{first_index:020d}{SUFFIX}")
 
 
-def write_outline(files: Files, path: str, first_index: int, last_index: int, outline: Outline) -> OutlineInfo:
-    """Write an outline, durably, over the one that is there. Blocks. Raises OSError."""
+def write_outline(
+    files: Files, path: str, first_index: int, last_index: int, outline: Outline, last_seq: int
+) -> OutlineInfo:
+    """Write an outline, durably, over the one that is there. Blocks. Raises OSError.
+
+    `last_seq` is the stream's at the end of its last segment: that of an outline without rows, so that outlines ascend.
+    """
     runs = outline.runs
     info = OutlineInfo(
         first_index,
         last_index,
-        runs.firsts[0] if runs.rows else 0,
-        runs.next_seq - 1 if runs.rows else 0,
+        runs.firsts[0] if runs.rows else last_seq + 1,
+        runs.next_seq - 1 if runs.rows else last_seq,
         outline.times[-1] if runs.rows else 0,
         runs.rows,
     )

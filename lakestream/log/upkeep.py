@@ -182,9 +182,10 @@ class Upkeep:
     @staticmethod
     def _droppable(rows: SegmentRows, log: SegmentLog, index: int) -> list[Segment]:
         options = log.options
-        sealed = [segment for segment in rows.segments if segment.footer is not None]
-        if sealed and sealed[-1] is rows.segments[-1]:
-            sealed.pop()  # its successor has no messages yet: rows always end with the newest segment they know
+        # Of the log, not of the rows: those know no segment without messages. They always end with the newest segment
+        # that they know, so it stays, and what comes after it.
+        newest = rows.segments[-1].first_index
+        sealed = [each for each in log.segments if each.footer is not None and each.first_index < newest]
         kept, size = 0, 0
         for segment in reversed(sealed):
             size += segment.file_bytes
@@ -208,7 +209,7 @@ class Upkeep:
                 outline.add_segment(log.files, segment.path)
                 if outline.runs.rows >= MERGE_ROWS or segment is leaving[-1]:
                     path = outline_path(log.directory, first_index)
-                    info = write_outline(log.files, path, first_index, segment.last_index, outline)
+                    info = write_outline(log.files, path, first_index, segment.last_index, outline, segment.last_seq)
                     made.append(OutlineFile(path, info))
                     outline, first_index = Outline(), segment.last_index + 1
             return made

@@ -8,6 +8,8 @@ more. Anything that keeps state (who subscribes to what) is the interest graph's
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 _BLANKS = re.compile(rb"[ \t\r\n\f]")
 _HAS_WILDCARD = re.compile(rb"(?:^|\.)(?:\*(?:\.|\Z)|>\Z)")
@@ -103,6 +105,85 @@ def covers(a: bytes, b: bytes) -> bool:
         if y == b">" or (x not in (b"*", y)):
             return False
     return len(left) == len(right)
+
+
+class Filters:
+    """Valid filters, and which of them have to do with another one.
+
+    A request can name a hundred thousand filters: comparing each with each would keep everybody else waiting. A walk
+    looks at no more of them than share the other filter's tokens up to a wildcard.
+    """
+
+    __slots__ = ("_root",)
+
+    def __init__(self, filters: Iterable[bytes] = ()) -> None:
+        # A node is a dict by token; no token is empty, so that b"" marks the end of a filter.
+        self._root: dict[bytes, Any] = {}
+        for one in filters:
+            self.add(one)
+
+    def add(self, one: bytes) -> None:
+        """Take in a filter."""
+        node = self._root
+        for token in one.split(b"."):
+            node = node.setdefault(token, {})
+        node[b""] = {}
+
+    def match(self, subject: bytes) -> bool:
+        """Whether one of these selects `subject`; see `matches`."""
+        tokens = subject.split(b".")
+        if b"" in tokens:
+            return False
+        nodes = [self._root]
+        for token in tokens:
+            following = []
+            for node in nodes:
+                if b">" in node:
+                    return True
+                if token in node:
+                    following.append(node[token])
+                if b"*" in node and token != b"*":
+                    following.append(node[b"*"])
+            nodes = following
+        return any(b"" in node for node in nodes)
+
+    def overlap(self, other: bytes) -> bool:
+        """Whether some subject is selected by `other` and by one of these."""
+        tokens = other.split(b".")
+        open_ends = [(self._root, 0)]
+        while open_ends:
+            node, at = open_ends.pop()
+            if at == len(tokens):
+                if b"" in node:
+                    return True
+                continue
+            token = tokens[at]
+            if b">" in node or (token == b">" and (len(node) > 1 or (node and b"" not in node))):
+                return True
+            if token == b"*":
+                open_ends.extend((child, at + 1) for name, child in node.items() if name)
+            else:
+                open_ends.extend((node[name], at + 1) for name in (token, b"*") if name in node)
+        return False
+
+    def cover(self, other: bytes) -> bool:
+        """Whether one of these, `other` itself aside, selects everything that `other` selects."""
+        tokens = other.split(b".")
+        # The third says whether the way here is `other` itself, letter by letter.
+        open_ends = [(self._root, 0, True)]
+        while open_ends:
+            node, at, same = open_ends.pop()
+            if at == len(tokens):
+                if b"" in node and not same:
+                    return True
+                continue
+            token = tokens[at]
+            if b">" in node and not (same and token == b">"):
+                return True
+            if token != b">":
+                names = {token, b"*"}
+                open_ends.extend((node[name], at + 1, same and name == token) for name in names if name in node)
+        return False
 
 
 def to_regex(pattern: bytes) -> re.Pattern[bytes]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from lakestream.log.errors import LogError
 from lakestream.log.files import Io
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.memory import Log
@@ -92,6 +93,15 @@ class Group:
         first, term = self.last_index + 1, self.term
         self._log.busy = True
         self._io.submit(lambda: self._write(proposals, first, term, state), self._written)
+
+    def give_up(self, error: Exception) -> None:
+        """A committed entry could not be applied: nothing more is written, and no checkpoint of half an entry."""
+        if self._log.failed is None:
+            what = (
+                f"a committed entry could not be applied: {error!r}; the log takes no more entries, restart the server"
+            )
+            self._log.failed = error if isinstance(error, LogError) else LogError(what)
+        self._fail(self._log.failed)
 
     def sync(self) -> None:
         """Make durable what relaxed writes left (see LogOptions.sync_always). Call it from a timer."""

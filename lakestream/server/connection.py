@@ -22,7 +22,11 @@ from lakestream.server.options import Options
 from lakestream.server.tracer import Tracer
 
 HIGH_WATER = 1 << 20
-"""Unsent bytes (default 1 MiB) above which a connection counts as congested and JetStream holds its deliveries."""
+"""Unsent bytes (default 1 MiB) above which a connection counts as congested and JetStream holds its deliveries.
+What one turn gathers is written as soon as it comes to this, so that this limit and max_pending count within it too."""
+
+CLOSE_WAIT_NS = 2_000_000_000
+"""A connection that ends is cut when its last bytes have not left after this long (2 s)."""
 
 FIRST_PING_NS = 2_000_000_000
 """The first PING leaves this long after the connection began (2 s), to measure the round trip."""
@@ -73,6 +77,7 @@ class Connection(asyncio.Protocol):
         self._parser = Parser(owner.options.max_control_line, owner.options.max_payload)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
+        self._gathered = 0
         self._dirty = False
         self._headers = False
         self._no_responders = False
@@ -131,13 +136,19 @@ class Connection(asyncio.Protocol):
             self.close_reason = "Client Closed" if exc is None else "Read Error"
         label = f"{self.host}:{self.port} - cid:{self.id}"
         self.owner.log.debug(f"{label} - Client connection closed: {self.close_reason}")
+        self._leave()
+        self.owner.closed(self)
+
+    def _leave(self) -> None:
+        """Nothing is delivered from now on: what would be is somebody else's, or stays pending."""
         for timer in (self._timer, self._auth_timer):
             if timer is not None:
                 timer.cancel()
-        for sub in self.subs.values():
+        self._timer = self._auth_timer = None
+        subs, self.subs = self.subs, {}
+        for sub in subs.values():
             self._hub.interest_graph.remove(sub)
         self._release()
-        self.owner.closed(self)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -173,6 +184,8 @@ class Connection(asyncio.Protocol):
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
         """See `Sink.receive`."""
+        if self.close_reason:
+            return
         if header and self._headers:
             n = len(header)
             frame = b"HMSG %b %b %b%d %d\r\n%b%b\r\n" % (
@@ -191,27 +204,33 @@ class Connection(asyncio.Protocol):
         self._out.append(frame)
         self.out_msgs += 1
         self.out_bytes += len(payload)
+        self._gathered += len(frame)
         if not self._dirty:
             self._dirty = True
             self._hub.dirty(self)
+        if self._gathered > HIGH_WATER:
+            self._write()
         sub.delivered += 1
         if sub.maximum and sub.delivered >= sub.maximum:
             self._drop(sub)
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
         """See `Sink.receive_many`."""
+        if self.close_reason:
+            return
         if sub.maximum or not self._headers:
             for subject, reply, header, payload in messages:
                 if sub.maximum and sub.delivered >= sub.maximum:
                     return
                 self.receive(sub, subject, reply, header, payload, self.client)
             return
-        append, sid, size = self._out.append, sub.sid, 0
+        append, sid, size, headers = self._out.append, sub.sid, 0, 0
         for subject, reply, header, payload in messages:
             length = len(payload)
             size += length
             if header:
                 n = len(header)
+                headers += n
                 gap = reply + b" " if reply else b""
                 append(b"HMSG %b %b %b%d %d\r\n%b%b\r\n" % (subject, sid, gap, n, n + length, header, payload))
             elif reply:
@@ -221,22 +240,31 @@ class Connection(asyncio.Protocol):
         sub.delivered += len(messages)
         self.out_msgs += len(messages)
         self.out_bytes += size
+        self._gathered += size + headers
         if not self._dirty:
             self._dirty = True
             self._hub.dirty(self)
+        if self._gathered > HIGH_WATER:
+            self._write()
 
     def flush(self) -> None:
-        """Write what this turn gathered; a receiver too far behind is cut (max_pending)."""
+        """Write what this turn gathered."""
         self._dirty = False
+        self._write()
+
+    def _write(self) -> None:
+        """Write what was gathered so far; a receiver too far behind is cut (max_pending)."""
         out, self._out = self._out, []
+        self._gathered = 0
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if not out or transport is None or transport.is_closing():
             return
         if self._tracer is not None:
             self._tracer.outbound(out)
         transport.write(b"".join(out))
         if transport.get_write_buffer_size() > self.owner.options.max_pending:
             self.close_reason = "Slow Consumer (Pending Bytes)"
+            self._leave()
             transport.abort()
 
     def _send(self, frame: bytes) -> None:
@@ -398,9 +426,12 @@ class Connection(asyncio.Protocol):
         if self.close_reason:
             return
         self.close_reason = reason
-        self.flush()
+        self._write()
+        self._leave()
         if self._transport is not None:
             self._transport.close()
+            # A peer that does not read must not keep its connection by that.
+            self._timer = self.owner.clock.call_later(CLOSE_WAIT_NS, self._transport.abort)
 
     def _auth_timeout(self) -> None:
         if not self._ready:

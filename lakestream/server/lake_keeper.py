@@ -104,9 +104,10 @@ class LakeKeeper:
     def _poll(self) -> None:
         if self._stopped:
             return
-        for kept in self._kept.values():
-            self._ask(kept)
+        # First the next look: one stream's trouble must not end it for all.
         self._clock.call_later(self._options.poll_ns, self._poll)
+        for kept in list(self._kept.values()):
+            self._ask(kept)
 
     def _ask(self, kept: _Kept) -> None:
         """Stage what is sealed and read the position; at most one such errand of a stream is under way."""

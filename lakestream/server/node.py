@@ -313,6 +313,7 @@ class Node:
 
     async def _drain(self, engine: Engine) -> None:
         """Let what is being written reach the disk and its acks their clients."""
+        engine.cease()
         deadline = time.monotonic() + STOP_WAIT_S
         while any(stream.uncommitted() for stream in engine.streams.values()) and time.monotonic() < deadline:
             await asyncio.sleep(0.005)

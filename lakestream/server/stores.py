@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from lakestream.log.cache import ReadCache
+from lakestream.log.errors import LogError
 from lakestream.log.files import Files, Io
 from lakestream.log.recovery import StoreRoot
 from lakestream.log.store import LogOptions, Store
@@ -39,7 +40,14 @@ class FileStores:
         """See `Stores.create`."""
         if memory:
             return Store.in_memory(self._io, uid)
-        return self._open(account, name, uid)
+        directory = self._root.stream_directory(account, name)
+        if os.path.exists(directory):
+            raise LogError(f"{directory} is there already: another stream's files; move them away to use this name")
+        try:
+            return self._open(account, name, uid)
+        except BaseException:
+            self._files.remove_tree(directory)  # nothing of it was ever used
+            raise
 
     def found(self) -> list[tuple[str, str]]:
         """See `Stores.found`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from random import Random
 from typing import Any
 
@@ -48,6 +50,46 @@ def test_redeliveries_come_before_new_messages(world: World) -> None:
     world.pull(2)
     world.clock.advance(WAIT)
     assert [message.seq for message in world.pull(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("delay", [b'-NAK {"delay": 18446744073709551615}', b"-NAK 9999999999999h", b"-NAK 1e9h"])
+def test_a_nak_with_a_delay_that_is_no_duration_is_a_plain_nak(world: World, delay: bytes) -> None:
+    """A deadline beyond 64 bits could not be logged, nor anything else of the consumer after it."""
+    world.store("s.a", "s.b")
+    consumer = world.consumer()
+    first, second = world.pull(2)
+    world.ack(first, delay)
+    assert [message.seq for message in world.pull()] == [1]
+    world.ack(second)
+    assert consumer.snapshot()
+    assert world.clock.failures == []
+
+
+def test_the_longest_delay_of_a_nak_can_be_logged(world: World) -> None:
+    world.store("s.a")
+    consumer = world.consumer()
+    world.ack(world.pull()[0], b'-NAK {"delay": 9223372036854775807}')
+    world.clock.advance(SECOND)
+    assert world.pull(no_wait=True)[0].status == "404 No Messages"
+    assert consumer.snapshot()
+
+
+def test_a_consumer_at_the_last_sequence_there_can_be_is_logged_like_any_other(world: World) -> None:
+    consumer = world.consumer()
+    world.ask("STREAM.PURGE.S", {"seq": (1 << 64) - 1})
+    world.store("s.a")
+    assert world.pull()[0].seq == (1 << 64) - 1
+    assert consumer.snapshot()
+    assert world.clock.failures == []
+
+
+def test_a_deleted_consumer_leaves_no_trace(world: World) -> None:
+    world.store("s.a")
+    consumer = weakref.ref(world.consumer())
+    world.ack(world.pull()[0])
+    world.ask("CONSUMER.DELETE.S.c")
+    gc.collect()
+    assert consumer() is None
 
 
 def test_naks_come_again_in_their_order(world: World) -> None:

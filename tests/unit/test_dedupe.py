@@ -38,5 +38,5 @@ def test_agrees_with_a_naive_window_across_dump_and_load(steps: list[tuple[int, 
             dedupe.add(msg_id, seq, now)
             model[msg_id] = (seq, now)
         copy = Dedupe(window)
-        copy.load(dedupe.dump(now), dedupe.last_id, dedupe.last_seq)
+        copy.load(dedupe.dump(now, 1 << 60), dedupe.last_id, dedupe.last_seq)
         dedupe = copy

@@ -330,3 +330,25 @@ def test_relaxed_writes_after_the_last_sync_may_all_be_torn(tmp_path: Path) -> N
     stream.publish(message(3))
     flip(segment_files(str(tmp_path))[0], end + 70)
     assert [record.seq for record in MiniStream(str(tmp_path), options).all()] == [1]
+
+
+def test_segments_without_messages_leave_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep_module, "MERGE_ROWS", 4)  # so that some outlines are of such segments alone
+    stream, model = filled(str(tmp_path), count=20)
+    for _ in range(60):
+        stream.operate("remove", 10_000)  # as consumers' progress does: entries, and no messages among them
+    for number in range(21, 41):
+        stream.publish(message(number))
+        model.publish(message(number))
+    store = stream.store
+    sealed = store.sealed()
+    assert sum(each.first_seq > each.last_seq for each in sealed) > 4
+    store.checkpoint(b"")
+    store.drop_through(1 << 60)
+    assert len(store.sealed()) <= 1
+    assert len(segment_files(str(tmp_path))) <= 2
+    for each in (stream, MiniStream(str(tmp_path), SMALL)):
+        model.check(each.store, local=False)
+        for seq in range(1, each.store.local_floor):
+            if seq in each.store.live:
+                assert each.store.subject_of(seq) == b"S.%d" % (seq % 5)

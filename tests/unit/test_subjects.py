@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.protocol.subjects import (
+    Filters,
     covers,
     is_literal,
     matches,
@@ -160,6 +162,24 @@ def test_overlaps_and_covers_follow_from_the_subjects_selected(a: bytes, b: byte
     assert overlaps(b, a) is bool(left & right)
     assert covers(a, b) is (left >= right)
     assert covers(b, a) is (right >= left)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(filters, max_size=6), filters)
+def test_a_set_of_filters_overlaps_and_covers_as_its_members_do(known: list[bytes], one: bytes) -> None:
+    assert Filters(known).overlap(one) is any(overlaps(other, one) for other in known)
+    assert Filters(known).match(one) is any(matches(other, one) for other in known)
+    assert Filters(known).cover(one) is any(covers(other, one) for other in known if other != one)
+
+
+def test_ten_thousand_filters_are_compared_at_once() -> None:
+    """Pairwise that would be a hundred million comparisons, in which the server does nothing else."""
+    many = [b"t.%d.x" % i for i in range(10_000)]
+    known = Filters(many)
+    began = time.perf_counter()
+    assert not any(known.cover(one) for one in many)
+    assert not any(known.overlap(one + b".y") for one in many)
+    assert time.perf_counter() - began < 2
 
 
 @pytest.mark.parametrize(

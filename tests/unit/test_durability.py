@@ -1,0 +1,273 @@
+"""What a kill, a deletion or damage may meet half-way: nothing that was acked is lost, nothing waits for ever."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakestream.jetstream import expiry
+from lakestream.jetstream import stream as stream_module
+from lakestream.jetstream.engine import Engine, EngineOptions
+from lakestream.jetstream.errors import ApiError
+from lakestream.jetstream.operations import DeleteMessage, Purge, Remove
+from lakestream.jetstream.stream import Stream
+from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.log.errors import CorruptLog
+from lakestream.server.hub import Hub
+from lakestream.server.logging import Logger
+from lakestream.server.options import JetStreamOptions, LakeOptions
+from lakestream.server.stores import FileStores
+from tests.unit.consumer_world import World as ConsumerWorld
+from tests.unit.logkit import FaultyFiles
+from tests.unit.stream_world import CLIENT, ManualClock, ManualIo, World
+
+pytestmark = pytest.mark.unit
+
+
+def killed(tmp_path: Path) -> World:
+    """The stream as the next process finds it: what was handed to a thread and not done never happens."""
+    copy = tmp_path / "killed" / "S"
+    shutil.copytree(tmp_path / "S", copy)
+    return World(str(copy))
+
+
+class EngineWorld:
+    """An engine over a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock, self.io = ManualClock(), ManualIo()
+        self.hub = Hub(self.clock.call_soon, Logger())
+        self.stores = FileStores(
+            JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1), LakeOptions(), self.io
+        )
+        options = EngineOptions(server_name="srv", server_id="NSRV")
+        self.engine = Engine(self.hub, self.clock, self.io, self.stores, options, Logger())
+        self.made: list[Stream | ApiError] = []
+
+    def create(self, name: str) -> None:
+        self.engine.create_stream(StreamConfig(name=name, subjects=[f"{name}.>"]), self.made.append)
+
+    def settle(self) -> None:
+        self.clock.turn()
+        while self.io.waiting:
+            self.io.work()
+            self.clock.turn()
+
+    def publish(self, subject: str) -> None:
+        self.hub.route(None, CLIENT, subject.encode(), b"", b"", b"x")
+
+
+# ---------------------------------------------------------------- deleted and made anew
+@pytest.mark.parametrize("order", ["as submitted", "the other way round"])
+def test_a_stream_made_anew_waits_until_the_old_one_is_gone(tmp_path: Path, order: str) -> None:
+    world = EngineWorld(tmp_path)
+    world.create("A")
+    world.settle()
+    world.publish("A.old")
+    world.settle()
+    deleted: list[ApiError | None] = []
+    world.engine.delete_stream("A", deleted.append)
+    world.create("A")
+    if order == "the other way round":  # the threads may take them up in any order
+        world.io.waiting.reverse()
+    world.settle()
+    assert deleted == [None]
+    anew = world.made[1]
+    assert isinstance(anew, Stream)
+    assert (anew.store.msgs, anew.store.last_seq, anew.store.uid) == (0, 0, anew.uid)
+    world.publish("A.new")
+    world.settle()
+    world.stores.close()
+    again = EngineWorld(tmp_path)
+    again.engine.recover()
+    assert again.engine.streams["A"].store.msgs == 1
+
+
+def test_a_new_stream_never_begins_in_the_directory_of_an_old_one(tmp_path: Path) -> None:
+    world = EngineWorld(tmp_path)
+    world.create("A")
+    world.settle()
+    with pytest.raises(Exception, match="already"):
+        world.stores.create("$G", "A", "another", memory=False)
+
+
+# ---------------------------------------------------------------- a checkpoint while something is in flight
+def test_a_checkpoint_knows_no_message_id_that_is_not_on_disk(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "S"))
+    assert world.acked("s.a", Nats_Msg_Id="first")["seq"] == 1
+    world.publish("s.a", b"lost", Nats_Msg_Id="second")
+    world.clock.turn()
+    world.stream.checkpoint()
+    assert len(world.io.waiting) == 2
+    world.io.waiting.pop(0)  # the write never happens: the process is killed before it
+    world.io.work()
+    after = killed(tmp_path)
+    assert after.acked("s.a", b"again", Nats_Msg_Id="first")["duplicate"] is True
+    assert after.acked("s.a", b"again", Nats_Msg_Id="second") == {"stream": "S", "seq": 2}
+
+
+def test_a_checkpoint_keeps_the_removals_that_are_not_on_disk(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "S"), allow_msg_ttl=True)
+    world.acked("s.a", Nats_TTL="1s")
+    world.acked("s.b")
+    world.clock.advance(2_000_000_000)  # the message's time is up: its removal is proposed
+    assert world.io.waiting
+    world.stream.checkpoint()
+    world.io.waiting.pop(0)
+    world.io.work()
+    after = killed(tmp_path)
+    after.settle()
+    assert [seq for seq, _, _ in after.content()] == [2]
+
+
+# ---------------------------------------------------------------- sequences
+def test_a_publish_behind_a_purge_beyond_the_end_gets_the_sequence_that_follows(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "S"))
+    world.acked("s.a")
+    world.stream.propose(Purge(seq=100))
+    reply = world.publish("s.a", b"after")
+    world.settle()
+    assert world.answer(reply) == {"stream": "S", "seq": 100}
+    assert killed(tmp_path).content() == [(100, b"s.a", b"after")]
+
+
+# ---------------------------------------------------------------- failures
+def test_what_fails_while_it_is_applied_freezes_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(str(tmp_path / "S"))
+    world.acked("s.a")
+
+    def damaged(*_: Any) -> None:
+        raise CorruptLog("file", 7, "damaged")
+
+    monkeypatch.setattr(world.stream.store, "remove", damaged)
+    answers: list[object] = []
+    world.stream.propose(DeleteMessage(1), answers.append)
+    reply = world.publish("s.a")
+    with pytest.raises(CorruptLog):
+        world.settle()
+    world.settle()
+    assert isinstance(answers[0], ApiError)
+    assert "damaged" in str(world.answer(reply))
+    assert "damaged" in str(world.acked("s.b"))
+    world.stream.store.close(world.stream.dump())
+    assert killed(tmp_path).stream.store.applied > world.stream.store.applied, "no checkpoint of half an entry"
+
+
+def test_publishes_with_headers_are_refused_by_a_frozen_stream_whatever_was_in_flight(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    world = World(str(tmp_path / "S"), files=files)
+    files.fail = "sync"
+    world.stream.propose(Remove([1]))
+    world.settle()
+    assert world.stream.failed is not None
+    assert "error" in world.acked("s.a", Nats_Msg_Id="x")
+
+
+def test_one_stream_that_cannot_be_recovered_does_not_keep_the_others_from_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = EngineWorld(tmp_path)
+    world.create("A")
+    world.create("B")
+    world.settle()
+    world.stores.close()
+    apply_frame = Stream.apply_frame
+
+    def broken(stream: Stream, *arguments: Any) -> None:
+        assert stream.name != "A", "this stream is broken"
+        apply_frame(stream, *arguments)
+
+    monkeypatch.setattr(Stream, "apply_frame", broken)
+    again = EngineWorld(tmp_path)
+    again.engine.recover()
+    assert list(again.engine.streams) == ["B"]
+    assert "broken" in again.engine.offline["A"]
+
+
+def test_who_waits_for_an_operation_on_a_stream_that_is_deleted_is_told(tmp_path: Path) -> None:
+    world = EngineWorld(tmp_path)
+    world.create("A")
+    world.settle()
+    stream = world.engine.streams["A"]
+    world.publish("A.x")
+    world.clock.turn()  # a write is under way
+    answers: list[object] = []
+    stream.propose(DeleteMessage(1), answers.append)
+    world.engine.delete_stream("A", lambda _: None)
+    world.settle()
+    assert len(answers) == 1
+    assert isinstance(answers[0], ApiError)
+    assert not os.path.exists(stream.store.upkeep.directory)
+
+
+def test_a_server_that_stops_takes_no_more_messages_and_finishes_what_it_took(tmp_path: Path) -> None:
+    world = EngineWorld(tmp_path)
+    world.create("A")
+    world.settle()
+    world.publish("A.x")
+    world.clock.turn()
+    world.engine.cease()
+    world.publish("A.y")
+    world.settle()
+    stream = world.engine.streams["A"]
+    assert (stream.store.msgs, stream.uncommitted()) == (1, [])
+
+
+# ---------------------------------------------------------------- what must not stay for ever
+def test_what_a_deleted_consumer_released_goes_also_when_a_kill_came_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = ConsumerWorld(tmp_path)
+    world.stream(retention="interest")
+    world.consumer("a")
+    world.consumer("b")
+    world.store("s.1", "s.2")
+    for message in world.pull(2, "a"):
+        world.ack(message)
+    world.clock.advance(1_000_000_000)
+    propose = Stream.propose
+
+    def unless_killed(stream: Stream, operation: Any, done: Any = None) -> None:
+        if not isinstance(operation, Remove):
+            propose(stream, operation, done)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stream, "propose", unless_killed)
+        world.publish("$JS.API.CONSUMER.DELETE.S.b", reply="_INBOX.me.last")
+        world.clock.turn()
+    assert world.engine.streams["S"].store.msgs == 2
+    after = world.crash(tmp_path)
+    assert after.engine.streams["S"].store.msgs == 0
+    assert list(after.engine.streams["S"].consumers) == ["a"]
+
+
+def test_ttls_of_messages_that_are_gone_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "SLACK", 10)
+    world = World(str(tmp_path / "S"), allow_msg_ttl=True, max_msgs_per_subject=1)
+    for _ in range(50):
+        world.publish("s.a", Nats_TTL="never")
+        world.publish("s.b", Nats_TTL="1h")
+    world.settle()
+    for _ in range(50):
+        world.acked("s.a", Nats_TTL="never")
+        world.acked("s.b", Nats_TTL="1h")
+    assert len(world.stream.expiry.dump()) <= 16
+    world.clock.advance(3_700_000_000_000)
+    world.settle()
+    assert [subject for _, subject, _ in world.content()] == [b"s.a"]
+
+
+def test_publishes_that_wait_for_an_operation_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "MAX_BUFFERED_BYTES", 1000)
+    world = World(str(tmp_path / "S"))
+    world.stream.propose(Remove([1]))
+    replies = [world.publish("s.a", bytes(100), Nats_Msg_Id=str(number)) for number in range(20)]
+    refused = [reply for reply in replies if world.answer(reply) is not None]
+    assert 5 < len(refused) < 15
+    assert "10167" in str(world.answer(refused[0]))
+    world.settle()
+    assert world.stream.store.msgs == 20 - len(refused)
