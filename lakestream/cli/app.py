@@ -9,7 +9,7 @@ from __future__ import annotations
 import typer
 
 from lakestream.cli.demo import demo
-from lakestream.cli.jobs import compact
+from lakestream.cli.jobs import compact, maintain
 from lakestream.cli.sql import sql
 
 app = typer.Typer(
@@ -41,4 +41,5 @@ def up(context: typer.Context) -> None:
 
 app.command()(sql)
 app.command()(compact)
+app.command()(maintain)
 app.command()(demo)

@@ -1,7 +1,7 @@
 """The Spark programs from the command line.
 
-Belongs here: where `jobs/compact.py` lies (in a checkout, or where the wheel put it), the command line that runs it,
-and `lakestream compact`. What the program does is its own business.
+Belongs here: where `jobs/*.py` lie (in a checkout, or where the wheel put them), the command lines that run them,
+`lakestream compact` and `lakestream maintain`. What a program does is its own business.
 """
 
 from __future__ import annotations
@@ -78,4 +78,41 @@ def compact(
         print(f"lakestream: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     # The scheduler that started us then watches, signals and reaps the program itself.
+    os.execv(command[0], command)
+
+
+def maintain(
+    lake: Annotated[
+        str | None,
+        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Do what is due now, then end; else go on.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is due. Needs no Java.")] = False,
+    stream: Annotated[str | None, typer.Option(metavar="NAME", help="Only this stream's table.")] = None,
+    target_mib: Annotated[int | None, typer.Option(metavar="MIB", help="Size of files that OPTIMIZE aims at.")] = None,
+    min_files: Annotated[int | None, typer.Option(metavar="N", help="Small files worth a rewrite.")] = None,
+    retain_hours: Annotated[
+        float | None, typer.Option(metavar="HOURS", help="Age up to which versions stay readable.")
+    ] = None,
+    every: Annotated[float | None, typer.Option(metavar="SECONDS", help="Pause between two rounds.")] = None,
+) -> None:
+    """OPTIMIZE and VACUUM the streams' Delta tables, and clean their logs, with Spark, in this process's place."""
+    from lakestream.lake import java
+
+    values = {
+        "--stream": stream,
+        "--target-mib": target_mib,
+        "--min-files": min_files,
+        "--retain-hours": retain_hours,
+        "--every": every,
+    }
+    options = [f"{name}={value}" for name, value in values.items() if value is not None]
+    options += [name for name, given in (("--once", once), ("--dry-run", dry_run)) if given]
+    try:
+        if not dry_run:
+            java.find()
+        command = [sys.executable, str(find("maintain.py")), "--lake", lake or str(default_lake()), *options]
+    except (JavaMissing, JobMissing) as error:
+        print(f"lakestream: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
     os.execv(command[0], command)

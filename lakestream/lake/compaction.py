@@ -18,12 +18,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from lakestream.lake import paths, plan, segments, staging
-from lakestream.lake.errors import ForeignTable, LakeError
+from lakestream.lake.errors import ForeignTable, LakeError, TableBusy
+from lakestream.lake.locks import JvmLock, table_lock
 from lakestream.lake.plan import Batch
 from lakestream.lake.position import PositionWatch, application
 from lakestream.lake.schema import (
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 
 TASK_BYTES = 32 * 1024 * 1024
 """Segments that one task decodes before a second one is worth its start."""
+
+BUSY_SECONDS = 5.0
+"""How long a commit waits for the table's maintenance to end, before other streams get their turn."""
 
 TABLE_PROPERTIES = {
     "delta.enableDeletionVectors": "true",
@@ -114,6 +119,7 @@ class StreamCompaction:
 
         Raises:
             SegmentGap, BadSegment, ForeignTable: this stream cannot go on before somebody helps.
+            TableBusy: maintenance of the table takes its time; another try later helps.
         """
         outcome = Outcome(position=self._watch.read() or 0)
         while not stopping():
@@ -124,7 +130,9 @@ class StreamCompaction:
                 break
             footers = [segments.footer(part.path) for part in parts]
             batch = plan.gather(self._identity.uid, parts, footers, self._watch.progress)
-            if not self._commit(batch, outcome.position):
+            with self._alone():
+                committed = self._commit(batch, outcome.position)
+            if not committed:
                 break
             position = self._watch.read() or 0
             if position < batch.progress.last_index:
@@ -142,10 +150,25 @@ class StreamCompaction:
         found = self._find_table()
         if found is None or found.uid != self._identity.uid:
             return False
-        self._remove(found.uid)
+        with self._alone():
+            self._remove(found.uid)
         return True
 
     # One commit
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Be the only one that commits to the table, or takes it away (see locks.py)."""
+        lock = JvmLock(self._spark, table_lock(self._lake, self.table))
+        until = time.monotonic() + BUSY_SECONDS
+        while not lock.acquire():
+            if time.monotonic() >= until:
+                raise TableBusy(self.table)
+            time.sleep(0.05)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _commit(self, batch: Batch, position: int) -> bool:
         """False when the table belongs to a younger stream of this name: this one is history."""

@@ -54,6 +54,13 @@ class ForeignTable(LakeError):
         super().__init__(f"{table} is a Delta table that lakestream did not create; move it away")
 
 
+class TableBusy(LakeError):
+    """Another process has the table for maintenance; nothing is wrong."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"{table} is under maintenance; its stream is tried again in a few seconds")
+
+
 class JavaMissing(LakeError):
     """No Java of a usable version."""
 

@@ -257,8 +257,11 @@ class TableHistory:
     def _current(self, reload: bool) -> _Snapshot:
         with self._lock:
             snapshot = self._snapshot
-            if snapshot is not None and not reload and not self._is_newer(snapshot.version + 1):
-                return snapshot
+            if snapshot is not None and not reload:
+                known = self._has_commit(snapshot.version)
+                if known and not self._has_commit(snapshot.version + 1):
+                    return snapshot
+                reload = not known  # log cleanup took this version's commit, and maybe the next one's too
             from deltalake import DeltaTable
 
             if self._delta is None or reload:
@@ -268,7 +271,7 @@ class TableHistory:
             self._snapshot = _take_snapshot(self._delta)
             return self._snapshot
 
-    def _is_newer(self, version: int) -> bool:
+    def _has_commit(self, version: int) -> bool:
         return os.path.exists(os.path.join(self.table, "_delta_log", f"{version:020d}.json"))
 
 
