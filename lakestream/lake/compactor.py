@@ -11,6 +11,7 @@ next news of it.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -36,6 +37,24 @@ DEFAULT_PARALLEL = 4
 """Streams compacted at the same time."""
 
 
+CHECKPOINT_PARTS = ("metadata", "offsets", "commits", "sources", "state", ".metadata.crc")
+"""What Spark keeps in a streaming query's checkpoint directory."""
+
+
+def clear_checkpoint(directory: str) -> None:
+    """Begin without the last query's checkpoint, which a kill may have left half written: Spark would refuse it.
+
+    Nothing is lost: what there is to do follows from tables and staging. Only Spark's own entries are removed, since
+    the directory may be one that the user named.
+    """
+    for name in CHECKPOINT_PARTS:
+        path = os.path.join(directory, name)
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        elif os.path.exists(path):
+            os.unlink(path)
+
+
 class BatchReport(msgspec.Struct, frozen=True):
     """One batch: how many streams it moved, messages and seconds it took, and what went wrong, by stream."""
 
@@ -56,7 +75,7 @@ class Compactor:
     Args:
         spark: a session with Delta.
         lake: the lake's root, a directory.
-        checkpoint: directory of the streaming query's checkpoint; losing it costs nothing but a look at every table.
+        checkpoint: directory of the streaming query's checkpoint, begun anew by each query; see `clear_checkpoint`.
         parallel: streams compacted at the same time.
         stopping: set, from outside or by `stop`, it lets no further commit begin.
         report: called after each batch that did something.
@@ -157,6 +176,7 @@ class Compactor:
     # Batches
 
     def _start(self, trigger: dict[str, Any]) -> StreamingQuery:
+        clear_checkpoint(self._checkpoint)
         self._spark.dataSource.register(SegmentsSource)
         news = self._spark.readStream.format(NAME).option("lake", self._lake).load()
         writer = news.writeStream.queryName("lakestream").foreachBatch(self._batch)

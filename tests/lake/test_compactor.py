@@ -62,6 +62,19 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
+def test_a_checkpoint_that_a_kill_left_half_written_is_begun_anew(
+    compactor: Callable[[], Compactor], lake: Path, tmp_path: Path
+) -> None:
+    model = stream(lake, tmp_path, "A")
+    checkpoint = Path(paths.checkpoint(str(lake)))
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / "0").write_bytes(b"")  # Spark: "offsets should be empty on batch 0"
+    (checkpoint / "mine").write_text("not Spark's")
+    compactor().once()
+    check(lake, model)
+    assert (checkpoint / "mine").exists()
+
+
 def test_once_compacts_all_streams_and_again_changes_nothing(
     compactor: Callable[[], Compactor], lake: Path, tmp_path: Path
 ) -> None:
