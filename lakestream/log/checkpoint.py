@@ -29,8 +29,9 @@ _REBUILD = " (if the log still has its first segment, remove the checkpoint: it 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the store knows at `index`, except the subject index and where records lie.
 
-    `removed` are the sequences removed since the segment that begins with `opened_index` was begun, and `moved` says
-    that it saw removals at all; `size` is the stream's bytes; `live` is a SequenceSet. Times in ns.
+    `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased` those of
+    them that were asked for, and `moved` says that it saw removals at all; `size` is the stream's bytes; `live` is a
+    SequenceSet. Times in ns.
     """
 
     index: int
@@ -47,6 +48,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     moved: bool
     live: bytes
     extra: bytes
+    erased: list[int] = []
 
 
 class Snapshot(msgspec.Struct, frozen=True):

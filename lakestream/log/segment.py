@@ -62,8 +62,10 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
 
     `last_seq` is the stream's last sequence then; `count` and `bytes` are of the messages in this file, dead or not;
     `floor` is the stream's first sequence: everything below is gone; `removed` lists the sequences ≥ `floor` that were
-    removed, for whatever cause, while this segment was open; `subjects` is the number of distinct subjects in the
-    stream; `config` is the stream's configuration as JSON. Times in ns since the epoch, 0 without messages.
+    removed, for whatever cause, while this segment was open; `erased` are runs (first, last) of the sequences, also
+    below `floor`, that somebody asked to be removed then (delete, purge), which no archive keeps; `subjects` is the
+    number of distinct subjects in the stream; `config` is the stream's configuration as JSON. Times in ns since the
+    epoch, 0 without messages.
     """
 
     uid: str
@@ -84,6 +86,7 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     config: builtins.bytes  # the field above hides the name
     closed_ns: int
     runs: list[tuple[int, int]]
+    erased: list[tuple[int, int]] = []
 
 
 class SealedSegment(msgspec.Struct, frozen=True):

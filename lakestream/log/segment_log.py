@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -84,6 +84,7 @@ class SealState(msgspec.Struct, frozen=True):
     next_seq: int
     removed: list[int]
     subjects: int
+    erased: list[int]
 
 
 class SegmentLog:
@@ -320,7 +321,22 @@ class SegmentLog:
             config=state.config,
             closed_ns=self.now(),
             runs=segment.tables.runs.pairs(),
+            erased=list(stretches(sorted(state.erased))),
         )
+
+
+def stretches(ascending: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The (first, last) of each stretch of consecutive numbers."""
+    first = last = -1
+    for number in ascending:
+        if number == last + 1 and first >= 0:
+            last = number
+            continue
+        if first >= 0:
+            yield first, last
+        first = last = number
+    if first >= 0:
+        yield first, last
 
 
 def _nothing(error: BaseException | None) -> None:

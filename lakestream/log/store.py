@@ -68,7 +68,13 @@ class Store:
         self._first_time = (0, 0)  # (first_seq, its time): asked for often, changes rarely
         self._ahead: dict[int, bytes] = {}
         self._removed: list[int] = []  # since the open segment was begun; see Footer.removed
+        self._erased: list[int] = []  # those of them that somebody asked to be removed; see Footer.erased
         self._moved = False  # whether anything was removed since then
+        self.erasing = False
+        """Set while removals are applied that somebody asked for: deletes and purges."""
+        self._seal_through = 0  # somebody wants the log sealed through this index
+        self.on_settled: Callable[[], None] | None = None
+        """Set by whoever waits for a seal: called in the event loop whenever a write or a seal has ended."""
         self._opened_index = 0  # the segment that the two are about
         self._replaying = 0  # first index of the segment that is being replayed; 0 = not replaying
         self.upkeep = Upkeep(self, log, rows, io)
@@ -126,6 +132,7 @@ class Store:
         self.bytes, self.first_seq, self.last_seq = state.size, state.first_seq, state.last_seq
         self.last_time, self.applied, self.extra = state.last_time, state.index, state.extra
         self._removed, self._moved, self._opened_index = state.removed, state.moved, state.opened_index
+        self._erased = state.erased
         self.upkeep.restored(state.index, size)
 
     def describe(self, uid: str, stream: str, account: str, config: bytes) -> None:
@@ -217,6 +224,8 @@ class Store:
         self._rows.forget((seq,))
         self._enter()
         self._moved = True
+        if self.erasing:
+            self._erased.append(seq)
         if seq == self.first_seq:
             self.first_seq = self.live.next_at_or_after(seq + 1) or self.last_seq + 1
         else:
@@ -264,6 +273,8 @@ class Store:
         self._rows.forget(gone)
         self._enter()
         self._moved = True
+        if self.erasing:
+            self._erased.extend(gone)
         self.first_seq = self.live.next_at_or_after(first) or self.last_seq + 1
         self._ahead.clear()
 
@@ -349,7 +360,8 @@ class Store:
         self._enter()
         if segment.end < options.seal_bytes:
             worth = segment.count or self._moved
-            if not worth or now_ns - segment.first_append_ns < options.seal_age_ns:
+            due = segment.first_index <= self._seal_through or now_ns - segment.first_append_ns >= options.seal_age_ns
+            if not worth or not due:
                 return None
         self.upkeep.sealing()
         return SealState(
@@ -361,20 +373,52 @@ class Store:
             next_seq=self.last_seq + 1,
             removed=self._removed,
             subjects=len(self.subjects),
+            erased=self._erased,
         )
 
     def seal_if_old(self) -> None:
         """Seal the open segment in a thread if it is due and no write is under way. Call it about every second."""
         self.upkeep.seal_if_old()
 
+    def ask_seal(self) -> int:
+        """Have what is applied sealed, as soon as the log's order allows, if there are messages or removals in it.
+
+        Returns the log index through which segments have to be sealed for that; it is done once `sealed_through` has
+        reached it. Call it again when `on_settled` tells that a write has ended: the seal may begin only then.
+        """
+        log = self.log
+        if not isinstance(log, SegmentLog):
+            return 0
+        self._enter()
+        segment = log.open_segment
+        if not (segment.count or self._moved):
+            return segment.first_index - 1
+        self._seal_through = self.applied
+        self.upkeep.seal_if_old()
+        return self.applied
+
+    @property
+    def sealed_through(self) -> tuple[int, int]:
+        """The log index through which all segments are sealed, and the stream's last sequence there."""
+        if not isinstance(self.log, SegmentLog):
+            return 0, 0
+        header = self.log.open_segment.header
+        return header.first_index - 1, header.first_seq - 1
+
     def sealed(self) -> list[SealedSegment]:
         """The sealed segments that have not left the log, ascending."""
         return self.log.sealed
 
-    def removed_in_segment(self) -> tuple[int, list[int], bool]:
-        """(first index of the open segment, sequences removed while it was open, whether any were): for checkpoints."""
+    @property
+    def left_through(self) -> int:
+        """The index through which segments have left the log for the lake; 0 when none has."""
+        return self.log.segments[0].first_index - 1 if isinstance(self.log, SegmentLog) else 0
+
+    def removed_in_segment(self) -> tuple[int, list[int], list[int], bool]:
+        """For checkpoints: (first index of the open segment, sequences removed while it was open, those of all such
+        that were asked for, whether any were removed)."""
         self._enter()
-        return self._opened_index, self._removed, self._moved
+        return self._opened_index, self._removed, self._erased, self._moved
 
     def _enter(self) -> None:
         """Begin a new list of removals when the log has begun a new segment.
@@ -386,10 +430,10 @@ class Store:
         elif isinstance(self.log, SegmentLog):
             current = self.log.open_segment.first_index
         else:
-            self._removed, self._moved = [], False
+            self._removed, self._erased, self._moved = [], [], False
             return
         if current != self._opened_index:
-            self._opened_index, self._removed, self._moved = current, [], False
+            self._opened_index, self._removed, self._erased, self._moved = current, [], [], False
 
     # ------------------------------------------------------------------ upkeep
     @property

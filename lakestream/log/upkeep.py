@@ -119,7 +119,7 @@ class Upkeep:
 
     def _snapshot(self, extra: bytes) -> Snapshot:
         store = self._store
-        opened_index, removed, moved = store.removed_in_segment()
+        opened_index, removed, erased, moved = store.removed_in_segment()
         state = State(
             index=store.applied,
             uid=store.uid,
@@ -135,6 +135,7 @@ class Upkeep:
             moved=moved,
             live=store.live.to_bytes(),
             extra=extra,
+            erased=list(erased),
         )
         return Snapshot(state, store.subjects.snapshot())
 

@@ -211,8 +211,8 @@ def test_a_checkpoint_taken_while_a_seal_is_under_way_keeps_the_removals(tmp_pat
     io.run()()
     killed, again = MiniStream(str(tmp_path / "killed")), MiniStream(str(tmp_path / "s"))
     assert killed.replayed == again.replayed == 0
-    assert killed.store.removed_in_segment() == (1, [2], True)
-    assert again.store.removed_in_segment() == (3, [], False)
+    assert killed.store.removed_in_segment() == (1, [2], [], True)
+    assert again.store.removed_in_segment() == (3, [], [], False)
     assert read_footer(again.store.sealed()[0].path)[0].removed == [2]
 
 
