@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakestream.lake import jars, java
+from lakestream.lake import jars, java, paths, s3
 from lakestream.lake.errors import JarsMissing
 
 if TYPE_CHECKING:
@@ -23,13 +23,25 @@ DEFAULT_CORES = 2
 DEFAULT_HEAP_MIB = 512
 """Heap of the driver's JVM. With code cache, metaspace and buffers the process stays below 1.5 GiB."""
 
-JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MaxDirectMemorySize=256m"
-"""A short-lived or small Spark starts faster and stays smaller with these; a cluster should not use them."""
+JAVA_OPTIONS = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MaxDirectMemorySize=256m "
+    "-Duser.timezone=UTC"
+)
+"""A short-lived or small Spark starts faster and stays smaller with these; a cluster should not use them. The time zone
+is for the messages of Delta, which do not mind the session's."""
 
 DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    # Ours behind Delta's: so it sees Delta's own statements too.
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,io.lakestream.spark.LakestreamExtensions",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
+    # Subjects may have `${…}` in them, and SQL texts have subjects.
+    "spark.sql.variable.substitute": "false",
+    # Of two processes that commit at once, one wins and the other one knows.
+    "spark.delta.logStore.file.impl": "io.lakestream.delta.LocalCommitLogStore",
+    "spark.delta.logStore.s3a.impl": "io.lakestream.delta.ConditionalS3LogStore",
+    # Exact bounds for long subjects too, so that files are skipped. Delta cuts at 32 characters by itself.
+    "spark.databricks.io.skipping.stringPrefixLength": "256",
 }
 """What every session needs that reads or writes streams' tables."""
 
@@ -64,6 +76,7 @@ def session(
     *,
     cores: int = DEFAULT_CORES,
     heap_mib: int = DEFAULT_HEAP_MIB,
+    lake: str | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark on this machine with Delta, or join the one that spark-submit has started for this program.
@@ -72,6 +85,7 @@ def session(
         app: the application's name.
         cores: threads that run tasks.
         heap_mib: the JVM's heap in MiB; at least 450.
+        lake: a lake's root; one in an object store needs further JARs and settings.
         extra: further Spark settings; they win over the ones here.
 
     Raises:
@@ -81,21 +95,28 @@ def session(
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app)
+    remote = lake is not None and not paths.is_local(paths.root(lake))
     if under_spark_submit():
         settings = dict(DELTA)
     else:
         environment = environ()
         os.environ.update(environment)
         settings = {**DELTA, **LOCAL, "spark.jars": ",".join(jars.ensure())}
+        if remote:  # on the class path they are not copied at every start
+            settings["spark.driver.extraClassPath"] = os.pathsep.join(jars.ensure_s3())
         settings["spark.master"] = f"local[{cores}]"
         settings["spark.driver.memory"] = f"{heap_mib}m"
         settings["spark.executorEnv.PYTHONPATH"] = environment["PYTHONPATH"]
+    if remote:
+        settings.update(s3.settings())
     settings.update(extra or {})
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
     _require_delta(spark)
+    if remote:
+        _require_s3(spark)
     return spark
 
 
@@ -123,14 +144,30 @@ def under_spark_submit() -> bool:
 
 
 def _require_delta(spark: SparkSession) -> None:
-    """Say at once, and in words, that Delta is missing; Spark only warns and fails at the first table."""
+    """Say at once, and in words, that a JAR is missing; Spark only warns and fails at the first table."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     loader = jvm.Thread.currentThread().getContextClassLoader()
-    try:
-        jvm.java.lang.Class.forName(DELTA["spark.sql.extensions"], False, loader)
-    except Exception:
-        raise JarsMissing(
-            "this Spark has no Delta: start it with --jars $(python -m lakestream.lake.jars) and "
-            "--properties-file spark_conf/local/spark-defaults.conf, or run the job with plain python"
-        ) from None
+    for name in (*DELTA["spark.sql.extensions"].split(","), DELTA["spark.delta.logStore.file.impl"]):
+        try:
+            jvm.java.lang.Class.forName(name, False, loader)
+        except Exception:
+            raise JarsMissing(
+                f"this Spark has no {name}: start it with --jars $(python -m lakestream.lake.jars) and "
+                "--properties-file spark_conf/local/spark-defaults.conf, or run the job with plain python"
+            ) from None
+
+
+def _require_s3(spark: SparkSession) -> None:
+    """Say at once, and in words, that Spark cannot reach an object store."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    for name in ("org.apache.hadoop.fs.s3a.S3AFileSystem", s3.CREDENTIALS_CHAIN):
+        try:
+            jvm.java.lang.Class.forName(name, False, loader)
+        except Exception:
+            raise JarsMissing(
+                f"this Spark has no {name}, which a lake in an object store needs: start it with "
+                "--jars $(python -m lakestream.lake.jars --s3), or with plain python"
+            ) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import jars, java, spark
+from lakestream.lake import jars, java, s3, spark
 from lakestream.lake.errors import JarsMissing, JavaMissing
 
 pytestmark = pytest.mark.unit
@@ -27,6 +27,7 @@ def test_the_local_configuration_is_what_a_session_has() -> None:
 
 def test_the_cluster_configuration_knows_delta() -> None:
     assert spark.DELTA.items() <= settings("cluster").items()
+    assert s3.SETTINGS.items() <= settings("cluster").items()
 
 
 def fake_java(directory: Path, banner: str, code: int = 0) -> Path:
@@ -71,7 +72,7 @@ def test_kept_jars_are_used_without_asking_anybody(tmp_path: Path, monkeypatch: 
         (tmp_path / "jars" / name).write_bytes(b"jar")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert jars.ensure() == [str(tmp_path / "jars" / name) for name in jars.FILES]
+    assert jars.ensure() == [*(str(tmp_path / "jars" / name) for name in jars.FILES), jars.own()]
 
 
 def test_fetching_without_java_says_so(
@@ -80,7 +81,7 @@ def test_fetching_without_java_says_so(
     monkeypatch.setenv("LAKESTREAM_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert jars.main() == 1
+    assert jars.main([]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "needs Java 17 or newer" in said

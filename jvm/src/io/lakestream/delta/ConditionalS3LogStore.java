@@ -1,0 +1,109 @@
+package io.lakestream.delta;
+
+import io.delta.storage.S3SingleDriverLogStore;
+import java.io.ByteArrayOutputStream;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileAlreadyExistsException;
+import java.util.Arrays;
+import java.util.Iterator;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataInputStream;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Options.CreateFileOptionKeys;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.PathIOException;
+
+/**
+ * Delta's transaction log in an object store that has conditional writes (If-None-Match).
+ *
+ * <p>Delta's own store for S3 keeps drivers apart only inside one process. Here the object store itself refuses the
+ * second writer of a version. It needs hadoop-aws 3.4.2 or newer, with fs.s3a.create.conditional.enabled at its default,
+ * and says so where that is not given; nothing is then written.
+ */
+public final class ConditionalS3LogStore extends S3SingleDriverLogStore {
+  public ConditionalS3LogStore(Configuration configuration) {
+    super(configuration);
+  }
+
+  /**
+   * Writes a file of the log in full or not at all.
+   *
+   * @throws FileAlreadyExistsException the file is there and must not be overwritten: somebody else has the version
+   */
+  @Override
+  public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration configuration)
+      throws IOException {
+    if (overwrite) {
+      super.write(path, actions, true, configuration);
+      return;
+    }
+    FileSystem store = path.getFileSystem(configuration);
+    byte[] content = bytes(actions);
+    try {
+      create(store, path, content);
+    } catch (IOException failure) {
+      // Either somebody else was first, or the connector repeated a write of ours whose answer was lost, and was then
+      // refused by our own object. A commit names its transaction, so its bytes tell the two apart.
+      byte[] found = existing(store, path, failure);
+      if (!Arrays.equals(found, content)) {
+        FileAlreadyExistsException taken = new FileAlreadyExistsException(path.toString());
+        taken.initCause(failure);
+        throw taken;
+      }
+    }
+  }
+
+  private static void create(FileSystem store, Path path, byte[] content) throws IOException {
+    FSDataOutputStream out;
+    try {
+      FSDataOutputStreamBuilder<?, ?> builder = store.createFile(path);
+      builder.overwrite(false);
+      builder.must(CreateFileOptionKeys.FS_OPTION_CREATE_CONDITIONAL_OVERWRITE, "true");
+      out = builder.build();
+    } catch (IllegalArgumentException | UnsupportedOperationException refused) {
+      throw without(path, refused);
+    } catch (PathIOException refused) {
+      if (refused.getMessage().contains("Conditional Writes Unavailable")) {
+        throw without(path, refused);
+      }
+      throw refused;
+    }
+    // The object appears when the stream is closed, and only then is the condition checked.
+    try (out) {
+      out.write(content);
+    }
+  }
+
+  private static UnsupportedOperationException without(Path path, Exception refused) {
+    return new UnsupportedOperationException(
+        "commits to "
+            + path
+            + " need conditional writes: hadoop-aws 3.4.2 or newer, fs.s3a.create.conditional.enabled not false, "
+            + "and an object store that knows If-None-Match",
+        refused);
+  }
+
+  private static byte[] existing(FileSystem store, Path path, IOException failure) throws IOException {
+    try (FSDataInputStream in = store.open(path)) {
+      return in.readAllBytes();
+    } catch (FileNotFoundException absent) {
+      throw failure;
+    } catch (IOException unreadable) {
+      failure.addSuppressed(unreadable);
+      throw failure;
+    }
+  }
+
+  private static byte[] bytes(Iterator<String> actions) {
+    ByteArrayOutputStream content = new ByteArrayOutputStream();
+    while (actions.hasNext()) {
+      content.writeBytes(actions.next().getBytes(StandardCharsets.UTF_8));
+      content.write('\n');
+    }
+    return content.toByteArray();
+  }
+}

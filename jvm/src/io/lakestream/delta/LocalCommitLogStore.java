@@ -1,0 +1,141 @@
+package io.lakestream.delta;
+
+import io.delta.storage.HadoopFileSystemLogStore;
+import java.io.BufferedWriter;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.nio.channels.Channels;
+import java.nio.channels.FileChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.StandardOpenOption;
+import java.util.Iterator;
+import java.util.UUID;
+import org.apache.hadoop.conf.Configuration;
+
+/**
+ * Delta's transaction log in a directory of this machine, or of a mount that several share.
+ *
+ * <p>Delta's own store checks whether the version is there and then renames a file over it; two processes can both find
+ * nothing, and one commit is lost. Here the file is written in full under another name, brought to disk, and then gets
+ * the version's name as a hard link, which the file system refuses when the name is taken. deltalake commits in the same
+ * way, so it can write beside this.
+ *
+ * <p>Where there are no hard links, the check and the rename are made under a lock on a file beside the log. That lock
+ * ends with the process that holds it.
+ */
+public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
+  /** Set to true, it takes the way for file systems without hard links; for tests. */
+  public static final String WITHOUT_LINKS = "io.lakestream.delta.withoutLinks";
+
+  private static final String LOCK_FILE = ".lakestream.lock";
+
+  /** File locks are the process's: threads of one process need this one as well. */
+  private static final Object IN_PROCESS = new Object();
+
+  public LocalCommitLogStore(Configuration configuration) {
+    super(configuration);
+  }
+
+  /**
+   * Writes a file of the log in full or not at all.
+   *
+   * @throws FileAlreadyExistsException the file is there and must not be overwritten: somebody else has the version
+   */
+  @Override
+  public void write(
+      org.apache.hadoop.fs.Path path, Iterator<String> actions, Boolean overwrite, Configuration configuration)
+      throws IOException {
+    Path target = local(path);
+    Path directory = target.getParent();
+    if (!Files.isDirectory(directory)) {
+      throw new FileNotFoundException("No such file or directory: " + directory);
+    }
+    Path draft = directory.resolve("." + target.getFileName() + "." + UUID.randomUUID() + ".tmp");
+    try {
+      writeOut(draft, actions);
+      if (overwrite) {
+        replace(draft, target);
+      } else {
+        publish(draft, target);
+      }
+      toDisk(directory);
+    } finally {
+      Files.deleteIfExists(draft);
+    }
+  }
+
+  /** Checkpoints are written by Spark itself, file by file under their final names. */
+  @Override
+  public Boolean isPartialWriteVisible(org.apache.hadoop.fs.Path path, Configuration configuration) {
+    return true;
+  }
+
+  private static Path local(org.apache.hadoop.fs.Path path) {
+    return Path.of(path.toUri().getPath());
+  }
+
+  private static void writeOut(Path draft, Iterator<String> actions) throws IOException {
+    try (FileChannel channel =
+            FileChannel.open(draft, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE);
+        BufferedWriter writer = new BufferedWriter(Channels.newWriter(channel, StandardCharsets.UTF_8))) {
+      while (actions.hasNext()) {
+        writer.write(actions.next());
+        writer.write('\n');
+      }
+      writer.flush();
+      channel.force(true);
+    }
+  }
+
+  private static void publish(Path draft, Path target) throws IOException {
+    if (!Boolean.getBoolean(WITHOUT_LINKS)) {
+      try {
+        Files.createLink(target, draft);
+        return;
+      } catch (FileAlreadyExistsException taken) {
+        throw new FileAlreadyExistsException(target.toString());
+      } catch (UnsupportedOperationException | IOException refused) {
+        // Some file systems have no hard links and say so in words of their own. If the link was made after all and
+        // only the answer was lost, as on a network mount, the commit stands.
+        if (Files.exists(target, LinkOption.NOFOLLOW_LINKS) && Files.isSameFile(target, draft)) {
+          return;
+        }
+      }
+    }
+    publishUnderLock(draft, target);
+  }
+
+  private static void publishUnderLock(Path draft, Path target) throws IOException {
+    Path lockFile = target.resolveSibling(LOCK_FILE);
+    synchronized (IN_PROCESS) {
+      try (FileChannel channel =
+              FileChannel.open(lockFile, StandardOpenOption.CREATE, StandardOpenOption.WRITE)) {
+        channel.lock(); // until the channel is closed
+        if (Files.exists(target, LinkOption.NOFOLLOW_LINKS)) {
+          throw new FileAlreadyExistsException(target.toString());
+        }
+        Files.move(draft, target, StandardCopyOption.ATOMIC_MOVE);
+      }
+    }
+  }
+
+  private static void replace(Path draft, Path target) throws IOException {
+    // Hadoop's local file system keeps checksums beside files that it wrote itself; an old one would not fit.
+    Files.deleteIfExists(target.resolveSibling("." + target.getFileName() + ".crc"));
+    Files.move(draft, target, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+  }
+
+  /** The directory entry survives a power failure, where the file system lets a directory be opened for that. */
+  private static void toDisk(Path directory) {
+    try (FileChannel channel = FileChannel.open(directory, StandardOpenOption.READ)) {
+      channel.force(true);
+    } catch (IOException unsupported) {
+      // The commit is made; how durable it is, is then up to the file system.
+    }
+  }
+}

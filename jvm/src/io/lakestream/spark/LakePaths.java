@@ -1,0 +1,137 @@
+package io.lakestream.spark;
+
+import java.io.File;
+import java.net.URI;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.function.Supplier;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.TableIdentifier;
+import scala.Option;
+
+/**
+ * Which table names are relative paths, and where they lie.
+ *
+ * <p>Belongs here: the lake's root and the spelling of names under it; lakestream/lake/paths.py says the same in Python.
+ * Nothing here touches a file, except to see which of two directories is the default lake.
+ *
+ * <p>A name is a relative path when it has two parts, the first is <code>delta</code>, and the second has a slash and
+ * neither begins with one nor with a scheme. Without a slash it is a table in a database that is called delta.
+ */
+final class LakePaths {
+  /** The setting that names the lake's root; it can be changed in a running session by SET. */
+  static final String SETTING = "spark.lakestream.lake";
+
+  /** The environment variable that names it where the setting does not. */
+  static final String VARIABLE = "LAKESTREAM_LAKE";
+
+  private static final Pattern SCHEME = Pattern.compile("^[A-Za-z][A-Za-z0-9+.\\-]*:");
+  private static final Pattern STREAM = Pattern.compile("^((?:accounts/[^/]+/)?streams/)([^/]+?)(@(?:v\\d+|\\d{17}))?$");
+  private static final Pattern UNSAFE = Pattern.compile("[^A-Za-z0-9_\\-$~\\x{80}-\\x{10ffff}]|~(?![0-9A-Fa-f]{2})");
+
+  private final Supplier<String> root;
+
+  LakePaths(Supplier<String> root) {
+    this.root = root;
+  }
+
+  /** The paths of a session's lake. The root is looked up when a relative path is met, not before. */
+  static LakePaths of(SparkSession session) {
+    return new LakePaths(() -> root(session.conf().getOption(SETTING), System.getenv(VARIABLE)));
+  }
+
+  /** A table's name with the root put in; null when the name is to stay as it is. */
+  List<String> placed(List<String> parts) {
+    if (parts.size() != 2 || !parts.get(0).equalsIgnoreCase("delta") || !isRelative(parts.get(1))) {
+      return null;
+    }
+    List<String> placed = new ArrayList<>(parts);
+    placed.set(1, root.get() + "/" + spelled(parts.get(1)));
+    return placed;
+  }
+
+  /** The same for the older kind of name. */
+  TableIdentifier placed(TableIdentifier name) {
+    if (name.catalog().isDefined() || name.database().isEmpty()) {
+      return name;
+    }
+    List<String> placed = placed(List.of(name.database().get(), name.table()));
+    return placed == null ? name : new TableIdentifier(placed.get(1), name.database());
+  }
+
+  static boolean isRelative(String path) {
+    return path.indexOf('/') > 0 && !SCHEME.matcher(path).find();
+  }
+
+  /**
+   * A stream's own name as its directory is called; any other path as it is, without a leading dot. Delta's `@v3` and
+   * `@yyyyMMddHHmmssSSS` stay.
+   */
+  static String spelled(String path) {
+    String plain = path;
+    while (plain.startsWith("./")) {
+      plain = plain.substring(2);
+    }
+    Matcher stream = STREAM.matcher(plain);
+    if (!stream.matches()) {
+      return plain;
+    }
+    String name =
+        UNSAFE.matcher(stream.group(2)).replaceAll(found -> String.format("~%02X", (int) found.group().charAt(0)));
+    return stream.group(1) + name + (stream.group(3) == null ? "" : stream.group(3));
+  }
+
+  private static String root(Option<String> setting, String variable) {
+    if (setting.isDefined() && !setting.get().isBlank()) {
+      return normalised(setting.get().strip());
+    }
+    if (variable != null && !variable.isBlank()) {
+      return normalised(variable.strip());
+    }
+    return normalised(defaultLake());
+  }
+
+  /** The working directory, unless it is no lake and ./data/lake, where `lakestream up` keeps one, is there. */
+  private static String defaultLake() {
+    boolean here = new File("streams").isDirectory() || new File("segments").isDirectory();
+    return !here && new File("data", "lake").isDirectory() ? "data/lake" : ".";
+  }
+
+  /** The root as an absolute path or as a URL that Hadoop knows, without a slash at its end. */
+  static String normalised(String lake) {
+    if (lake.toLowerCase(Locale.ROOT).startsWith("file:")) {
+      return local(decoded(lake));
+    }
+    if (!SCHEME.matcher(lake).find()) {
+      return local(lake);
+    }
+    String url = lake.startsWith("s3://") ? "s3a" + lake.substring("s3".length()) : lake;
+    return url.endsWith("/") ? url.substring(0, url.length() - 1) : url;
+  }
+
+  private static String local(String path) {
+    String full = path.equals("~") || path.startsWith("~/") ? System.getProperty("user.home") + path.substring(1) : path;
+    String absolute = Path.of(full).toAbsolutePath().normalize().toString();
+    return absolute.equals("/") ? "" : absolute;
+  }
+
+  private static String decoded(String url) {
+    try {
+      String path = URI.create(url).getPath();
+      if (path != null) {
+        return path;
+      }
+    } catch (IllegalArgumentException spelledPlainly) {
+      // A file: URL with blanks or the like in it, as people write them.
+    }
+    String rest = url.substring("file:".length());
+    if (rest.startsWith("//")) {
+      rest = rest.substring(Math.max(rest.indexOf('/', 2), 2));
+    }
+    return rest;
+  }
+}

@@ -1,0 +1,199 @@
+package io.lakestream.spark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Function;
+import java.util.function.UnaryOperator;
+import org.apache.spark.sql.catalyst.TableIdentifier;
+import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedIdentifier;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedStar;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedTable;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedTableOrView;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedView;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import scala.Option;
+import scala.Some;
+import scala.Tuple2;
+import scala.Tuple3;
+import scala.collection.Iterator;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Puts the lake's root into the names of a parsed plan.
+ *
+ * <p>Goes through what the nodes are made of and not through their children: names of common table expressions, the
+ * table of an INSERT, the relation under VERSION AS OF and the plan of an EXPLAIN are no children. A tree without a
+ * relative path comes back as the very same object.
+ */
+final class PlanRewriter {
+  /** The nodes whose first constructor argument is a table's name. */
+  private static final Set<Class<?>> NAMED =
+      Set.of(
+          UnresolvedRelation.class,
+          UnresolvedTable.class,
+          UnresolvedTableOrView.class,
+          UnresolvedView.class,
+          UnresolvedIdentifier.class);
+
+  private final LakePaths paths;
+
+  /** The value of an expression as a timestamp; null when it has none. */
+  private final Function<Expression, Literal> constants;
+
+  /** Relative paths that were replaced, for the columns that are qualified by them. */
+  private final Map<String, String> replaced = new HashMap<>();
+
+  PlanRewriter(LakePaths paths, Function<Expression, Literal> constants) {
+    this.paths = paths;
+    this.constants = constants;
+  }
+
+  LogicalPlan rewrite(LogicalPlan plan) {
+    return (LogicalPlan) rewritten(plan);
+  }
+
+  Expression rewrite(Expression expression) {
+    return (Expression) rewritten(expression);
+  }
+
+  private Object rewritten(Object tree) {
+    Object placed = value(tree, this::table);
+    return replaced.isEmpty() ? placed : value(placed, this::column);
+  }
+
+  /** A part of the tree with `change` applied to every node, from the top; the same object where nothing changed. */
+  private Object value(Object value, UnaryOperator<Object> change) {
+    if (value instanceof TreeNode<?> node) {
+      return node(node, change);
+    }
+    if (value instanceof Seq<?> sequence) {
+      return sequence(sequence, change);
+    }
+    if (value instanceof Some<?> some) {
+      Object inner = value(some.get(), change);
+      return inner == some.get() ? some : Option.apply(inner);
+    }
+    if (value instanceof Tuple2<?, ?> pair) {
+      Object first = value(pair._1(), change);
+      Object second = value(pair._2(), change);
+      return first == pair._1() && second == pair._2() ? pair : new Tuple2<>(first, second);
+    }
+    if (value instanceof Tuple3<?, ?, ?> three) {
+      Object first = value(three._1(), change);
+      Object second = value(three._2(), change);
+      Object third = value(three._3(), change);
+      boolean same = first == three._1() && second == three._2() && third == three._3();
+      return same ? three : new Tuple3<>(first, second, third);
+    }
+    return value instanceof TableIdentifier ? change.apply(value) : value;
+  }
+
+  private Object node(TreeNode<?> original, UnaryOperator<Object> change) {
+    TreeNode<?> node = (TreeNode<?>) change.apply(original);
+    Object[] arguments = new Object[node.productArity()];
+    boolean same = true;
+    for (int i = 0; i < arguments.length; i++) {
+      Object argument = node.productElement(i);
+      arguments[i] = value(argument, change);
+      same &= arguments[i] == argument;
+    }
+    return same ? node : node.makeCopy(arguments);
+  }
+
+  private Object sequence(Seq<?> sequence, UnaryOperator<Object> change) {
+    List<Object> values = new ArrayList<>();
+    boolean same = true;
+    for (Iterator<?> iterator = sequence.iterator(); iterator.hasNext(); ) {
+      Object element = iterator.next();
+      Object changed = value(element, change);
+      same &= changed == element;
+      values.add(changed);
+    }
+    return same ? sequence : CollectionConverters.asScala(values).toSeq();
+  }
+
+  /** The table that a node names, if its path is relative. */
+  private Object table(Object value) {
+    if (value instanceof TableIdentifier name) {
+      return paths.placed(name);
+    }
+    if (value instanceof RelationTimeTravel travel) {
+      return travel(travel);
+    }
+    if (!NAMED.contains(value.getClass())) {
+      return value;
+    }
+    TreeNode<?> node = (TreeNode<?>) value;
+    List<String> parts = strings(node.productElement(0));
+    List<String> placed = paths.placed(parts);
+    if (placed == null) {
+      return node;
+    }
+    replaced.put(parts.get(1), placed.get(1));
+    return withName(node, CollectionConverters.asScala(placed).toSeq());
+  }
+
+  /** A column or star that is qualified by a path that was replaced. */
+  private Object column(Object value) {
+    if (value instanceof UnresolvedAttribute attribute) {
+      List<String> placed = qualified(strings(attribute.nameParts()));
+      return placed == null ? value : withName(attribute, CollectionConverters.asScala(placed).toSeq());
+    }
+    if (value instanceof UnresolvedStar star && star.target().isDefined()) {
+      List<String> placed = qualified(strings(star.target().get()));
+      return placed == null ? value : withName(star, Option.apply(CollectionConverters.asScala(placed).toSeq()));
+    }
+    return value;
+  }
+
+  private List<String> qualified(List<String> parts) {
+    int at = parts.size() > 1 && parts.get(0).equalsIgnoreCase("delta") ? 1 : 0;
+    String path = replaced.get(parts.get(at));
+    if (path == null) {
+      return null;
+    }
+    List<String> placed = new ArrayList<>(parts);
+    placed.set(at, path);
+    return placed;
+  }
+
+  /**
+   * TIMESTAMP AS OF with an expression, which Delta does not take for tables by path: its value instead. What has none
+   * by itself stays, and Spark says what is wrong with it.
+   */
+  private Object travel(RelationTimeTravel travel) {
+    Option<Expression> timestamp = travel.timestamp();
+    if (timestamp.isEmpty() || timestamp.get() instanceof Literal) {
+      return travel;
+    }
+    if (!(travel.relation() instanceof UnresolvedRelation relation)
+        || paths.placed(strings(relation.multipartIdentifier())) == null) {
+      return travel;
+    }
+    Literal value = constants.apply(timestamp.get());
+    return value == null ? travel : travel.copy(travel.relation(), Option.apply(value), travel.version());
+  }
+
+  private static TreeNode<?> withName(TreeNode<?> node, Object name) {
+    Object[] arguments = new Object[node.productArity()];
+    for (int i = 0; i < arguments.length; i++) {
+      arguments[i] = i == 0 ? name : node.productElement(i);
+    }
+    return (TreeNode<?>) node.makeCopy(arguments);
+  }
+
+  @SuppressWarnings("unchecked")
+  private static List<String> strings(Object sequence) {
+    return CollectionConverters.asJava((Seq<String>) sequence);
+  }
+}

@@ -1,0 +1,65 @@
+package io.lakestream.spark;
+
+import java.util.Set;
+import org.apache.spark.sql.catalyst.plans.logical.CloneTableStatement;
+import org.apache.spark.sql.catalyst.plans.logical.Command;
+import org.apache.spark.sql.catalyst.plans.logical.CompoundBody;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
+import org.apache.spark.sql.catalyst.plans.logical.RestoreTableStatement;
+import scala.Option;
+import scala.Product;
+import scala.Tuple2;
+import scala.Tuple3;
+import scala.collection.Iterator;
+import scala.collection.immutable.Seq;
+
+/** What kind of statement a parsed one is; `lakestream sql --engine spark` asks before it runs one. */
+public final class Statements {
+  /** Commands that change nothing, by the names of Spark's and Delta's classes. */
+  private static final Set<String> SHOWING =
+      Set.of(
+          "DescribeColumn",
+          "DescribeDeltaDetailCommand",
+          "DescribeDeltaHistory",
+          "DescribeFunction",
+          "DescribeQueryCommand",
+          "DescribeRelation",
+          "ExplainCommand",
+          "ShowColumns",
+          "ShowFunctions",
+          "ShowTableProperties",
+          "ShowTables");
+
+  private Statements() {}
+
+  /** Whether a statement only reads: a query without any command in it, or one of the commands that show something. */
+  public static boolean reads(LogicalPlan plan) {
+    return SHOWING.contains(plan.getClass().getSimpleName()) || !changes(plan);
+  }
+
+  private static boolean changes(Object part) {
+    if (part instanceof Command
+        || part instanceof ParsedStatement
+        || part instanceof CompoundBody
+        || part instanceof CloneTableStatement
+        || part instanceof RestoreTableStatement
+        || part.getClass().getName().startsWith("org.apache.spark.sql.delta.")) {
+      return true;
+    }
+    Iterator<?> parts;
+    if (part instanceof LogicalPlan || part instanceof Option || part instanceof Tuple2 || part instanceof Tuple3) {
+      parts = ((Product) part).productIterator();
+    } else if (part instanceof Seq<?> several) {
+      parts = several.iterator();
+    } else {
+      return false;
+    }
+    while (parts.hasNext()) {
+      if (changes(parts.next())) {
+        return true;
+      }
+    }
+    return false;
+  }
+}

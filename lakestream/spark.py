@@ -1,0 +1,106 @@
+"""Spark over the streams of a lake.
+
+Belongs here: the session that a program or notebook asks for. What Spark is set to is lakestream.lake.spark's. Nothing
+of Spark is imported before a session is asked for.
+
+    from lakestream.spark import session
+
+    spark = session("data/lake")
+    spark.sql("SELECT subject, count(*) FROM delta.`streams/ORDERS` GROUP BY subject").show()
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakestream.lake import paths
+from lakestream.lake.errors import LakeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LakeNotFound", "default_lake", "session"]
+
+LAKE_SETTING = "spark.lakestream.lake"
+"""The Spark setting that names the lake's root; our extension of Spark's parser reads it at every statement."""
+
+LAKE_VARIABLE = "LAKESTREAM_LAKE"
+
+DEFAULT_LAKE = "data/lake"
+
+_ADDITIONS = ("lakestream.lake.datasource", "lakestream.lake.spark_functions", "lakestream.lake.typed")
+"""Modules with a `register(spark, lake)`: the data source `lakestream`, functions such as as_of, and typed views."""
+
+
+class LakeNotFound(LakeError):
+    """There is no lake at the path."""
+
+
+def default_lake() -> str:
+    """Where the lake is when nobody says: $LAKESTREAM_LAKE, else here if this is a lake's root, else ./data/lake, else
+    here. Spark's shells decide in the same way.
+    """
+    if lake := os.environ.get(LAKE_VARIABLE, "").strip():
+        return lake
+    if Path("streams").is_dir() or Path("segments").is_dir() or not Path(DEFAULT_LAKE).is_dir():
+        return os.curdir
+    return DEFAULT_LAKE
+
+
+def session(
+    lake: str | os.PathLike[str] | None = None,
+    *,
+    app: str = "lakestream",
+    cores: int | None = None,
+    heap_mib: int | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A Spark session in which ``delta.`streams/ORDERS` `` is a table of the lake.
+
+    It is local unless spark-submit started this program. A second call joins the Spark that is there; for another lake
+    it gives a session of its own, with its own temporary views, on the same Spark.
+
+    Args:
+        lake: the lake's root: a directory, a file: URL, or s3://bucket/prefix. `default_lake()` when not given.
+        app: the application's name.
+        cores: threads that run tasks (2).
+        heap_mib: the JVM's heap in MiB (512), at least 450.
+        extra: further Spark settings; they win over lakestream's.
+
+    Raises:
+        LakeNotFound: there is no such directory.
+        UnsupportedLake: it is an address of another kind.
+        JavaMissing: no Java 17 or newer.
+        JarsMissing: a JAR could not be fetched, or this Spark was started without one.
+    """
+    root = paths.root(os.fspath(lake) if lake is not None else default_lake())
+    if paths.is_local(root) and not os.path.isdir(root):
+        raise LakeNotFound(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory")
+    from lakestream.lake import spark as sessions
+
+    spark = sessions.session(
+        app,
+        cores=sessions.DEFAULT_CORES if cores is None else cores,
+        heap_mib=sessions.DEFAULT_HEAP_MIB if heap_mib is None else heap_mib,
+        lake=root,
+        extra=extra,
+    )
+    if spark.conf.get(LAKE_SETTING, None) not in (None, root):
+        spark = spark.newSession()
+        _activate(spark)
+    spark.conf.set(LAKE_SETTING, root)
+    for name in _ADDITIONS:
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name).register(spark, root)
+    return spark
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make a session this thread's own in the JVM too: Spark looks there for data sources of the same name."""
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
