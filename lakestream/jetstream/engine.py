@@ -16,8 +16,9 @@ from lakestream.jetstream.direct_get import DirectGet
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.operations import CreateStream, decode_operation
 from lakestream.jetstream.ports import Bus, Clock, Io, Subscribed
-from lakestream.jetstream.stream import Stream, StreamState
+from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.stream_state import StreamState
 from lakestream.log.errors import LogError
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.store import Store
@@ -57,7 +58,10 @@ class Stores(Protocol):
 
 
 class LakeLink(Protocol):
-    """What the engine tells the lake's keeper."""
+    """What the engine tells the lake's keeper, and asks it."""
+
+    def refusal(self, config: StreamConfig) -> str | None:
+        """Why the lake could not do what a stream's metadata asks for; None when it can."""
 
     def attached(self, stream: Stream) -> None:
         """A stream serves from now on."""
@@ -76,6 +80,9 @@ class Log(Protocol):
 
 class _Lakeless:
     """A server without a lake."""
+
+    def refusal(self, config: StreamConfig) -> str | None:
+        return None
 
     def attached(self, stream: Stream) -> None:
         return

@@ -170,7 +170,11 @@ class StreamApi:
 
     def _checked(self, wanted: StreamConfigRequest) -> StreamConfig:
         window = self._engine.options.duplicate_window_ns
-        return stream_rules.checked(wanted.config(), pedantic=wanted.pedantic, window_limit_ns=window)
+        config = stream_rules.checked(wanted.config(), pedantic=wanted.pedantic, window_limit_ns=window)
+        refusal = self._engine.lake.refusal(config)
+        if refusal is not None:
+            raise stream_rules.invalid(refusal)
+        return config
 
     def _check_room(self, config: StreamConfig) -> None:
         """Storage and subjects that are still free beside all other streams, also those on their way."""
@@ -205,6 +209,10 @@ class StreamApi:
             except ApiError as error:
                 request.fail(error)
                 over()
+            except Exception:  # a fault of ours must not keep the stream's later requests waiting for good
+                if self._turns.get(name, (None,))[0] is run:
+                    over()
+                raise
 
         def over() -> None:
             waiting = self._turns[name]

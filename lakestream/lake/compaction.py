@@ -2,20 +2,19 @@
 
 Belongs here: the Spark side of one commit. The order is fixed:
 
-1. rows that died leave the table (DELETE; repeating it changes nothing),
+1. rows that died leave the table, or in an archive are marked (DELETE, UPDATE; repeating it changes nothing),
 2. the new rows are appended, without those that are dead already, in one commit that also carries the transaction
    identifier `lakestream:<uid>` with the log index as its version, and the progress as user metadata.
 
 Only step 2 moves the position. A crash anywhere before it repeats everything, a crash after it finds the position
-moved. Source: Delta protocol, "Transaction Identifiers".
+moved. A reader never sees a deleted message come back: it goes before anything that follows it comes.
+Source: Delta protocol, "Transaction Identifiers".
 
 Invariant: nothing is read from the streaming checkpoint. What is to be done follows from the table and staging alone.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,24 +22,26 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import paths, plan, segments, staging
-from lakestream.lake.errors import ForeignTable, LakeError, TableBusy
-from lakestream.lake.locks import JvmLock, table_lock
+from lakestream.lake import layouts, paths, plan, poison, policy, segments, staging
+from lakestream.lake.errors import BadSegment, LakeError, TableBusy
+from lakestream.lake.locks import Lock, open_lock, table_lock
 from lakestream.lake.plan import Batch
+from lakestream.lake.policy import DEFAULT_BUCKETS, Partition
 from lakestream.lake.position import PositionWatch, application
 from lakestream.lake.schema import (
-    BUCKETS,
-    CREATED_PROPERTY,
     MESSAGE_DDL,
-    STREAM_PROPERTY,
+    REMOVED_COLUMN,
+    REMOVED_DDL,
     SUBJECT_LIMIT,
+    SUBJECT_MOST,
     TABLE_DDL,
-    UID_PROPERTY,
     Layout,
-    layout_for,
+    choose_bounds,
 )
-from lakestream.lake.segments import Dead
 from lakestream.lake.staging import StagedStream
+from lakestream.lake.storage import open_storage
+from lakestream.lake.table import TABLE_PROPERTIES as TABLE_PROPERTIES
+from lakestream.lake.table import Found, StreamTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,21 +53,14 @@ TASK_BYTES = 32 * 1024 * 1024
 BUSY_SECONDS = 5.0
 """How long a commit waits for the table's maintenance to end, before other streams get their turn."""
 
-TABLE_PROPERTIES = {
-    "delta.enableDeletionVectors": "true",
-    "delta.enableInCommitTimestamps": "true",
-    # A checkpoint costs as much as a commit; replaying up to fifty small commits costs a reader some milliseconds.
-    "delta.checkpointInterval": "50",
-}
-_BUCKET = f"cast(pmod(crc32(cast(subject as binary)), {BUCKETS}) as int)"
 _TIME = "timestamp_micros(time_ns div 1000)"
 
 
 class Options(msgspec.Struct, frozen=True):
     """How streams are compacted.
 
-    `subject_limit`: a table with more distinct subjects is bucketed; `commit_bytes`: segments of one commit;
-    `tasks`: most tasks of one commit.
+    `subject_limit`: a table of partition rule `auto` with more distinct subjects is bucketed; `commit_bytes`: segments
+    of one commit; `tasks`: most tasks of one commit.
     """
 
     subject_limit: int = SUBJECT_LIMIT
@@ -83,14 +77,6 @@ class Outcome(msgspec.Struct, frozen=True):
     position: int = 0
 
 
-class _Table(msgspec.Struct, frozen=True):
-    """An existing table: whose it is and how it is partitioned."""
-
-    uid: str
-    created_ns: int
-    layout: Layout
-
-
 class StreamCompaction:
     """Compacts one stream of one lake. Not for use by two threads at once.
 
@@ -102,36 +88,44 @@ class StreamCompaction:
 
     def __init__(self, spark: SparkSession, lake: str, stream: StagedStream, options: Options | None = None) -> None:
         self._spark = spark
-        self._lake = paths.local_root(lake)
+        self._storage = open_storage(lake)
         self._directory = stream.directory
         self._identity = stream.identity
         self._options = options or Options()
-        self.table = paths.table(self._lake, self._identity.name, self._identity.account)
+        self._table = StreamTable(spark, self._storage, stream.identity)
+        self.table = self._table.path
         self._watch = PositionWatch(self.table, self._identity.uid)
+        self._fence: Lock | None = None
 
     def behind(self) -> bool:
-        """Whether segments are staged that the table does not hold yet. Touches no JVM."""
+        """Whether segments are staged, or were set aside, that the table does not hold yet. Touches no JVM."""
+        position = self._watch.read() or 0
         staged = staging.segments(self._directory)
-        return bool(staged) and staged[-1].last_index > (self._watch.read() or 0)
+        if staged and staged[-1].last_index > position:
+            return True
+        return poison.poisoned(self._directory, position) is not None
 
-    def run(self, stopping: Callable[[], bool] = lambda: False) -> Outcome:
-        """Commit until nothing staged is missing in the table, or `stopping()`.
+    def run(self, stopping: Callable[[], bool] = lambda: False, commits: int | None = None) -> Outcome:
+        """Commit until nothing staged is missing in the table, or `stopping()`, or `commits` were made.
 
         Raises:
-            SegmentGap, BadSegment, ForeignTable: this stream cannot go on before somebody helps.
+            SegmentGap, PoisonedSegment, ForeignTable, BadPolicy: this stream cannot go on before somebody helps.
             TableBusy: maintenance of the table takes its time; another try later helps.
         """
         outcome = Outcome(position=self._watch.read() or 0)
-        while not stopping():
+        while not stopping() and outcome.commits != commits:
+            if (poisoned := poison.poisoned(self._directory, outcome.position)) is not None:
+                raise poisoned
             parts = plan.choose(
                 self.table, outcome.position, staging.segments(self._directory), self._options.commit_bytes
             )
             if not parts:
                 break
-            footers = [segments.footer(part.path) for part in parts]
-            batch = plan.gather(self._identity.uid, parts, footers, self._watch.progress)
-            with self._alone():
-                committed = self._commit(batch, outcome.position)
+            with self._poison(parts):
+                footers = [segments.footer(part.path) for part in parts]
+                batch = plan.gather(self._identity.uid, parts, footers, self._watch.progress)
+                with self._alone():
+                    committed = self._commit(batch, outcome.position)
             if not committed:
                 break
             position = self._watch.read() or 0
@@ -143,28 +137,57 @@ class StreamCompaction:
         return outcome
 
     def drop_table(self) -> bool:
-        """Remove the table if it is this stream's; False when there is none, or it is another's.
+        """The stream was deleted: remove the table if it is this stream's, was not to be kept, and no clone needs it.
 
-        The table disappears at once: its directory moves out of sight before its files are deleted.
+        False when nothing was removed. The table disappears at once, before its files are deleted.
         """
-        found = self._find_table()
+        found = self._table.find()
         if found is None or found.uid != self._identity.uid:
             return False
+        # The table knows what its last commit was told; the stream may have been told otherwise since.
+        wanted = policy.of_config(self._identity.config)
+        if wanted.keep_table and not found.kept:
+            with self._alone():
+                self._table.adapt(found, wanted)
+        if wanted.keep_table or found.kept or self._table.is_cloned():
+            return False
         with self._alone():
-            self._remove(found.uid)
+            self._table.remove(found.uid)
         return True
+
+    @contextmanager
+    def _poison(self, parts: list[plan.Part]) -> Iterator[None]:
+        """Set a damaged segment aside, so that its stream stops at it, and says so, until it is replaced.
+
+        Raises:
+            PoisonedSegment: in place of what went wrong because of it.
+        """
+        try:
+            yield
+        except Exception as error:
+            # Out of a Python worker, through the JVM, only the exception's name and text are left.
+            if not isinstance(error, BadSegment) and "BadSegment" not in str(error):
+                raise
+            for part in parts:
+                try:
+                    for _ in segments.decode(part.path):
+                        pass
+                except BadSegment as bad:
+                    raise poison.set_aside(part.path, bad) from None
+            raise
 
     # One commit
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Be the only one that commits to the table, or takes it away (see locks.py)."""
-        lock = JvmLock(self._spark, table_lock(self._lake, self.table))
+        lock = open_lock(self._spark, table_lock(self._storage.root, self.table))
         until = time.monotonic() + BUSY_SECONDS
         while not lock.acquire():
             if time.monotonic() >= until:
                 raise TableBusy(self.table)
             time.sleep(0.05)
+        self._fence = lock
         try:
             yield
         finally:
@@ -172,120 +195,98 @@ class StreamCompaction:
 
     def _commit(self, batch: Batch, position: int) -> bool:
         """False when the table belongs to a younger stream of this name: this one is history."""
-        found = self._find_table()
+        found = self._table.find()
         if found is not None and found.uid != self._identity.uid:
             if found.created_ns > self._identity.created_ns:
                 return False
-            self._remove(found.uid)
+            self._table.make_way(found)
             found = None
-        wanted = layout_for(batch.subjects, self._options.subject_limit)
+        layout = self._layout(batch, found)
         if found is None:
-            self._create(wanted)
-            layout = wanted
+            self._table.create(layout, batch.policy)
         else:
-            layout = found.layout
-            for condition in plan.deletions(position, self._watch.progress, batch.dead):
-                self._delta_table().delete(condition)
-            if layout is Layout.SUBJECT and wanted is Layout.BUCKET:
-                layout = self._rebucket()
+            self._end_rows(batch, position, found)
+            if layout != found.layout:
+                self._rewrite(layout)
+            # After the rewrite: what the layout was decided for is written down once it is there.
+            self._table.adapt(found, batch.policy)
         try:
             self._append(batch, layout)
         except Exception as error:
-            # The exception comes out of a Python worker through the JVM, so that only its name is left.
-            if layout is Layout.BUCKET or "UnfitSubject" not in str(error):
+            if layout.kind == "bucket" or "UnfitSubject" not in str(error):
                 raise
-            self._append(batch, self._rebucket())
+            layout = Layout("bucket", bounds=self._bounds(batch, DEFAULT_BUCKETS, True))
+            self._rewrite(layout)
+            self._append(batch, layout)
         return True
 
+    def _end_rows(self, batch: Batch, position: int, found: Found) -> None:
+        """Take what died out of the table; in an archive, mark what the stream no longer has."""
+        before = self._watch.progress
+        for condition in plan.deletions(position, before, batch.dead):
+            self._table.delta().delete(condition)
+        if found.archive and not batch.policy.archive:
+            self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
+        if batch.policy.archive and not found.archive_column:
+            self._table.become_archive()
+        for update in plan.updates(position, before, batch.endings):
+            self._table.delta().update(update.condition, {update.column: update.value})
+
     def _append(self, batch: Batch, layout: Layout) -> None:
-        rows = self._arrange(self._decoded(batch, layout), layout)
+        rows = self._table.arrange(self._decoded(batch, layout), layout)
+        if self._fence is not None:
+            self._fence.check()
         writer = rows.write.format("delta").mode("append")
         writer = writer.option("txnAppId", application(self._identity.uid))
         writer = writer.option("txnVersion", batch.progress.last_index)
-        writer.option("userMetadata", _json(batch.progress)).save(self.table)
+        writer.option("userMetadata", _json(batch.progress)).save(self._table.spark_path)
 
     def _decoded(self, batch: Batch, layout: Layout) -> DataFrame:
         """The batch's messages; each task reads a run of whole segments."""
         tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
         numbers = self._spark.range(0, len(batch.parts), 1, tasks)
-        decoder = _Decoder(batch, layout is Layout.SUBJECT)
-        return numbers.mapInArrow(decoder, MESSAGE_DDL).selectExpr(*_select(_TIME))
+        decoder = _Decoder(batch, layout.kind != "bucket")
+        archive = batch.endings is not None
+        ddl = MESSAGE_DDL + (REMOVED_DDL if archive else "")
+        return numbers.mapInArrow(decoder, ddl).selectExpr(*_select(_TIME), *([REMOVED_COLUMN] if archive else []))
 
-    def _arrange(self, rows: DataFrame, layout: Layout) -> DataFrame:
-        """Sorted by subject and sequence within each partition of the table, which also spares Spark a sort."""
-        if layout is Layout.SUBJECT:
-            return rows.sortWithinPartitions("subject", "seq")
-        return rows.selectExpr("*", f"{_BUCKET} AS bucket").sortWithinPartitions("bucket", "subject", "seq")
+    # The layout
 
-    def _rebucket(self) -> Layout:
-        """Rewrite a table partitioned by subject into buckets: one commit that changes no row and no position."""
-        rows = self._spark.read.format("delta").load(self.table).repartition(2, "subject")
-        writer = self._arrange(rows, Layout.BUCKET).write.format("delta").mode("overwrite")
-        writer = writer.option("overwriteSchema", "true").partitionBy("bucket")
-        if self._watch.progress is not None:
-            writer = writer.option("userMetadata", _json(self._watch.progress))
-        writer.save(self.table)
-        return Layout.BUCKET
+    def _layout(self, batch: Batch, found: Found | None) -> Layout:
+        """The layout that the table shall have for this batch."""
+        asked = batch.policy.partition
+        current, decided_for = (found.layout, found.decided_for) if found else (None, None)
+        want = layouts.wanted(asked, batch.subjects, current, decided_for, self._options.subject_limit)
+        if want.kind == "tokens" and self._too_many(batch, want, current):
+            want = Partition("bucket")
+        if current is not None and layouts.agrees(current, want, asked, decided_for):
+            return current
+        if want.kind != "bucket":
+            return Layout(want.kind, tokens=want.tokens)
+        return Layout("bucket", bounds=self._bounds(batch, want.buckets, found is not None))
 
-    # The table
+    def _too_many(self, batch: Batch, want: Partition, current: Layout | None) -> bool:
+        """Whether partitions by tokens would be more than SUBJECT_MOST, in the table or in this batch alone."""
+        if batch.subjects <= SUBJECT_MOST:
+            return False
+        if current is not None and current.kind == "tokens" and self._table.partitions() > SUBJECT_MOST:
+            return True
+        if batch.rows <= SUBJECT_MOST:
+            return False
+        layout = Layout("tokens", tokens=want.tokens)
+        tokens = self._decoded(batch, Layout("bucket")).selectExpr(*layout.expressions())
+        return tokens.distinct().limit(SUBJECT_MOST + 1).count() > SUBJECT_MOST
 
-    def _find_table(self) -> _Table | None:
-        if not os.path.isdir(os.path.join(self.table, "_delta_log")):
-            return None
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
+    def _bounds(self, batch: Batch, buckets: int, in_table: bool) -> tuple[str, ...]:
+        """Bounds of buckets that hold about the same number of subjects each."""
+        most = max(1, layouts.SAMPLE // len(batch.parts))
+        sampler = _Sampler([(part.path, part.after) for part in batch.parts], most)
+        numbers = self._spark.range(0, len(batch.parts), 1, min(self._options.tasks, len(batch.parts)))
+        subjects = [row.subject for row in numbers.mapInArrow(sampler, "subject string").collect()]
+        return choose_bounds([*subjects, *(self._table.sample() if in_table else [])], buckets)
 
-        try:
-            metadata = DeltaTable(self.table).metadata()
-        except TableNotFoundError:  # the log directory is there, but no commit in it yet
-            return None
-        uid = metadata.configuration.get(UID_PROPERTY)
-        if uid is None:
-            raise ForeignTable(self.table)
-        created = int(metadata.configuration.get(CREATED_PROPERTY) or 0)
-        layout = Layout.BUCKET if metadata.partition_columns == ["bucket"] else Layout.SUBJECT
-        return _Table(uid, created, layout)
-
-    def _create(self, layout: Layout) -> None:
-        from delta.tables import DeltaTable
-        from pyspark.sql.types import StructType
-
-        # What a removal that was cut short, or a creation, left behind: no table, as there is no log.
-        if os.path.isdir(self.table):
-            self._remove(self._identity.uid)
-        ddl = TABLE_DDL + (", bucket int" if layout is Layout.BUCKET else "")
-        properties = {
-            **TABLE_PROPERTIES,
-            UID_PROPERTY: self._identity.uid,
-            STREAM_PROPERTY: self._identity.name,
-            CREATED_PROPERTY: str(self._identity.created_ns),
-        }
-        columns = StructType.fromDDL(ddl)
-        assert isinstance(columns, StructType)
-        builder = DeltaTable.create(self._spark).location(self.table).addColumns(columns)
-        builder = builder.partitionedBy(layout.value)
-        for name, value in properties.items():
-            builder = builder.property(name, value)
-        builder.execute()
-
-    def _remove(self, uid: str) -> None:
-        aside = f"{paths.removed(self._lake, uid)}-{time.time_ns()}"
-        os.makedirs(os.path.dirname(aside), exist_ok=True)
-        os.rename(self.table, aside)
-        self._forget_table()
-        shutil.rmtree(aside, ignore_errors=True)
-
-    def _forget_table(self) -> None:
-        """Delta keeps the state of tables by path; the next table at this path is another one."""
-        jvm = self._spark.sparkContext._jvm
-        assert jvm is not None
-        path = jvm.org.apache.hadoop.fs.Path(self.table)
-        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(self._spark._jsparkSession, path)
-
-    def _delta_table(self) -> Any:
-        from delta.tables import DeltaTable
-
-        return DeltaTable.forPath(self._spark, self.table)
+    def _rewrite(self, layout: Layout) -> None:
+        self._table.rewrite(layout, None if self._watch.progress is None else _json(self._watch.progress))
 
 
 class _Decoder:
@@ -293,21 +294,37 @@ class _Decoder:
 
     def __init__(self, batch: Batch, as_partitions: bool) -> None:
         self._parts = [(part.path, part.after) for part in batch.parts]
-        self._floor = batch.dead.floor
-        self._removed = list(batch.dead.removed)
+        self._dead = batch.dead
+        self._endings = batch.endings
         self._as_partitions = as_partitions
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        dead = Dead(self._floor, self._removed)
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 path, after = self._parts[number]
-                yield from segments.decode(path, after, dead, self._as_partitions)
+                yield from segments.decode(path, after, self._dead, self._as_partitions, self._endings)
+
+
+class _Sampler:
+    """Numbers of segments in, some of their subjects out."""
+
+    def __init__(self, parts: list[tuple[str, int]], most: int) -> None:
+        self._parts, self._most = parts, most
+
+    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                path, after = self._parts[number]
+                subjects = pa.array(segments.sample_subjects(path, after, self._most), pa.string())
+                yield pa.RecordBatch.from_arrays([subjects], names=["subject"])
 
 
 def clear_removed(lake: str) -> None:
     """Delete what removals that were cut short have left behind."""
-    shutil.rmtree(os.path.join(paths.local_root(lake), paths.REMOVED), ignore_errors=True)
+    storage = open_storage(lake)
+    storage.delete_tree(f"{storage.root}/{paths.REMOVED}")
 
 
 def _select(time_expression: str) -> list[str]:

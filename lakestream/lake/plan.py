@@ -1,8 +1,8 @@
 """What one commit to a stream's table has to do.
 
 Belongs here: the decision, made of the table's position and the footers of staged segments, without touching Spark:
-which segments, from which log index on, which messages are dead, and whether the table has to lose rows. Compaction is
-a function of these, so whoever repeats it after a crash does the same or nothing.
+which segments, from which log index on, which messages are dead, and whether the table has to lose or mark rows.
+Compaction is a function of these, so whoever repeats it after a crash does the same or nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from lakestream.lake import policy as policies
 from lakestream.lake.errors import BadSegment, SegmentGap
-from lakestream.lake.segments import Dead
+from lakestream.lake.policy import StreamPolicy
+from lakestream.lake.schema import REMOVED_COLUMN
+from lakestream.lake.segments import Dead, Ending
 from lakestream.lake.staging import StagedSegment
 from lakestream.lake.timetravel import Progress
 from lakestream.log.segment import Footer
@@ -20,7 +23,12 @@ from lakestream.log.segment import Footer
 COMMIT_BYTES = 256 * 1024 * 1024
 """Segments of one commit together, unless a single one is larger."""
 CONDITION_TERMS = 5_000
-"""Sequences and ranges named in one DELETE; more make several."""
+"""Sequences listed in one DELETE or UPDATE; more make several."""
+CONDITION_RANGES = 50
+"""Ranges of sequences named in one. Spark compiles each of them: some hundreds take minutes, some thousands all of the
+heap, while a list of any length costs next to nothing."""
+CONDITION_TEXT = 100_000
+"""Characters of UPDATEs that are put into one."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -33,13 +41,29 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One commit: its parts, where it ends, what is dead by then, and how many subjects the stream has then."""
+    """One commit: its parts, where it ends, how many subjects the stream has then, its rows and bytes at most, and what
+    the stream asks of its table.
+
+    `dead` is what must not be in the table any more; `endings` is None except in an archive, where it tells what the
+    stream no longer has but the table keeps.
+    """
 
     parts: list[Part]
     progress: Progress
     dead: Dead
     subjects: int
     size: int
+    rows: int = 0
+    policy: StreamPolicy = StreamPolicy()
+    endings: list[Ending] | None = None
+
+
+class Update(msgspec.Struct, frozen=True):
+    """An UPDATE of the table: `column` = `value` where `condition`, as SQL."""
+
+    condition: str
+    value: str
+    column: str = REMOVED_COLUMN
 
 
 def choose(table: str, position: int, staged: Sequence[StagedSegment], limit: int = COMMIT_BYTES) -> list[Part]:
@@ -73,6 +97,7 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
 
     Raises:
         BadSegment: a segment belongs to another stream, or is not the one that its name promises.
+        BadPolicy: the stream's metadata asks for something that there is not.
     """
     last_seq, last_time_ns = (before.last_seq, before.last_time_ns) if before else (0, 0)
     floor = before.floor if before else 0
@@ -89,8 +114,24 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
     progress = Progress(
         uid=uid, last_index=parts[-1].last_index, last_seq=last_seq, last_time_ns=last_time_ns, floor=floor
     )
+    # The newest segment's configuration: the order of log entries decides what holds, not when files were written.
+    policy = policies.of_config(footers[-1].config)
+    endings = None
     dead = Dead(floor, sorted(seq for seq in removed if seq >= floor))
-    return Batch(list(parts), progress, dead, footers[-1].subjects, sum(part.size for part in parts))
+    if policy.archive:
+        dead = Dead(runs=sorted({(first, last) for footer in footers for first, last in footer.erased}))
+        endings = list(_endings(footers, before))
+    size, rows = sum(part.size for part in parts), sum(footer.count for footer in footers)
+    return Batch(list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings)
+
+
+def _endings(footers: Sequence[Footer], before: Progress | None) -> Iterator[Ending]:
+    """What ended by the end of each segment, in their order."""
+    floor = before.floor if before else 0
+    for footer in footers:
+        if footer.removed or footer.floor > floor:
+            yield Ending(footer.closed_ns, max(footer.floor, floor), footer.removed, floor)
+        floor = max(floor, footer.floor)
 
 
 def deletions(position: int, before: Progress | None, dead: Dead) -> list[str]:
@@ -105,17 +146,67 @@ def deletions(position: int, before: Progress | None, dead: Dead) -> list[str]:
         return []
     removed: Sequence[int] = dead.removed
     floor_moved = dead.floor > 1
+    erased = list(dead.runs)
     if before is not None:
         removed = [seq for seq in removed if seq <= before.last_seq]
         floor_moved = min(dead.floor - 1, before.last_seq) >= max(before.floor, 1)
+        erased = [(first, min(last, before.last_seq)) for first, last in erased if first <= before.last_seq]
     terms = [f"seq < {dead.floor}"] if floor_moved else []
+    return _conditions(terms, [*runs(removed), *erased])
+
+
+def updates(position: int, before: Progress | None, endings: Sequence[Ending] | None) -> list[Update]:
+    """What an archive has to mark in its table before the commit: when the stream no longer had a message."""
+    found: list[Update] = []
+    if position == 0:
+        return found
+    for ending in endings or ():
+        removed: Sequence[int] = ending.removed
+        first, last = ending.floor_before, ending.floor - 1
+        if before is not None:
+            removed = [seq for seq in removed if seq <= before.last_seq]
+            last = min(last, before.last_seq)
+        terms = [f"seq BETWEEN {first} AND {last}"] if last >= max(first, 1) else []
+        for condition in _conditions(terms, list(runs(removed))):
+            found.append(Update(f"{REMOVED_COLUMN} IS NULL AND ({condition})", str(ending.at_ns)))
+    return _joined(found)
+
+
+def _joined(found: list[Update]) -> list[Update]:
+    """Short updates in one: each costs the table a commit. The first that applies to a row counts, as in turn."""
+    groups: list[list[Update]] = []
+    text = ranges = 0
+    for update in found:
+        length, named = len(update.condition), update.condition.count(" BETWEEN ")
+        if not groups or text + length > CONDITION_TEXT or ranges + named > CONDITION_RANGES:
+            groups.append([])
+            text = ranges = 0
+        groups[-1].append(update)
+        text, ranges = text + length, ranges + named
+    return [_one(group) for group in groups]
+
+
+def _one(group: list[Update]) -> Update:
+    if len(group) == 1:
+        return group[0]
+    cases = " ".join(f"WHEN {update.condition} THEN {update.value}" for update in group)
+    return Update(" OR ".join(f"({update.condition})" for update in group), f"CASE {cases} END")
+
+
+def _conditions(terms: list[str], stretches: Sequence[tuple[int, int]]) -> list[str]:
+    """Conditions of bounded length that together name `terms` and all sequences of `stretches`."""
+    terms = list(terms)
     singles: list[int] = []
-    for first, last in runs(removed):
-        if last - first < 2:
+    # Where there are many stretches, short ones are listed too: a list of as many conditions names more of them.
+    many = len(stretches) > CONDITION_RANGES
+    shortest = CONDITION_TERMS // CONDITION_RANGES if many else 3
+    for first, last in stretches:
+        if last - first + 1 < shortest:
             singles.extend(range(first, last + 1))
         else:
             terms.append(f"seq BETWEEN {first} AND {last}")
-    conditions = [" OR ".join(terms[at : at + CONDITION_TERMS]) for at in range(0, len(terms), CONDITION_TERMS)]
+    conditions = [" OR ".join(terms[at : at + CONDITION_RANGES]) for at in range(0, len(terms), CONDITION_RANGES)]
+    singles.sort()
     for at in range(0, len(singles), CONDITION_TERMS):
         some = singles[at : at + CONDITION_TERMS]
         # The range lets Delta skip files, which it does not by a long list.

@@ -12,16 +12,19 @@ beside it (`subject_bytes`, `header_block`), so that a row always gives back its
     data           binary                      payload
     header_block   binary                      the raw block, only where `headers` does not reproduce it
     subject_bytes  binary                      the raw subject, only where it is not UTF-8
-    bucket         int                         pmod(crc32(subject), 8), only in bucketed tables; partition column
+    bucket         int                         range of subjects, only in bucketed tables; partition column
+    token1 …       string                      a token of the subject, only in tables by tokens; partition columns
+    removed_time_ns long                       only in archives: when the stream no longer had it; null: it has it
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
-from enum import Enum
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
 SUBJECT_LIMIT = 50
 """A table is partitioned by subject while its stream has at most so many distinct subjects."""
 
-BUCKETS = 8
-"""Partitions of a bucketed table."""
+SUBJECT_MOST = 1_000
+"""Most partitions of a table whose stream asks for partitions by subject or by tokens; beyond, it gets buckets."""
 
 MAX_PARTITION_NAME = 240
 """Longest partition directory, in bytes after escaping, that a subject may need; a longer one means buckets."""
@@ -39,6 +42,10 @@ UID_PROPERTY = "lakestream.uid"
 STREAM_PROPERTY = "lakestream.stream"
 CREATED_PROPERTY = "lakestream.created_ns"
 """Delta table properties that say whose table it is."""
+BOUNDS_METADATA = "lakestream.bounds"
+"""Metadata of the column `bucket`: the bounds of the buckets. Being part of the schema, they change with the data."""
+
+REMOVED_COLUMN = "removed_time_ns"
 
 MESSAGE_COLUMNS = ("subject", "seq", "time_ns", "headers", "data", "header_block", "subject_bytes")
 """What the decoder yields; `time` and `bucket` are computed from these by the compactor."""
@@ -51,6 +58,8 @@ TABLE_DDL = (
     "subject string, seq bigint, time timestamp, time_ns bigint, headers map<string, array<string>>, data binary, "
     "header_block binary, subject_bytes binary"
 )
+REMOVED_DDL = f", {REMOVED_COLUMN} bigint"
+"""What archives have on top."""
 
 HEADER_LINE = b"NATS/1.0\r\n"
 Headers = list[tuple[str, list[str]]]
@@ -60,35 +69,95 @@ _ESCAPED = frozenset(b"\"#%'*/:=?\\{[]^ <>|") | frozenset(range(0x20)) | {0x7F}
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
-class Layout(Enum):
-    """How a table is partitioned."""
+class Layout(msgspec.Struct, frozen=True):
+    """How a table is partitioned: by subject, by some of its tokens, or by bucket.
 
-    SUBJECT = "subject"
-    BUCKET = "bucket"
+    A bucket is a range of subjects: `bounds` has the first subject of each bucket but the first, ascending by their
+    UTF-8 bytes. So each file holds a narrow range, and `WHERE subject = …` leaves most files out in any engine.
+    """
+
+    kind: str = "subject"
+    tokens: tuple[int, ...] = ()
+    bounds: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """The partition columns."""
+        if self.kind == "subject":
+            return ["subject"]
+        return ["bucket"] if self.kind == "bucket" else [f"token{token}" for token in self.tokens]
+
+    @property
+    def ddl(self) -> str:
+        """Columns that the table has for it on top of TABLE_DDL, as DDL that begins with a comma; or nothing."""
+        if self.kind == "bucket":
+            return ", bucket int"
+        return "".join(f", {column} string" for column in self.columns if column != "subject")
+
+    def expressions(self) -> list[str]:
+        """Those columns as Spark SQL over `subject`."""
+        if self.kind == "bucket":
+            cases = [f"WHEN subject < {quoted(bound)} THEN {number}" for number, bound in enumerate(self.bounds)]
+            last = len(self.bounds)
+            return [f"CAST(CASE {' '.join(cases)} ELSE {last} END AS INT) AS bucket" if cases else "0 AS bucket"]
+        if self.kind == "tokens":
+            # Beyond the subject's end there is no token, and get() gives NULL; an empty one becomes NULL in Delta.
+            return [f"nullif(get(split(subject, '[.]'), {token - 1}), '') AS token{token}" for token in self.tokens]
+        return []
 
 
-def layout_for(subjects: int, limit: int = SUBJECT_LIMIT) -> Layout:
-    """The layout for a stream with so many distinct subjects."""
-    return Layout.SUBJECT if subjects <= limit else Layout.BUCKET
+SUBJECT = Layout()
 
 
-def fits_partition(subject: str) -> bool:
-    """Whether a subject can be a partition value.
+def layout_of(columns: Sequence[str], fields: Iterable[Any]) -> Layout | None:
+    """The layout of an existing table; None when it is none of ours.
+
+    Args:
+        columns: its partition columns.
+        fields: its columns, as `DeltaTable.schema().fields` of deltalake has them.
+    """
+    if list(columns) == ["subject"]:
+        return SUBJECT
+    if list(columns) == ["bucket"]:
+        (bounds,) = (field.metadata.get(BOUNDS_METADATA) for field in fields if field.name == "bucket")
+        return None if bounds is None else Layout("bucket", bounds=tuple(bounds))
+    if columns and all(column.startswith("token") and column[5:].isdecimal() for column in columns):
+        return Layout("tokens", tokens=tuple(int(column[5:]) for column in columns))
+    return None
+
+
+def bucket_of(subject: str, bounds: Sequence[str]) -> int:
+    """The bucket of a subject: how many bounds are at or below it, as UTF-8 bytes (which is how Spark compares)."""
+    # Code points order as their UTF-8 does.
+    return bisect_right(bounds, subject)
+
+
+def choose_bounds(subjects: Iterable[str], buckets: int) -> tuple[str, ...]:
+    """Bounds that cut a sample of subjects into `buckets` ranges of about the same number of them; fewer when there are
+    not enough subjects."""
+    ordered = sorted(set(subjects))
+    cuts = {len(ordered) * number // buckets for number in range(1, buckets)}
+    return tuple(ordered[cut] for cut in sorted(cuts) if 0 < cut < len(ordered))
+
+
+def quoted(text: str) -> str:
+    """A string as a Spark SQL literal."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def fits_partition(value: str) -> bool:
+    """Whether a subject, or a token of one, can be a partition value.
 
     Its directory name has to be short enough and not Hive's word for NULL, and a zero byte cannot be in one at all.
     """
-    raw = subject.encode()
+    raw = value.encode()
     escaped = len("subject=") + len(raw) + 2 * sum(byte in _ESCAPED for byte in raw)
-    return escaped <= MAX_PARTITION_NAME and subject != _NULL_PARTITION and "\0" not in subject
+    return escaped <= MAX_PARTITION_NAME and value != _NULL_PARTITION and "\0" not in value
 
 
-def bucket_of(subject: str, buckets: int = BUCKETS) -> int:
-    """The bucket of a subject: Spark SQL's pmod(crc32(cast(subject as binary)), buckets)."""
-    return zlib.crc32(subject.encode()) % buckets
-
-
-def message_schema() -> pa.Schema:
-    """Arrow schema of decoded segments (MESSAGE_COLUMNS)."""
+def message_schema(archive: bool = False) -> pa.Schema:
+    """Arrow schema of decoded segments (MESSAGE_COLUMNS, and REMOVED_COLUMN in archives)."""
     import pyarrow as pa
 
     return pa.schema(
@@ -100,6 +169,7 @@ def message_schema() -> pa.Schema:
             ("data", pa.binary()),
             ("header_block", pa.binary()),
             ("subject_bytes", pa.binary()),
+            *([(REMOVED_COLUMN, pa.int64())] if archive else []),
         ]
     )
 

@@ -18,6 +18,7 @@ import msgspec
 
 from lakestream.lake.errors import BadSegment, UnfitSubject
 from lakestream.lake.schema import fits_partition, message_schema, split_headers, subject_text
+from lakestream.lake.storage import open_storage
 from lakestream.log.errors import CorruptLog
 from lakestream.log.frame import Kind
 from lakestream.log.record import FIXED
@@ -34,22 +35,41 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """Messages that are not to be decoded: all below `floor`, and `removed` (ascending sequences)."""
+    """Messages that are not to be decoded: all below `floor`, `removed` (ascending sequences), and `runs` of them
+    (first, last)."""
 
     floor: int = 0
     removed: Sequence[int] = ()
+    runs: Sequence[tuple[int, int]] = ()
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """What the stream no longer had at `at_ns`: all messages below `floor`, and `removed` (ascending sequences).
+
+    `floor_before` is the floor of the ending before it.
+    """
+
+    at_ns: int
+    floor: int
+    removed: Sequence[int] = ()
+    floor_before: int = 0
 
 
 def footer(path: str) -> Footer:
     """What a sealed segment says about itself. Raises BadSegment when its footer is damaged, OSError."""
-    try:
-        return read_footer(path)[0]
-    except CorruptLog as error:
-        raise BadSegment(path, error.offset, error.what) from None
+    with open_storage(path).fetch(path) as local:
+        try:
+            return read_footer(local)[0]
+        except CorruptLog as error:
+            raise BadSegment(path, error.offset, error.what) from None
 
 
 def decode(
-    path: str, after: int = 0, dead: Dead | None = None, as_partitions: bool = False
+    path: str,
+    after: int = 0,
+    dead: Dead | None = None,
+    as_partitions: bool = False,
+    endings: Sequence[Ending] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a sealed segment, in sequence order, as batches of `schema.message_schema()`.
 
@@ -58,32 +78,34 @@ def decode(
         after: only messages of entries with a higher log index.
         dead: messages to leave out.
         as_partitions: refuse a subject that cannot be a partition value.
+        endings: for archives, in the order of time; the batches then have one more column, `removed_time_ns`.
 
     Raises:
         BadSegment: the file is damaged; the whole file is checked before the first batch is made.
         UnfitSubject: with `as_partitions`.
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
-        buf = file.read()
-    tables, begin = _verified(path, buf, after)
+    with open_storage(path).fetch(path) as local:
+        with open(local, "rb") as file:
+            buf = file.read()
+        tables, begin = _verified(path, local, buf, after)
     offsets, lengths = _spans(tables, begin)
     for start, stop in _cuts(lengths):
         batch = _batch(path, buf, offsets[start:stop], lengths[start:stop], dead)
         if as_partitions:
             _check_partitions(batch)
         if batch.num_rows:
-            yield batch
+            yield batch if endings is None else _with_endings(batch, endings)
 
 
-def _verified(path: str, buf: bytes, after: int) -> tuple[Tables, int]:
+def _verified(path: str, local: str, buf: bytes, after: int) -> tuple[Tables, int]:
     """Check every frame. Returns the tables and the offset of the first frame body whose index is above `after`."""
     header = decode_segment_header(buf)
     if isinstance(header, str):
         raise BadSegment(path, 0, header)
     begin, messages = len(buf), 0
     try:
-        _, tables, frames_end = read_footer(path)
+        _, tables, frames_end = read_footer(local)
         for frame, offset in iter_frames(buf, path, header, frames_end):
             if frame.kind == Kind.MESSAGES:
                 messages += frame.count
@@ -161,7 +183,7 @@ def _batch(path: str, buf: bytes, offsets: Any, lengths: Any, dead: Dead | None)
         pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(buf).slice(base, len(whole))]
     )
     seqs = head["seq"].astype(np.int64)
-    rows = np.flatnonzero(_alive(seqs, dead))
+    rows = np.flatnonzero(alive(seqs, dead))
     if len(rows) < len(seqs):
         head, flagged, seqs = head[rows], flagged[rows], seqs[rows]
     first = (4 * rows).astype(np.int32)
@@ -172,7 +194,8 @@ def _batch(path: str, buf: bytes, offsets: Any, lengths: Any, dead: Dead | None)
     return pa.RecordBatch.from_arrays(columns, schema=message_schema())
 
 
-def _alive(seqs: Any, dead: Dead | None) -> Any:
+def alive(seqs: Any, dead: Dead | None) -> Any:
+    """Which of some sequences (a numpy array) are not dead, as a mask."""
     import numpy as np
 
     if dead is None:
@@ -180,7 +203,26 @@ def _alive(seqs: Any, dead: Dead | None) -> Any:
     alive = seqs >= dead.floor
     if len(dead.removed):
         alive &= ~np.isin(seqs, np.asarray(dead.removed, np.int64))
+    if len(dead.runs):
+        firsts, lasts = np.asarray(dead.runs, np.int64).T
+        at = np.searchsorted(firsts, seqs, "right") - 1
+        alive &= (at < 0) | (seqs > lasts[at])
     return alive
+
+
+def _with_endings(batch: pa.RecordBatch, endings: Sequence[Ending]) -> pa.RecordBatch:
+    """The batch with a column `removed_time_ns`: when the stream no longer had the message; null while it has it."""
+    import numpy as np
+    import pyarrow as pa
+
+    seqs = batch.column(1).to_numpy()
+    times = np.zeros(len(seqs), np.int64)
+    for ending in reversed(endings):  # the earliest one counts
+        times[seqs < ending.floor] = ending.at_ns
+        if len(ending.removed):
+            times[np.isin(seqs, np.asarray(ending.removed, np.int64))] = ending.at_ns
+    column = pa.array(times, pa.int64(), mask=times == 0)
+    return pa.RecordBatch.from_arrays([*batch.columns, column], schema=message_schema(archive=True))
 
 
 def _subjects(raw: Any) -> tuple[Any, Any]:
@@ -242,6 +284,15 @@ def _check_partitions(batch: pa.RecordBatch) -> None:
             raise UnfitSubject(subject)
 
 
+def sample_subjects(path: str, after: int, most: int) -> list[str]:
+    """Up to `most` distinct subjects of a segment's messages, evenly spread over their order."""
+    found: set[str] = set()
+    for batch in decode(path, after):
+        found.update(batch.column(0).unique().to_pylist())
+    ordered = sorted(found)
+    return ordered[:: -(-len(ordered) // most)] if len(ordered) > most else ordered
+
+
 @lru_cache(maxsize=4096)
 def _fits(subject: str) -> bool:
-    return fits_partition(subject)
+    return fits_partition(subject) and all(map(fits_partition, subject.split(".")))

@@ -7,47 +7,108 @@ lake the server serves on and the log just grows (invariant 9).
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import msgspec
 
 from lakestream.jetstream.stream import Stream
-from lakestream.lake import paths, staging
+from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.lake import paths, poison, policy, staging
+from lakestream.lake.errors import OlderLake, OlderStore
+from lakestream.lake.grace import Grace
 from lakestream.lake.position import PositionWatch
+from lakestream.lake.storage import open_storage
+from lakestream.log.errors import LogError
 from lakestream.log.store import SealedSegment, Store
 from lakestream.server.history import SharedCache, ThreadHistory
 from lakestream.server.logging import Logger
 from lakestream.server.options import LakeOptions
 from lakestream.server.runtime import LoopClock, ThreadIo
 
+IDLE_POLLS = 30
+"""Of a stream that is all in its table, the table is looked at only every so many polls."""
+
 
 class _Kept:
     """One stream and what is known of its table."""
 
-    def __init__(self, stream: Stream, lake: str) -> None:
+    def __init__(self, stream: Stream, lake: str, grace: Grace) -> None:
         self.stream = stream
-        self.identity = staging.StreamIdentity(
-            name=stream.name,
-            account=stream.account,
-            uid=stream.uid,
-            created_ns=stream.created_ns,
-            config=msgspec.Raw(msgspec.json.encode(stream.config)),
-        )
-        self.watch = PositionWatch(paths.table(lake, stream.name, stream.account), stream.uid)
+        self._config: StreamConfig | None = None
+        self._identity: staging.StreamIdentity | None = None
+        self.table = paths.table(lake, stream.name, stream.account)
+        self.watch = PositionWatch(self.table, stream.uid)
         self.history: ThreadHistory | None = None
+        self.grace = grace
+        self.waiting: list[Callable[[str], None]] = []
+        """Who wants to know when everything sealed by now is staged."""
         self.staged_through = 0
         self.position = 0
         self.asking = False
         self.deleted = False
+        self.trouble = ""
+        """Why the table does not follow the stream; empty when it does."""
+        self.checked = False
+        self._skipped = 0
+        self.directory = paths.staging(lake, stream.name, stream.uid, stream.account)
+
+    def idle(self, left: int, sealed_through: int) -> bool:
+        """Whether there is nothing to do but to look, now and then, whether the lake is still the same.
+
+        Args:
+            left: the log index through which segments have left the log.
+            sealed_through: the one through which they are sealed.
+        """
+        behind = sealed_through > left and sealed_through > min(self.position, self.staged_through)
+        if not self.checked or self.trouble or behind or self.waiting:
+            return False
+        self._skipped = (self._skipped + 1) % IDLE_POLLS
+        return self._skipped != 0
+
+    def check(self, position: int, left: int, applied: int) -> None:
+        """Whether table and log belong together.
+
+        Args:
+            position: the log index through which the table holds the stream.
+            left: the one through which segments have left the log.
+            applied: the one through which the log was applied before the position was read.
+
+        Raises:
+            OlderLake, OlderStore: one of them is an older copy.
+        """
+        if position < left:
+            raise OlderLake(self.table, position, left)
+        # Only at first: later the compactor may have been quicker than our looking.
+        if not self.checked and position > applied:
+            raise OlderStore(self.table, position, applied)
+        self.checked = True
+
+    @property
+    def identity(self) -> staging.StreamIdentity:
+        """Whose segments they are, with the configuration of now."""
+        stream = self.stream
+        if self._identity is None or self._config is not stream.config:
+            self._config = stream.config
+            self._identity = staging.StreamIdentity(
+                name=stream.name,
+                account=stream.account,
+                uid=stream.uid,
+                created_ns=stream.created_ns,
+                config=msgspec.Raw(msgspec.json.encode(stream.config)),
+            )
+        return self._identity
 
 
 class LakeKeeper:
-    """`LakeLink` over a lake that is a directory.
+    """`LakeLink` over a lake, which may be a directory or in an object store.
 
     Args:
         root: the lake's root.
     """
 
     def __init__(self, root: str, options: LakeOptions, clock: LoopClock, io: ThreadIo, log: Logger) -> None:
-        self.root = paths.local_root(root)
+        self.root = paths.root(root)
         self._options = options
         self._clock = clock
         self._io = io
@@ -68,12 +129,24 @@ class LakeKeeper:
         """Log entries by stream that are not in the table yet: what monitoring shows."""
         return {name: kept.stream.store.applied - kept.position for name, kept in self._kept.items()}
 
+    def troubles(self) -> dict[str, str]:
+        """Streams whose tables do not follow them, with the reason: what monitoring shows."""
+        return {name: kept.trouble for name, kept in self._kept.items() if kept.trouble}
+
     # ------------------------------------------------------------------ LakeLink
+    def refusal(self, config: StreamConfig) -> str | None:
+        """See `LakeLink.refusal`."""
+        try:
+            policy.parse(config.metadata)
+        except policy.BadPolicy as error:
+            return str(error)
+        return None
+
     def attached(self, stream: Stream) -> None:
         """See `LakeLink.attached`. Segments sealed before a crash that did not reach the staging area go now."""
         if stream.config.storage == "memory":
             return
-        kept = _Kept(stream, self.root)
+        kept = _Kept(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
         self._kept[stream.name] = kept
         table = paths.table(self.root, stream.name, stream.account)
         stream.history = kept.history = ThreadHistory(table, self._io, self._cache)
@@ -85,6 +158,7 @@ class LakeKeeper:
         if kept is None:
             return
         kept.deleted = True
+        self._tell(kept, f"stream {stream.name} was deleted")
         if not kept.asking:
             self._mark_deleted(kept)
 
@@ -95,10 +169,35 @@ class LakeKeeper:
             kept.history.close()
 
         def settled(_: object, error: BaseException | None) -> None:
-            if error is not None:
-                self._log.error(f"stream {stream.name}: cannot tell the lake that it is deleted: {error}")
+            if error is None or self._stopped:
+                return
+            if not kept.trouble:
+                kept.trouble = str(error)
+                self._log.error(f"stream {stream.name}: cannot tell the lake yet that it is deleted: {error}")
+            # Until it is told: or its table would stay for good, and readers would take the stream for a living one.
+            self._clock.call_later(self._options.poll_ns, lambda: self._mark_deleted(kept))
 
         self._io.submit(lambda: staging.mark_deleted(self.root, kept.identity), settled)
+
+    # ------------------------------------------------------------------ flushes
+    def when_staged(self, name: str, done: Callable[[str], None]) -> None:
+        """Stage what is sealed of a stream by now, then call `done("")`, or with what is wrong."""
+        kept = self._kept.get(name)
+        if kept is None or kept.stream.closed:
+            done(f"stream {name} is not kept in the lake")
+            return
+        through, _ = kept.stream.store.sealed_through
+        if kept.checked and not kept.trouble and through <= max(kept.staged_through, kept.position):
+            done("")
+            return
+        kept.waiting.append(done)
+        self._ask(kept)
+
+    @staticmethod
+    def _tell(kept: _Kept, wrong: str) -> None:
+        waiting, kept.waiting = kept.waiting, []
+        for done in waiting:
+            done(wrong)
 
     # ------------------------------------------------------------------ the tables
     def _poll(self) -> None:
@@ -113,36 +212,68 @@ class LakeKeeper:
         """Stage what is sealed and read the position; at most one such errand of a stream is under way."""
         store = kept.stream.store
         store.seal_if_old()
-        sealed = list(store.sealed())
-        if kept.asking or not sealed or kept.stream.closed:
+        # Cheap for a stream where nothing happens: there may be a thousand of them, each with its retained segments.
+        if kept.asking or kept.stream.closed or kept.idle(store.left_through, store.sealed_through[0]):
             return
+        sealed = list(store.sealed())
         kept.asking = True
+        served, kept.waiting = kept.waiting, []
         fresh = [segment for segment in sealed if segment.last_index > kept.staged_through]
+        left, applied = store.left_through, store.applied
 
-        def errand() -> int | None:
+        def errand() -> tuple[int | None, str]:
             position = kept.watch.read()
+            kept.check(position or 0, left, applied)
+            poisoned = poison.poisoned(kept.directory, position or 0)
+            if poisoned is not None and poison.replace(poisoned.path, sealed):
+                poisoned = None
             for segment in fresh:
                 if position is None or segment.last_index > position:
                     staging.stage(segment.path, segment.first_index, segment.last_index, kept.identity, self.root)
             if position is not None:
-                staging.unstage_through(self.root, kept.identity, position)
-            return position
+                staged = staging.segments(kept.directory)
+                open_storage(self.root).delete_all(kept.grace.due(staged, position, time.monotonic_ns()))
+            return position, str(poisoned or "")
 
-        def settled(position: int | None, error: BaseException | None) -> None:
+        def settled(found: tuple[int | None, str] | None, error: BaseException | None) -> None:
             kept.asking = False
+            for done in served:
+                done("" if found is not None and not kept.deleted else str(error or "the stream was deleted"))
             if kept.deleted:
                 self._mark_deleted(kept)
                 return
-            if error is not None:
-                self._log.error(f"stream {kept.stream.name}: the lake at {self.root}: {error}")
+            if kept.waiting:  # they came while this errand was under way
+                self._clock.call_soon(lambda: self._ask(kept))
+            if found is None:
+                self._troubled(kept, error or OSError("no answer"))
                 return
+            position, trouble = found
+            self._note(kept, trouble)
+            if kept.history is not None:
+                kept.history.refusal = ""
             if fresh:
                 kept.staged_through = fresh[-1].last_index
+            if (position or 0) < kept.position:  # an older copy of the lake that the log still reaches: stage anew
+                kept.staged_through = position or 0
+            kept.position = position or 0
             if position is not None and not kept.stream.closed:
-                kept.position = max(kept.position, position)
-                self._let_go(kept.stream, store, kept.position)
+                self._let_go(kept.stream, store, position)
 
         self._io.submit(errand, settled)
+
+    def _troubled(self, kept: _Kept, error: BaseException) -> None:
+        """An older copy of the store or of the lake has consequences, until somebody has helped."""
+        self._note(kept, str(error))
+        if isinstance(error, OlderStore):
+            kept.stream.group.give_up(LogError(str(error)))
+        elif isinstance(error, OlderLake) and kept.history is not None:
+            kept.history.refusal = str(error)
+
+    def _note(self, kept: _Kept, trouble: str) -> None:
+        """Keep what is wrong with a table for monitoring; say it once."""
+        if trouble and trouble != kept.trouble:
+            self._log.error(f"stream {kept.stream.name}: the lake at {self.root}: {trouble}")
+        kept.trouble = trouble
 
     def _let_go(self, stream: Stream, store: Store, position: int) -> None:
         """Invariant 7: only what a visible commit of the table holds leaves the log."""

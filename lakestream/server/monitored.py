@@ -35,6 +35,9 @@ class Lag(Protocol):
     def lag(self) -> dict[str, int]:
         """Log entries by stream that are not in the table yet."""
 
+    def troubles(self) -> dict[str, str]:
+        """Streams whose tables do not follow them, with the reason."""
+
 
 class Calls(Protocol):
     """The JetStream API's counters."""

@@ -135,7 +135,11 @@ class Pages:
         if options.server_metadata:
             page["metadata"] = options.server_metadata
         if node.keeper is not None:
-            page["lake"] = {"url": node.keeper.root, "lag": node.keeper.lag()}
+            page["lake"] = {
+                "url": node.keeper.root,
+                "lag": node.keeper.lag(),
+                "errors": node.keeper.troubles(),
+            }
         return json_answer(page)
 
     def _process(self, now: int) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class StreamModel:
         self.sealed_live: dict[int, Record] = {}
         self.sealed: list[SealedSegment] = []
         self._removed: list[int] = []
+        self._erased: list[int] = []
         self.operation()
 
     def publish(self, messages: Iterable[Message], per_frame: int = 100, time_ns: int | None = None) -> list[Record]:
@@ -55,18 +56,24 @@ class StreamModel:
         """An entry that is no message."""
         self.log.append([Frame(Kind.OPERATION, 1, self.log.last_index + 1, 0, b"\x80")])
 
-    def remove(self, seqs: Sequence[int]) -> None:
-        """Delete messages."""
+    def configure(self, metadata: dict[str, str]) -> None:
+        """Give the stream this metadata, as the segments sealed from now on say."""
+        config = msgspec.json.encode({"name": self.identity.name, "metadata": metadata})
+        self.identity = msgspec.structs.replace(self.identity, config=msgspec.Raw(config))
+
+    def remove(self, seqs: Sequence[int], erase: bool = False) -> None:
+        """Messages go: by a limit, or because somebody asked for it (`erase`)."""
         self.operation()
         for seq in seqs:
             if self.live.pop(seq, None) is not None:
                 self._removed.append(seq)
+                self._erased.extend([seq] if erase else [])
         self.floor = min(self.live, default=self.next_seq)
 
     def purge(self, below: int) -> None:
         """Purge everything below a sequence; beyond the end it moves the next sequence."""
         self.next_seq = max(self.next_seq, below)
-        self.remove([seq for seq in self.live if seq < below])
+        self.remove([seq for seq in self.live if seq < below], erase=True)
 
     def seal(self) -> SealedSegment:
         """End the segment."""
@@ -75,19 +82,20 @@ class StreamModel:
             uid=identity.uid,
             stream=identity.name,
             account=identity.account,
-            config=b"{}",
+            config=bytes(identity.config),
             floor=self.floor,
             next_seq=self.next_seq,
             removed=sorted(self._removed),
             subjects=len({record.subject for record in self.live.values()}),
+            erased=sorted(self._erased),
         )
-        self._removed = []
+        self._removed, self._erased = [], []
         sealed = self.log.seal(state)
         self.sealed.append(sealed)
         self.sealed_live = dict(self.live)
         return sealed
 
-    def stage(self, lake: Path, sealed: SealedSegment | None = None) -> str:
+    def stage(self, lake: Path | str, sealed: SealedSegment | None = None) -> str:
         """Seal and stage, or stage what was sealed before."""
         sealed = sealed or self.seal()
         return staging.stage(sealed.path, sealed.first_index, sealed.last_index, self.identity, str(lake))
@@ -96,7 +104,7 @@ class StreamModel:
         """What the table has to hold once every sealed segment is in it."""
         return [self.sealed_live[seq] for seq in sorted(self.sealed_live)]
 
-    def table(self, lake: Path) -> str:
+    def table(self, lake: Path | str) -> str:
         """Path of the stream's table."""
         return paths.table(str(lake), self.identity.name, self.identity.account)
 

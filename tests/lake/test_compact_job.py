@@ -31,7 +31,7 @@ ROUNDS = 4
 class Job:
     """One run of the program, with what it has said."""
 
-    def __init__(self, lake: Path, *arguments: str, program: list[str] | None = None) -> None:
+    def __init__(self, lake: Path | str, *arguments: str, program: list[str] | None = None) -> None:
         self.lines: list[str] = []
         self._news = threading.Condition()
         self.process = subprocess.Popen(
@@ -43,12 +43,16 @@ class Job:
         )
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def wait_for(self, text: str, seconds: float = START_SECONDS) -> None:
-        """Wait until it has printed a line with `text`."""
+    def wait_for(self, text: str, seconds: float = START_SECONDS, times: int = 1) -> None:
+        """Wait until it has printed so many lines with `text`."""
+
+        def there() -> bool:
+            return sum(text in line for line in self.lines) >= times
+
         with self._news:
-            found = self._news.wait_for(lambda: any(text in line for line in self.lines) or self._ended(), seconds)
+            found = self._news.wait_for(lambda: there() or self._ended(), seconds)
         assert found, self.lines
-        assert any(text in line for line in self.lines), self.lines
+        assert there(), self.lines
 
     def end(self, seconds: float = START_SECONDS) -> int:
         """Wait until it has ended by itself."""
@@ -119,7 +123,10 @@ def test_wrong_flags_and_missing_java_are_one_line_each(lake: Path, tmp_path: Pa
     code, said = run("--lake", str(lake), "--interval", "0")
     assert code != 0
     assert "--interval" in said[-1]
-    code, said = run("--lake", "s3://bucket/lake")
+    code, said = run("--lake", "gs://bucket/lake")
+    assert (code, len(said)) == (1, 1)
+    nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true"}
+    code, said = run("--lake", "s3://bucket/lake", AWS_ACCESS_KEY_ID="K", AWS_SECRET_ACCESS_KEY="S", **nowhere)
     assert (code, len(said)) == (1, 1)
     code, said = run("--lake", str(lake), JAVA_HOME="", PATH=str(tmp_path))
     assert (code, len(said)) == (1, 1)

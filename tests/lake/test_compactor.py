@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lakestream.lake import paths, position, staging
+from lakestream.lake.clones import CLONES, Clone
 from lakestream.lake.compactor import BatchReport, Compactor
+from lakestream.lake.errors import LeaseLost
+from lakestream.lake.locks import JvmLock
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records, version
 
@@ -152,6 +158,83 @@ def test_deleted_streams_lose_their_tables(compactor: Callable[[], Compactor], l
     assert not (lake / "_removed").exists() or os.listdir(lake / "_removed") == []
 
 
+def test_a_deleted_stream_that_cannot_be_dropped_does_not_end_the_compactor(
+    compactor: Callable[[], Compactor], lake: Path, tmp_path: Path
+) -> None:
+    good, gone = stream(lake, tmp_path, "GOOD"), stream(lake, tmp_path, "GONE")
+    running = compactor()
+    running.once()
+    lost = Clone(gone.table(lake), str(tmp_path / "an absent clone"), 1, time.time_ns())
+    (lake / CLONES).mkdir()
+    entry = lake / CLONES / "entry.json"
+    entry.write_bytes(msgspec.json.encode(lost))
+    staging.mark_deleted(str(lake), gone.identity)
+    good.publish(flights(10))
+    good.stage(lake)
+    report = running.once()
+    ((directory, reason),) = report.failures.items()
+    assert directory == paths.staging(str(lake), "GONE", gone.identity.uid)
+    assert "cannot be read" in reason
+    check(lake, good)
+    assert running.sweep().failures == {}  # not at every sweep
+    entry.unlink()
+    assert running.once().failures == {}
+    assert os.listdir(lake / "streams") == ["GOOD"]
+
+
+def test_a_table_whose_log_is_damaged_stops_its_own_stream_only(
+    compactor: Callable[[], Compactor], lake: Path, tmp_path: Path
+) -> None:
+    good, bad = stream(lake, tmp_path, "GOOD"), stream(lake, tmp_path, "BAD")
+    compactor().once()
+    log = Path(bad.table(lake)) / "_delta_log"
+    newest = max(log.glob("*.json"))
+    whole = newest.read_bytes()
+    newest.write_bytes(b'{"txn":{"appId":"lakes')
+    for model in (good, bad):
+        model.publish(flights(10))
+        model.stage(lake)
+    report = compactor().once()
+    assert list(report.failures) == [paths.staging(str(lake), "BAD", bad.identity.uid)]
+    check(lake, good)
+    newest.write_bytes(whole)
+    assert compactor().once().failures == {}
+    check(lake, good, bad)
+
+
+def test_once_does_not_wait_for_a_stream_that_was_deleted_meanwhile(
+    compactor: Callable[[], Compactor], lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = stream(lake, tmp_path, "A")
+    running = compactor()
+    directory = paths.staging(str(lake), "A", model.identity.uid)
+    rounds = iter(range(3))
+
+    def sweep(retry_now: bool = False) -> BatchReport:
+        next(rounds)
+        shutil.rmtree(directory, ignore_errors=True)
+        return Compactor.sweep(running, retry_now)
+
+    monkeypatch.setattr(running, "sweep", sweep)
+    monkeypatch.setattr(running, "_compact", lambda streams, tally=None: BatchReport(0, 0, 0.0, {}))
+    running._unfinished.add(directory)  # a batch that had gone on long enough
+    running.once()
+
+
+def test_once_that_lost_its_lease_is_not_done(
+    compactor: Callable[[], Compactor], lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream(lake, tmp_path, "A")
+    running = compactor()
+
+    def lost() -> None:
+        raise LeaseLost("the lock")
+
+    monkeypatch.setattr(running._lock, "check", lost)
+    with pytest.raises(LeaseLost):
+        running.once()
+
+
 def test_while_it_runs_news_is_compacted_and_stop_waits_for_the_commit(
     compactor: Callable[[], Compactor], lake: Path, tmp_path: Path
 ) -> None:
@@ -177,3 +260,24 @@ def test_a_lake_has_one_compactor(compactor: Callable[[], Compactor], spark: Any
     assert second.acquire()
     second.release()
     second.stop()
+
+
+def test_a_try_for_a_lock_does_not_take_it_from_its_holder_in_the_same_jvm(spark: Any, lake: Path) -> None:
+    path = str(lake / "_locks" / "some.lock")
+    holder, other = JvmLock(spark, path), JvmLock(spark, path)
+    assert holder.acquire()
+    assert not other.acquire()
+    elsewhere = (
+        "import fcntl, sys\n"
+        "with open(sys.argv[1], 'r+b') as file:\n"
+        "    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+    )
+
+    def is_free() -> bool:
+        return subprocess.run([sys.executable, "-c", elsewhere, path], capture_output=True).returncode == 0
+
+    assert not is_free()
+    holder.release()
+    assert is_free()
+    assert other.acquire()
+    other.release()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lakestream.lake import plan
 from lakestream.lake.errors import BadSegment, SegmentGap
 from lakestream.lake.plan import Part
-from lakestream.lake.segments import Dead
+from lakestream.lake.segments import Dead, Ending
 from lakestream.lake.staging import StagedSegment
 from lakestream.lake.timetravel import Progress
 from lakestream.log.segment import Footer
@@ -97,6 +97,31 @@ def test_conditions_name_the_floor_runs_and_single_messages() -> None:
     conditions = plan.deletions(5, progress(100, 1), Dead(10, [20, 30, 31, 50, 51, 52, 53]))
     assert conditions == ["seq < 10 OR seq BETWEEN 50 AND 53", "seq BETWEEN 20 AND 31 AND seq IN (20, 30, 31)"]
     assert plan.deletions(5, None, Dead(2, [7])) == ["seq < 2", "seq BETWEEN 7 AND 7 AND seq IN (7)"]
+
+
+def test_spark_is_never_given_more_ranges_than_it_can_compile() -> None:
+    # 1,000 `BETWEEN` in one DELETE took minutes, 5,000 the compactor's heap.
+    removed = [seq for seq in range(1, 40_001) if seq % 4] + [seq for seq in range(50_001, 90_001) if seq % 200]
+    conditions = plan.deletions(5, progress(100_000, 1), Dead(1, removed))
+    assert max(condition.count(" BETWEEN ") for condition in conditions) <= plan.CONDITION_RANGES
+    assert len(conditions) == 30_000 // plan.CONDITION_TERMS + 200 // plan.CONDITION_RANGES
+    named: set[int] = set()
+    for condition in conditions:
+        listed = condition.partition(" IN (")[2].rstrip(")")
+        if listed:
+            named.update(map(int, listed.split(", ")))
+            continue
+        for term in condition.split(" OR "):
+            _, _, first, _, last = term.split()
+            named.update(range(int(first), int(last) + 1))
+    assert named == set(removed)
+
+
+def test_endings_of_many_segments_make_updates_of_bounded_size() -> None:
+    endings = [Ending(at, 0, [3 * at], 0) for at in range(1, 1_001)]
+    found = plan.updates(5, progress(5_000, 1), endings)
+    assert len(found) == 1_000 // plan.CONDITION_RANGES
+    assert max(update.condition.count(" BETWEEN ") for update in found) <= plan.CONDITION_RANGES
 
 
 def matches(condition: str, seq: int) -> bool:

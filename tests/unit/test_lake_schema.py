@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.lake import schema
-from lakestream.lake.schema import Layout
 
 pytestmark = pytest.mark.unit
 
@@ -58,13 +57,6 @@ def test_any_subject_comes_back(subject: bytes) -> None:
     assert (text.encode() if kept is None else kept) == subject
 
 
-def test_the_layout_follows_the_number_of_subjects() -> None:
-    assert schema.layout_for(1) is Layout.SUBJECT
-    assert schema.layout_for(schema.SUBJECT_LIMIT) is Layout.SUBJECT
-    assert schema.layout_for(schema.SUBJECT_LIMIT + 1) is Layout.BUCKET
-    assert schema.layout_for(3, limit=2) is Layout.BUCKET
-
-
 @pytest.mark.parametrize(
     ("subject", "fits"),
     [
@@ -80,7 +72,3 @@ def test_the_layout_follows_the_number_of_subjects() -> None:
 )
 def test_subjects_that_make_impossible_directories_are_known(subject: str, fits: bool) -> None:
     assert schema.fits_partition(subject) is fits
-
-
-def test_every_bucket_is_used() -> None:
-    assert {schema.bucket_of(f"s.{n}") for n in range(200)} == set(range(schema.BUCKETS))

@@ -1,0 +1,107 @@
+"""Many streams, one compactor: who gets a turn when."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakestream.lake import compactor as module
+from lakestream.lake.compaction import Options
+from lakestream.lake.compactor import Compactor
+from lakestream.lake.errors import LeaseLost
+from lakestream.lake.position import PositionWatch
+from lakestream.lake.timetravel import CommitLog
+from tests.lake.model import StreamModel, flights
+from tests.lake.tables import records
+
+pytestmark = pytest.mark.lake
+
+BACKLOG = 10
+
+
+def publish(model: StreamModel, lake: Path, segments: int = 1) -> None:
+    for _ in range(segments):
+        model.publish(flights(20, subjects=2))
+        model.stage(lake)
+
+
+def first_append(log: CommitLog) -> int:
+    """When the first messages came into the table, in ms."""
+    return min(log.commit(version).time_ms for version in log.versions if log.commit(version).adds)
+
+
+def test_a_backlog_does_not_keep_another_streams_news_waiting(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+    busy = StreamModel(tmp_path / "busy", "BUSY", "busy")
+    quiet = StreamModel(tmp_path / "quiet", "QUIET", "quiet")
+    publish(busy, lake, BACKLOG)
+
+    def stage_later() -> None:
+        watch, pause = PositionWatch(busy.table(lake), "busy"), threading.Event()
+        while not watch.read():
+            pause.wait(0.01)
+        publish(quiet, lake)
+
+    later = threading.Thread(target=stage_later)
+    later.start()
+    compactor = Compactor(spark, str(lake), parallel=1, options=Options(commit_bytes=1))
+    compactor.once()
+    later.join()
+    compactor.once()
+    compactor.stop()
+    assert records(busy.table(lake)) == busy.expected()
+    assert records(quiet.table(lake)) == quiet.expected()
+    log = CommitLog(busy.table(lake))
+    assert first_append(CommitLog(quiet.table(lake))) < log.commit(log.latest).time_ms
+
+
+def test_a_batch_that_takes_too_long_is_taken_up_again(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROUND_SECONDS", 0.0)
+    models = [StreamModel(tmp_path / name, name, name) for name in ("ONE", "OTHER")]
+    for model in models:
+        publish(model, lake, 3)
+    compactor = Compactor(spark, str(lake), parallel=2, options=Options(commit_bytes=1))
+    report = compactor.once()
+    compactor.stop()
+    assert report.failures == {}
+    for model in models:
+        assert records(model.table(lake)) == model.expected()
+
+
+class Wavering:
+    """A lock that is not sure of itself for a while, as a lease whose store is slow to answer."""
+
+    def __init__(self, doubts: range) -> None:
+        self._doubts = doubts
+        self._asked = 0
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+    def check(self) -> None:
+        self._asked += 1
+        if self._asked in self._doubts:
+            raise LeaseLost("lock")
+
+
+def test_what_a_doubtful_lease_held_up_is_taken_up_again(spark: Any, lake: Path, tmp_path: Path) -> None:
+    models = [StreamModel(tmp_path / name, name, name) for name in ("ONE", "OTHER")]
+    for model in models:
+        publish(model, lake, 3)
+    compactor = Compactor(spark, str(lake), parallel=2, options=Options(commit_bytes=1))
+    compactor._lock = Wavering(range(4, 9))
+    compactor.once()
+    compactor.sweep()
+    compactor.stop()
+    for model in models:
+        assert records(model.table(lake)) == model.expected()

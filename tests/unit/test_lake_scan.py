@@ -1,0 +1,107 @@
+"""`lakestream.lake.scan`: finding streams in the staging area, again and again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lakestream.lake import paths, staging
+from lakestream.lake.scan import SETTLED_NS, Scanner
+from lakestream.lake.staging import StreamIdentity
+from lakestream.lake.storage import open_storage
+from tests.s3_server import S3Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    server = S3Server()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["directory", "s3"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "directory":
+        return str(tmp_path / "lake")
+    server: S3Server = request.getfixturevalue("server")
+    server.enter(monkeypatch)
+    return server.url(tmp_path.name)
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Path:
+    path = tmp_path / "one.seg"
+    path.write_bytes(b"content")
+    return path
+
+
+def identity(number: int, account: str = "$G", config: bytes = b"{}") -> StreamIdentity:
+    return StreamIdentity(
+        name=f"S.{number}", account=account, uid=f"u{number}", created_ns=number, config=msgspec.Raw(config)
+    )
+
+
+def seen(scanner: Scanner) -> list[tuple[str, bool, int]]:
+    return [(each.identity.uid, each.deleted, each.last_index) for each in scanner.scan()]
+
+
+def settle(lake: str) -> None:
+    """Let the staging area be as if it had not changed for a while."""
+    past = time.time_ns() - 2 * SETTLED_NS
+    for parent, _, _ in os.walk(lake):
+        os.utime(parent, ns=(past, past))
+
+
+def test_it_sees_what_comes_and_goes(lake: str, segment: Path) -> None:
+    scanner = Scanner(lake)
+    assert seen(scanner) == []
+    staging.stage(segment, 1, 5, identity(1), lake)
+    staging.stage(segment, 1, 7, identity(2, account="A/B"), lake)
+    assert seen(scanner) == [("u1", False, 5), ("u2", False, 7)]
+    settle(lake)
+    assert seen(scanner) == [("u1", False, 5), ("u2", False, 7)]
+    staging.stage(segment, 6, 9, identity(1), lake)
+    assert seen(scanner) == [("u1", False, 9), ("u2", False, 7)]
+    settle(lake)
+    assert seen(scanner) == seen(scanner)
+    staging.unstage_through(lake, identity(1), 9)
+    assert seen(scanner) == [("u1", False, 0), ("u2", False, 7)]
+    settle(lake)
+    assert seen(scanner) == seen(scanner)
+    staging.mark_deleted(lake, identity(2, account="A/B"))
+    assert seen(scanner) == [("u1", False, 0), ("u2", True, 0)]
+    staging.discard(paths.staging(paths.root(lake), "S.2", "u2", "A/B"))
+    assert seen(scanner) == [("u1", False, 0)]
+    assert staging.scan(lake) == scanner.scan()
+
+
+def test_an_idle_stream_is_not_read_again(lake: str, segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        staging.stage(segment, 1, 5, identity(number), lake)
+    settle(lake)
+    read: list[str] = []
+    original = staging.read_identity
+    monkeypatch.setattr(staging, "read_identity", lambda directory: read.append(directory) or original(directory))
+    scanner = Scanner(lake)
+    first = scanner.scan()
+    assert len(read) == 5
+    assert scanner.scan() == first
+    assert len(read) == 5
+    staging.stage(segment, 6, 7, identity(3, config=b'{"max_msgs":1}'), lake)
+    changed = next(each for each in scanner.scan() if each.identity.uid == "u3")
+    assert bytes(changed.identity.config) == b'{"max_msgs":1}'
+    assert len(read) == 6
+
+
+def test_what_is_not_a_stream_is_passed_over(lake: str) -> None:
+    storage = open_storage(lake)
+    storage.write(f"{storage.root}/segments/S/u/{paths.segment_name(1, 2)}", b"")
+    storage.write(f"{storage.root}/segments/S/stray", b"")
+    storage.write(f"{storage.root}/accounts/A/streams/T/_delta_log/0.json", b"")
+    assert Scanner(lake).scan() == []
