@@ -18,6 +18,7 @@ from collections.abc import Callable
 from lakestream import __version__
 from lakestream.jetstream.api import Api
 from lakestream.jetstream.engine import Engine, EngineOptions
+from lakestream.jetstream.transfer_api import TransferApi
 from lakestream.log.errors import LogError
 from lakestream.server import ports_file
 from lakestream.server.auth import Authenticator
@@ -25,6 +26,7 @@ from lakestream.server.connection import Connection
 from lakestream.server.errors import StartError, reason_of
 from lakestream.server.hub import Hub
 from lakestream.server.identity import API_LEVEL, NATS_VERSION, Identity, new_server_id
+from lakestream.server.lake_api import FlushApi, announce, withdraw
 from lakestream.server.lake_keeper import LakeKeeper
 from lakestream.server.logging import Logger
 from lakestream.server.options import JetStreamOptions, Options
@@ -152,21 +154,28 @@ class Node:
             ),
             self.log,
         )
-        lake = self.options.lake.url or os.path.join(options.store_dir, "lake")
-        self.keeper = LakeKeeper(lake, self.options.lake, self.clock, self.io, self.log)
-        self.engine.lake = self.keeper
+        if self.options.lake.enabled:
+            lake = self.options.lake.url or os.path.join(options.store_dir, "lake")
+            self.keeper = LakeKeeper(lake, self.options.lake, self.clock, self.io, self.log)
+            self.engine.lake = self.keeper
         self.api = Api(self.engine)
+        self.transfers = TransferApi(self.engine)
+        self.flushes = FlushApi(self.engine, self.keeper)
         self.log.info("---------------- JETSTREAM ----------------")
         self.log.info(f"  Strict:          {str(options.strict).lower()}")
         self.log.info(f"  Max Memory:      {_human(options.max_memory)}")
         self.log.info(f"  Max Storage:     {_human(options.max_file)}")
         self.log.info(f'  Store Directory: "{stores.root}"')
-        self.log.info(f'  Lake:            "{self.keeper.root}"')
+        self.log.info("  Lake:            " + (f'"{self.keeper.root}"' if self.keeper is not None else "off"))
         if options.domain:
             self.log.info(f"  Domain:          {options.domain}")
         self.log.info(f"  API Level:       {API_LEVEL}")
         self.log.info("-------------------------------------------")
         self.engine.recover()
+        if self.keeper is None:
+            for name, stream in self.engine.streams.items():
+                if stream.store.left_through:
+                    self.log.error(f"stream {name}: some of its messages are only in the lake, which is off")
         self.engine.start()
         self.log.info(f"Took {(time.perf_counter() - began) * 1000:.3f}ms to start JetStream")
 
@@ -197,6 +206,10 @@ class Node:
         self.system = SystemRequests(self.hub, self.clock, self.identity)
         self.log.info(f"Listening for client connections on {options.host}:{bound}")
         self._write_files()
+        if self.keeper is not None:
+            root, urls = self.keeper.root, ports_file.urls("nats", options.host, bound)
+            await self.io.call(lambda: announce(root, self.identity, urls, self.log))
+            self._cleanups.append(lambda: withdraw(root, self.identity.server_id, self.log))
 
     def _write_files(self) -> None:
         """The pid file and the ports file, once every listener is up."""

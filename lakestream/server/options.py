@@ -51,17 +51,23 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The lake's part. An empty `url` means `<store_dir>/lake`.
+    """The lake's part. An empty `url` means `<store_dir>/lake`. Not `enabled`: streams stay in their logs alone.
 
     A segment is sealed at `seal_bytes` or when `seal_age_ns` old; `retain_bytes` of each stream's log stay local even
-    when the lake holds them; the position of the tables is looked up every `poll_ns`.
+    when the lake holds them; the position of the tables is looked up every `poll_ns`. The compactor of `lakestream up`
+    looks after the tables every `maintain_every_ns` (0: never). A staged segment that its table holds stays for
+    `staged_grace_ns`, for readers that are at it, but at most `staged_grace_bytes` of a stream.
     """
 
+    enabled: bool = True
     url: str = ""
     seal_bytes: int = 16 * MIB
     seal_age_ns: int = 10 * SECOND
     retain_bytes: int = 64 * MIB
     poll_ns: int = SECOND
+    staged_grace_ns: int = 300 * SECOND
+    staged_grace_bytes: int = 1024 * MIB
+    maintain_every_ns: int = 600 * SECOND
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +91,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     jetstream: bool | None = None
     store_dir: str | None = None
     lake: str | None = None
+    no_lake: bool | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -263,7 +270,10 @@ def _lake(flags: Flags, lake: LakeOptions) -> LakeOptions:
     url = lake.url if flags.lake is None else flags.lake
     if url and "://" not in url:
         url = os.path.abspath(url)
-    return msgspec.structs.replace(lake, url=url)
+    enabled = lake.enabled if flags.no_lake is None else not flags.no_lake
+    if flags.no_lake and flags.lake is not None:
+        raise StartError("--lake cannot be used together with --no-lake")
+    return msgspec.structs.replace(lake, url=url, enabled=enabled)
 
 
 def _check(options: Options) -> None:

@@ -185,6 +185,14 @@ def _positive_duration(key: str, item: Item) -> int:
     return duration
 
 
+def _pause(key: str, item: Item) -> int:
+    """A duration that may be 0, for never."""
+    duration = _duration(key, item)
+    if duration < 0:
+        raise item.error(f'"{key}" must not be below 0')
+    return duration
+
+
 def _lame_duck(key: str, item: Item) -> int:
     duration = _duration(key, item)
     if duration < MIN_LAME_DUCK_NS:
@@ -442,17 +450,23 @@ def _jetstream(key: str, item: Item) -> dict[str, Any]:
 # ---------------------------------------------------------------------- the lake, our own block
 
 _LAKE: dict[str, Rule] = {
+    "enabled": ("enabled", _boolean),
     "url": ("url", _text),
     "seal_bytes": ("seal_bytes", _positive_size),
     "seal_age": ("seal_age_ns", _positive_duration),
     "retain_bytes": ("retain_bytes", _bytes),
     "poll": ("poll_ns", _positive_duration),
+    "staged_grace": ("staged_grace_ns", _pause),
+    "staged_grace_bytes": ("staged_grace_bytes", _bytes),
+    "maintain_every": ("maintain_every_ns", _pause),
 }
 
 
 def _lake(key: str, item: Item) -> LakeOptions:
     if isinstance(item.value, str):
         return LakeOptions(url=item.value)
+    if isinstance(item.value, bool):
+        return LakeOptions(enabled=item.value)
     values: dict[str, Any] = {}
     _apply(_map(key, item), _LAKE, values)
     return LakeOptions(**values)

@@ -1,0 +1,191 @@
+"""`$LAKE.API.FLUSH.<stream>` through the socket: when it is answered, the lake has everything that was acked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.js.api import StorageType
+
+from lakestream.lake import live, staging
+from lakestream.lake.flush import Credentials, ServerFile, StreamNotFound
+from tests.servers import Kind, Server
+
+pytestmark = pytest.mark.conformance
+
+CONFIG = 'lake { seal_age: "1h" }\n'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(Kind.OURS, tmp_path / "store", config=CONFIG)
+    server.start()
+    yield server
+    server.kill()
+
+
+async def flush(client: Client, stream: str) -> dict[str, Any]:
+    answer = json.loads((await client.request(f"$LAKE.API.FLUSH.{stream}", b"", timeout=10)).data)
+    assert answer["type"] == "io.lakestream.api.v1.flush_response"
+    return answer
+
+
+def segments(server: Server, stream: str) -> list[str]:
+    return sorted(path.name for path in (server.store / "lake" / "segments" / stream).rglob("*.seg"))
+
+
+def seqs(view: live.LiveView) -> list[int]:
+    return [seq for batch in view.tail_batches() for seq in batch.column("seq").to_pylist()]
+
+
+async def test_what_is_acked_is_staged_when_it_answers(server: Server) -> None:
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="A", subjects=["A.>"])
+    answer = await flush(client, "A")
+    assert (answer["stream"], answer["last_index"], answer["last_seq"]) == ("A", 0, 0)
+    assert answer["lake"] == str(server.store / "lake")
+    for seq in (1, 2, 3):
+        assert (await js.publish("A.x", b"%d" % seq)).seq == seq
+        answer = await flush(client, "A")
+        assert answer["last_seq"] == seq
+        view = live.open_view(answer["lake"], "A", flush=False)
+        assert (view.uid, view.last_index, view.last_seq) == (answer["uid"], answer["last_index"], seq)
+        assert seqs(view) == list(range(1, seq + 1))
+    assert len(segments(server, "A")) == 3
+    for _ in range(5):
+        assert await flush(client, "A") == answer
+    assert len(segments(server, "A")) == 3, "without news nothing is sealed"
+    await js.delete_msg("A", 2)
+    assert (await flush(client, "A"))["last_index"] > answer["last_index"]
+    assert seqs(live.open_view(answer["lake"], "A", flush=False)) == [1, 3]
+    await js.purge_stream("A")
+    await flush(client, "A")
+    assert seqs(live.open_view(answer["lake"], "A", flush=False)) == []
+    await client.close()
+
+
+async def test_many_requests_under_load_share_flushes(server: Server) -> None:
+    client, other = await nats.connect(server.url), await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="L", subjects=["L"])
+    acked = 0
+    ending = asyncio.Event()
+
+    async def publish() -> None:
+        nonlocal acked
+        while not ending.is_set():
+            acks = [await js.publish_async("L", b"x" * 100) for _ in range(50)]
+            for ack in acks:
+                acked = max(acked, (await ack).seq)
+
+    task = asyncio.create_task(publish())
+    for _ in range(20):
+        before = acked
+        answers = await asyncio.gather(*[flush(other, "L") for _ in range(10)])
+        assert all(answer["last_seq"] >= before for answer in answers)
+    ending.set()
+    await task
+    assert len(segments(server, "L")) <= 2 * 20 + 1, "ten requests at once take two flushes at most"
+    assert (await flush(other, "L"))["last_seq"] == acked
+    assert seqs(live.open_view(str(server.store / "lake"), "L", flush=False)) == list(range(1, acked + 1))
+    await client.close()
+    await other.close()
+
+
+async def test_what_cannot_be_flushed_is_refused(server: Server) -> None:
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="M", subjects=["M"], storage=StorageType.MEMORY)
+    missing, memory = await flush(client, "NONE"), await flush(client, "M")
+    assert missing["error"] == {"code": 404, "err_code": 10059, "description": "stream not found"}
+    assert memory["error"]["code"] == 400
+    assert "memory storage" in memory["error"]["description"]
+    with pytest.raises(StreamNotFound):
+        await asyncio.to_thread(lambda: live.open_view(str(server.store / "lake"), "NONE"))
+    await js.add_stream(name="D", subjects=["D"])
+    await js.publish("D", b"")
+    await flush(client, "D")
+    await js.delete_stream("D")
+    assert (await flush(client, "D"))["error"]["err_code"] == 10059
+    await client.close()
+
+
+async def test_a_reader_finds_the_server_by_itself(server: Server, tmp_path: Path) -> None:
+    lake = str(server.store / "lake")
+    path = server.store / "lake" / "_server.json"
+    found = msgspec.json.decode(path.read_bytes(), type=ServerFile)
+    assert found.urls == [server.url]
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="A", subjects=["A"])
+    await js.publish("A", b"1")
+
+    def look(**options: Any) -> live.LiveView:
+        return live.open_view(lake, "A", **options)
+
+    view = await asyncio.to_thread(look)
+    assert (view.flushed, view.note, seqs(view)) == (True, "", [1])
+    await js.publish("A", b"2")
+    assert seqs(await asyncio.to_thread(lambda: look(flush=False))) == [1]
+    assert seqs(await asyncio.to_thread(lambda: look(server=server.url))) == [1, 2]
+
+    # One that has taken over the address of the lake's own.
+    path.write_bytes(msgspec.json.encode(ServerFile("SOMEBODY", "else", [server.url])))
+    view = await asyncio.to_thread(look)
+    assert (view.flushed, "another server" in view.note) == (False, True)
+    await client.close()
+    server.stop()
+    assert path.exists(), "it is not this server's file"
+    server.start()
+    server.stop()
+    assert not path.exists()
+    view = await asyncio.to_thread(look)
+    assert (view.flushed, seqs(view)) == (False, [1, 2])
+
+
+async def test_a_server_that_asks_for_a_password(tmp_path: Path) -> None:
+    config = 'authorization { user: u, password: "p" }\nlake { seal_age: "1h" }\n'
+    server = Server(Kind.OURS, tmp_path / "store", config=config)
+    server.start()
+    try:
+        client = await nats.connect(server.url, user="u", password="p")
+        js = client.jetstream()
+        await js.add_stream(name="A", subjects=["A"])
+        await js.publish("A", b"1")
+        await flush(client, "A")
+        await js.publish("A", b"2")
+        lake = str(server.store / "lake")
+        view = await asyncio.to_thread(lambda: live.open_view(lake, "A"))
+        assert (view.flushed, seqs(view)) == (False, [1])
+        assert "authorization" in view.note.lower()
+        assert b'"p"' not in (server.store / "lake" / "_server.json").read_bytes()
+        view = await asyncio.to_thread(lambda: live.open_view(lake, "A", credentials=Credentials("u", "p")))
+        assert (view.flushed, seqs(view)) == (True, [1, 2])
+        await client.close()
+    finally:
+        server.kill()
+
+
+async def test_staged_segments_outlive_a_restart_and_stay_whole(server: Server) -> None:
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="A", subjects=["A"])
+    await js.publish("A", b"1")
+    answer = await flush(client, "A")
+    server.kill()
+    await client.close()
+    server.start()
+    client = await nats.connect(server.url)
+    assert await flush(client, "A") == {**answer, "server_id": (await flush(client, "A"))["server_id"]}
+    directory = next((server.store / "lake" / "segments" / "A").iterdir())
+    assert [each.last_index for each in staging.segments(os.fspath(directory))] == [answer["last_index"]]
+    await client.close()

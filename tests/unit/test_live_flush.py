@@ -1,0 +1,159 @@
+"""Flushes in a world where every write and every turn waits for the test: order, joining, and failures."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lakestream.lake import paths, staging
+from lakestream.server.lake_api import WATCH_NS, FlushApi
+from lakestream.server.lake_keeper import LakeKeeper
+from lakestream.server.logging import Logger
+from lakestream.server.options import LakeOptions
+from tests.unit.logkit import FaultyFiles, QuickFiles
+from tests.unit.stream_world import CLIENT, World
+
+
+class FlushWorld(World):
+    """A stream, its keeper and the flush request."""
+
+    def __init__(self, directory: Path, files: Any = None) -> None:
+        super().__init__(str(directory / "store"), files or QuickFiles())
+        self.lake = str(directory / "lake")
+        keeper: Any = LakeKeeper(self.lake, LakeOptions(), self.clock, self.io, Logger())  # type: ignore[arg-type]
+        self.keeper = keeper
+        keeper.attached(self.stream)
+        engine: Any = SimpleNamespace(bus=self.hub, clock=self.clock, streams={"S": self.stream}, server_id="N1")
+        self.api = FlushApi(engine, keeper)
+        self.settle()
+
+    def ask(self) -> bytes:
+        """Ask for a flush; returns where the answer goes."""
+        self._number += 1
+        reply = b"_INBOX.me.%d" % self._number
+        self.hub.route(None, CLIENT, b"$LAKE.API.FLUSH.S", reply, b"", b"")
+        return reply
+
+    def staged(self) -> list[tuple[int, int]]:
+        """(first, last) index of what is staged."""
+        directory = paths.staging(self.lake, "S", self.stream.uid)
+        return [(each.first_index, each.last_index) for each in staging.segments(directory)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[FlushWorld]:
+    made = FlushWorld(tmp_path)
+    yield made
+    made.stream.store.close()
+
+
+def test_invariant_a_flush_has_what_was_acked_before_and_waits_for_the_write_under_way(world: FlushWorld) -> None:
+    world.acked("s.a", b"1")
+    written = world.publish("s.a", b"2")
+    world.clock.turn()
+    asked = world.ask()
+    world.clock.turn()
+    assert (world.answer(asked), world.staged()) == (None, [])
+    world.io.work()
+    world.clock.turn()
+    assert world.answer(written) is not None
+    assert world.answer(asked) is None, "the seal comes behind the write"
+    world.settle()
+    answer = world.answer(asked)
+    assert answer is not None
+    assert answer["last_seq"] == 2
+    assert world.staged() == [(1, answer["last_index"])]
+
+
+def test_a_publish_behind_the_flush_goes_into_the_next_segment(world: FlushWorld) -> None:
+    world.acked("s.a", b"1")
+    world.publish("s.a", b"2")
+    world.clock.turn()
+    first = world.ask()
+    late = world.publish("s.a", b"3")
+    second = world.ask()
+    world.settle()
+    answers = [world.answer(reply) for reply in (first, second)]
+    assert world.answer(late) is not None
+    assert None not in answers
+    assert [answer["last_seq"] for answer in answers if answer] == [2, 3]
+    assert len(world.staged()) == 2
+    third = world.ask()
+    world.settle()
+    assert world.answer(third) == answers[1], "nothing has come since"
+    assert len(world.staged()) == 2
+
+
+def test_requests_that_come_meanwhile_share_the_next_flush(world: FlushWorld) -> None:
+    world.acked("s.a", b"1")
+    replies = [world.ask() for _ in range(50)]
+    world.settle()
+    assert {json.dumps(world.answer(reply)) for reply in replies} == {json.dumps(world.answer(replies[0]))}
+    assert len(world.staged()) == 1
+
+
+def test_a_stream_that_fails_meanwhile_says_so(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    world = FlushWorld(tmp_path, files)
+    world.acked("s.a", b"1")
+    files.fail, files.code = "write", errno.ENOSPC
+    asked = world.ask()
+    world.settle()
+    world.clock.advance(WATCH_NS)
+    answer = world.answer(asked)
+    assert answer is not None
+    assert answer["error"]["err_code"] == 10077
+    again = world.ask()
+    assert "error" in (world.answer(again) or {})
+    world.stream.store.close()
+
+
+def test_a_staging_area_that_refuses_is_an_error_and_the_next_flush_may_succeed(
+    world: FlushWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.acked("s.a", b"1")
+    with monkeypatch.context() as patched:
+
+        def full(*_: object) -> str:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patched.setattr(staging, "stage", full)
+        asked = world.ask()
+        world.settle()
+        error = (world.answer(asked) or {})["error"]
+        assert (error["code"], "No space left" in error["description"]) == (503, True)
+    asked = world.ask()
+    world.settle()
+    assert (world.answer(asked) or {})["last_seq"] == 1
+
+
+def test_a_lake_that_is_away_when_a_stream_is_deleted_is_told_when_it_is_back(
+    world: FlushWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was tried once: the table stayed for good, and SQL went on to show a stream that was gone.
+    world.acked("s.a", b"1")
+    keeper: Any = world.keeper
+    real, tries = staging.mark_deleted, 0
+
+    def away(lake: str, stream: staging.StreamIdentity) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise OSError("away")
+        real(lake, stream)
+
+    monkeypatch.setattr("lakestream.lake.staging.mark_deleted", away)
+    keeper.deleted(world.stream)
+    for _ in range(5):
+        world.settle()
+        world.clock.advance(LakeOptions().poll_ns)
+    world.settle()
+    assert tries == 3
+    assert os.path.exists(f"{paths.staging(world.lake, 'S', world.stream.uid)}/{paths.DELETED_FILE}")
