@@ -7,7 +7,6 @@ by the 204 status (ADR-31).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -26,11 +25,7 @@ PIECE_BYTES: Final = 4 << 20
 """No further message is added to a piece of this size (4 MiB), nor asked of the lake in one read."""
 
 DENSE: Final = 8
-"""Lake messages are read as one range while at least one in this many of the range is wanted, else one by one."""
-
-AT_ONCE: Final = 16
-"""Single reads from the lake that are under way together."""
-
+"""Lake messages are read as a range while at least one in this many of it is wanted, else exactly those wanted."""
 
 _LINES: Final = b"%b%b%b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n"
 _SINGLE: Final = _LINES + b"\r\n"
@@ -224,7 +219,7 @@ async def fetch_many(stream: Stream, seqs: Sequence[int]) -> list[Record]:
     if remote and store.live.count(remote[0], remote[-1]) <= DENSE * len(remote):
         records = await _fetch_range(stream, remote)
     else:
-        records = await _fetch_each(stream, remote)
+        records = await stream.reader.fetch_many(remote)
     # What was local may have moved to the lake meanwhile: the stream knows where each lies now.
     local = seqs[len(remote) :]
     here = {record.seq: record for record in store.read_many(local)}
@@ -244,12 +239,4 @@ async def _fetch_range(stream: Stream, seqs: list[int]) -> list[Record]:
             break
         found += [record for record in run if record.seq in wanted]
         at = run[-1].seq + 1
-    return found
-
-
-async def _fetch_each(stream: Stream, seqs: list[int]) -> list[Record]:
-    found: list[Record] = []
-    for start in range(0, len(seqs), AT_ONCE):
-        records = await asyncio.gather(*[stream.fetch(seq) for seq in seqs[start : start + AT_ONCE]])
-        found += [record for record in records if record is not None]
     return found

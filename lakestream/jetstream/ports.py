@@ -103,8 +103,22 @@ class Clock(Protocol):
 class History(Protocol):
     """Messages that have left the log for the lake's table. Results are in sequence order; deleted ones may appear."""
 
-    async def read(self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None) -> list[Record]:
-        """At most `limit` messages with first ≤ seq ≤ last, of those literal subjects only when they are given."""
+    async def read(
+        self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
+    ) -> list[Record]:
+        """At most `limit` messages with first ≤ seq ≤ last, of those literal subjects only when they are given.
+
+        `max_bytes`: what they take together, but one is always given; 0: no limit.
+        """
+
+    async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+        """The messages with exactly these sequences (ascending), as far as they are there.
+
+        `subjects` are literal ones that all of them have: telling helps to find them.
+        """
+
+    async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
+        """The last message with seq ≤ `up_to_seq` of every subject that one of `subjects` is or matches."""
 
     async def first_at(self, time_ns: int) -> int:
         """The lowest sequence in the table whose time is ≥ `time_ns`; 0 when there is none."""

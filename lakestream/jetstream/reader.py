@@ -6,12 +6,14 @@ messages never appear, also while the lake's table has not caught up with their 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream.log.record import Record
 
 if TYPE_CHECKING:
+    from lakestream.jetstream.ports import History
     from lakestream.jetstream.stream import Stream
 
 
@@ -52,8 +54,35 @@ class Reader:
             return None
         if store.is_local(seq):
             return store.read(seq)
-        found = await self._from_lake(seq, seq, 1, None)
-        return found[0] if found else None
+        # Its subject tells the lake in which of the files of that time to look.
+        found = await self._from_lake(seq, seq, 1, [store.subject_of(seq)])
+        if found:
+            return found[0]
+        self._expect_gone([seq])
+        return None
+
+    async def fetch_many(self, seqs: Sequence[int]) -> list[Record]:
+        """The messages with these sequences (ascending) that still exist, from the log and, with one read, the lake.
+
+        Raises HistoryUnavailableError when the lake does not answer for them.
+        """
+        store = self._stream.store
+        remote = [seq for seq in seqs if seq < store.local_floor and seq in store.live]
+        found: list[Record] = []
+        if remote:
+            history = self._history(remote[0])
+            subjects = list({store.subject_of(seq) for seq in remote})
+            rows = await history.read_many(remote, subjects)
+            found = [row for row in rows if row.seq in store.live]
+            self._expect_gone(sorted(set(remote).difference(row.seq for row in found)))
+        # What was local may have moved to the lake meanwhile: the stream knows where each lies now.
+        local = seqs[bisect_left(seqs, remote[-1] + 1) :] if remote else seqs
+        here = {record.seq: record for record in store.read_many([seq for seq in local if store.is_local(seq)])}
+        for seq in local:
+            record = here.get(seq) or (await self.fetch(seq) if seq in store.live else None)
+            if record is not None:
+                found.append(record)
+        return found
 
     async def fetch_run(
         self, first: int, max_msgs: int, max_bytes: int, subjects: Sequence[bytes] | None = None
@@ -66,7 +95,7 @@ class Reader:
         first = store.live.next_at_or_after(first)
         while first and not store.is_local(first):
             last = store.local_floor - 1
-            found = await self._from_lake(first, last, max_msgs, subjects)
+            found = await self._from_lake(first, last, max_msgs, subjects, max_bytes)
             if found:
                 return found
             if not subjects:
@@ -79,20 +108,32 @@ class Reader:
                 first = store.live.next_at_or_after(last + 1)
         return store.read_run(first, max_msgs, max_bytes) if first else []
 
-    async def _from_lake(self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None) -> list[Record]:
-        history = self._stream.history
-        if history is None:
-            raise HistoryUnavailableError(
-                f"{self._stream.name}: sequence {first} is only in the lake, which is not set up"
-            )
+    async def _from_lake(
+        self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None, max_bytes: int = 0
+    ) -> list[Record]:
+        history = self._history(first)
         while first <= last:
-            rows = await history.read(first, last, limit, subjects)
+            rows = await history.read(first, last, limit, subjects, max_bytes)
             live = self._stream.store.live
             found = [row for row in rows if row.seq in live]
-            if found or len(rows) < limit:
+            if found or not rows or (len(rows) < limit and not max_bytes):
                 return found
             first = rows[-1].seq + 1
         return []
+
+    def _expect_gone(self, seqs: Sequence[int]) -> None:
+        """A message that exists is never taken for one that does not, whatever the lake says."""
+        for seq in seqs:
+            if seq in self._stream.store.live:
+                raise HistoryUnavailableError(f"{self._stream.name}: sequence {seq} is not readable from the lake")
+
+    def _history(self, seq: int) -> History:
+        history = self._stream.history
+        if history is None:
+            raise HistoryUnavailableError(
+                f"{self._stream.name}: sequence {seq} is only in the lake, which is not set up"
+            )
+        return history
 
     async def first_at(self, time_ns: int) -> int:
         """The first message stored at or after `time_ns`; 0 when there is none."""

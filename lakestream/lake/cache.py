@@ -1,4 +1,4 @@
-"""Blocks of messages read from tables, kept within a byte limit.
+"""What was read from tables, kept within a byte limit.
 
 Belongs here: which blocks are in memory, who owns them, and which one leaves when the limit is reached. One cache
 serves the histories of all streams, so that their number does not multiply the memory.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,6 +20,26 @@ DEFAULT_BYTES = 32 * 1024 * 1024
 
 RECORD_OVERHEAD = 250
 """What a record costs in memory beyond the bytes of its subject, header block and payload."""
+
+
+END = (1 << 63) - 1
+"""Above every sequence."""
+
+
+class Piece(Protocol):
+    """A part of a table: first and last sequence, and its cost in bytes."""
+
+    @property
+    def first(self) -> int:
+        """Its first sequence."""
+
+    @property
+    def last(self) -> int:
+        """Its last sequence."""
+
+    @property
+    def size(self) -> int:
+        """Its cost."""
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -41,10 +62,10 @@ class BlockCache:
         self.max_bytes = max_bytes
         self.size = 0
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], Any] = OrderedDict()
         self._starts: dict[int, list[int]] = {}
 
-    def find(self, owner: int, seq: int) -> Block | None:
+    def find(self, owner: int, seq: int) -> Any | None:
         """The owner's block that covers `seq`."""
         with self._lock:
             starts = self._starts.get(owner)
@@ -60,14 +81,15 @@ class BlockCache:
             self._blocks.move_to_end(key)
             return block
 
-    def next_start(self, owner: int, seq: int) -> int | None:
-        """Where the owner's first block after `seq` starts: a new block for `seq` has to end before it."""
+    def room(self, owner: int, seq: int) -> tuple[int, int]:
+        """The range around `seq` that no block of the owner covers: where a new block has its place."""
         with self._lock:
             starts = self._starts.get(owner, [])
             at = bisect_right(starts, seq)
-            return starts[at] if at < len(starts) else None
+            low = self._blocks[owner, starts[at - 1]].last + 1 if at else 0
+            return low, starts[at] - 1 if at < len(starts) else END
 
-    def put(self, owner: int, block: Block) -> None:
+    def put(self, owner: int, block: Piece) -> None:
         """Keep a block, unless another thread has put one that overlaps; then let the oldest ones go."""
         with self._lock:
             starts = self._starts.setdefault(owner, [])
@@ -81,6 +103,15 @@ class BlockCache:
             self.size += block.size
             while self.size > self.max_bytes and len(self._blocks) > 1:
                 self._evict()
+
+    def discard(self, owner: int, first: int) -> None:
+        """Forget the owner's block that starts at `first`; nothing happens when there is none."""
+        with self._lock:
+            block = self._blocks.pop((owner, first), None)
+            if block is not None:
+                self.size -= block.size
+                starts = self._starts[owner]
+                del starts[bisect_left(starts, first)]
 
     def drop(self, owner: int) -> None:
         """Forget all blocks of an owner."""

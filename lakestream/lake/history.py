@@ -1,72 +1,50 @@
 """Old messages, read back from a stream's Delta table.
 
 Belongs here: `TableHistory`, which answers the server's questions about messages that have left the log: by sequence,
-by range, by subject, by time. It reads with deltalake's query engine (DataFusion), in the caller's thread, without the
-interpreter lock for most of the time, and never needs a JVM. It depends on no particular file: a compaction, OPTIMIZE
-or VACUUM by anybody may replace files at any time, and a read that finds one gone takes a new snapshot and goes again.
+by range, by subject, the last of a subject, by time. It plans with an index of the table's files (history_index.py),
+reads them in the caller's thread (history_scan.py), keeps what it read in a cache with a byte limit, and never needs a
+JVM. It depends on no particular file: a compaction, OPTIMIZE or VACUUM by anybody may replace files at any time, and a
+read that finds one gone takes a new snapshot and goes again.
 
 Invariant: rows below a snapshot's highest sequence never come later. The compactor appends in sequence order, so a
-block read once stays right, but for messages deleted since; those the stream itself leaves out.
+block read once stays right, but for messages deleted since; those the stream itself leaves out. For the same reason a
+read within what a snapshot holds need not look for a newer one.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
-import msgspec
-
-from lakestream.lake.cache import Block, BlockCache, cost
+from lakestream.lake.cache import END, Block, BlockCache, cost
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.schema import bucket_of, subject_text
+from lakestream.lake.history_index import Snapshot, TableIndex, Wanted
+from lakestream.lake.history_rows import records
+from lakestream.lake.history_scan import POINT_ROWS, SEQUENTIAL_ROWS, Slab, TableScan
+from lakestream.lake.schema import subject_text
+from lakestream.lake.storage import open_storage
 from lakestream.log.record import Record
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable, QueryBuilder
+from lakestream.protocol.subjects import is_literal, matches
 
 T = TypeVar("T")
 
-BLOCK_BYTES = 2 * 1024 * 1024
-"""Size that a block of messages aims at."""
-BLOCK_ROWS = 8192
-"""Most messages of one block when the table is read in sequence."""
-POINT_ROWS = 512
-"""Most messages of one block when single messages are asked for."""
-QUERY_BYTES = 32 * 1024 * 1024
-"""Estimated size at which a query by subject is cut into several."""
 MAX_SUBJECTS = 512
-"""More subjects than this are looked for in blocks rather than named in a query."""
+"""More subjects than this are looked for among all messages rather than named in a query."""
+MAX_SEQS = 1_000
+"""More single sequences than this are asked for in several steps."""
+LOOK_ROWS = 4_096
+"""Rows that a read by subject looks at in its first step; each further step looks at four times as many."""
+LOOK_MOST = 1 << 24
 ATTEMPTS = 3
 """Snapshots tried before a read fails."""
+NEAR_FILES = 16
+"""Where a sequence may be in more files than this, only the one of its subject is looked into."""
 
-_COMPRESSION = 4  # how much smaller than its messages a Parquet file may well be
-_COLUMNS = "seq, time_ns, subject, subject_bytes, headers, header_block, data"
 _owners = itertools.count(1)
-
-
-class _File(msgspec.Struct, frozen=True, gc=False):
-    """What the transaction log says about one file of a snapshot."""
-
-    min_seq: int
-    max_seq: int
-    min_time: int
-    max_time: int
-    rows: int
-    size: int
-
-
-class _Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """One version of the table, ready to be queried."""
-
-    version: int
-    query: Any
-    files: list[_File]
-    max_seq: int
-    bucketed: bool
 
 
 class TableHistory:
@@ -75,19 +53,22 @@ class TableHistory:
     All methods block and may be called from several threads at once.
 
     Args:
-        table: path of the table.
-        cache: where blocks are kept; its limit is the only memory that grows. A cache of its own when not given.
+        table: path or URL of the table.
+        cache: where messages are kept; its limit is the only memory that grows with reading. One of its own when not
+            given.
     """
 
     def __init__(self, table: str, cache: BlockCache | None = None) -> None:
         self.table = table
         self._cache = cache if cache is not None else BlockCache()
-        self._owner = next(_owners)
-        self._lock = threading.Lock()
-        self._delta: DeltaTable | None = None
-        self._snapshot: _Snapshot | None = None
+        self._blocks, self._slabs = next(_owners), next(_owners)
+        storage = open_storage(table)
+        self._index = TableIndex(table, storage)
+        self._scan = TableScan(table, storage)
         self._expected = -1  # where sequential reading would go on
-        self._stretch = 1  # how much sparser than the file statistics say the table turned out to be
+        self._looked = 2  # rows that had to be looked at for each message by subject, when that was asked last
+        self._lock = threading.Lock()
+        self._loading: dict[int, threading.Event] = {}
 
     def read(
         self,
@@ -111,11 +92,69 @@ class TableHistory:
         """
         if limit <= 0 or first > last:
             return []
+        if first == last:
+            return self.read_many([first], subjects)
         if subjects is None:
             return self._read_blocks(first, last, limit, max_bytes, None)
         if len(subjects) > MAX_SUBJECTS:
             return self._read_blocks(first, last, limit, max_bytes, frozenset(subjects))
         return self._read_subjects(first, last, limit, max_bytes, subjects) if subjects else []
+
+    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+        """The messages with exactly these sequences, as far as they are there, ascending.
+
+        Args:
+            seqs: in ascending order.
+            subjects: literal subjects that all of them have; only messages of those are looked for.
+
+        Raises:
+            HistoryUnavailable: the table could not be read.
+        """
+        only = None if subjects is None else frozenset(subjects)
+        found: list[Record] = []
+        missing: list[int] = []
+        for seq in seqs:
+            block = self._cache.find(self._blocks, seq)
+            if block is None:
+                missing.append(seq)
+            else:
+                found += _at(block, seq)
+        if len(missing) == 1 and self._nearby(missing[0], only):
+            found += self._read_blocks(missing[0], missing[0], 1, 0, None)
+        else:
+            wanted = _wanted(only) if only is not None and len(only) <= MAX_SUBJECTS else None
+            for at in range(0, len(missing), MAX_SEQS):
+                found += records(self._exactly(missing[at : at + MAX_SEQS], wanted))
+        found.sort(key=_seq)
+        return found if only is None else [record for record in found if record.subject in only]
+
+    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int = END) -> list[Record]:
+        """The last message with seq ≤ `up_to_seq` of every subject that one of `subjects` is or matches, ascending.
+
+        Raises:
+            HistoryUnavailable: the table could not be read.
+        """
+        literal = {subject for subject in subjects if is_literal(subject)}
+        patterns = [subject for subject in subjects if subject not in literal]
+        best: dict[bytes, int] = {}
+        left, last, rows = set(literal), up_to_seq, LOOK_ROWS * 8
+        while last > 0 and (left or patterns):
+            table, down_to = self._newest(last, _wanted(left, patterns), rows)
+            for text, raw, seq in zip(*(table.column(name).to_pylist() for name in _NEWEST), strict=True):
+                subject = raw if raw is not None else text if isinstance(text, bytes) else text.encode()
+                asked = subject in literal or any(matches(pattern, subject) for pattern in patterns)
+                if asked and best.get(subject, 0) < seq:
+                    best[subject] = seq
+            left -= best.keys()
+            last, rows = down_to - 1, min(rows * 4, LOOK_MOST)
+        return self.read_many(sorted(best.values()), list(best)) if best else []
+
+    def _exactly(self, seqs: Sequence[int], wanted: Wanted | None) -> Any:
+        return self._ask(lambda snapshot: self._scan.of_seqs(snapshot, seqs, wanted), seqs[-1])
+
+    def _newest(self, last: int, wanted: Wanted, rows: int) -> tuple[Any, int]:
+        # From the newest snapshot: a deleted message must not stand before the one that is the last now.
+        return self._ask(lambda snapshot: self._scan.newest(snapshot, last, wanted, rows), END)
 
     def first_at(self, time_ns: int) -> int:
         """The lowest sequence whose time is at or after `time_ns` (ns since the epoch); 0 when there is none.
@@ -124,44 +163,39 @@ class TableHistory:
             HistoryUnavailable: the table could not be read.
         """
 
-        def ask(snapshot: _Snapshot) -> int:
-            # Times rise with sequences, so a file that starts at or after the time bounds the answer.
-            bound = min((file.min_seq for file in snapshot.files if file.min_time >= time_ns), default=snapshot.max_seq)
-            if not any(file.max_time >= time_ns for file in snapshot.files):
-                return 0
-            sql = f"SELECT min(seq) AS seq FROM t WHERE time_ns >= {int(time_ns)} AND seq <= {bound}"
-            rows = _execute(snapshot.query, sql)
-            return rows.column("seq")[0].as_py() or 0
+        def ask(snapshot: Snapshot) -> int:
+            return self._scan.first_at(snapshot, int(time_ns))
 
-        return self._with_snapshot(ask)
+        # Times rise with sequences: a commit that came since matters only if nothing known is late enough.
+        return self._ask(ask, 0) or self._ask(ask, END)
 
     def max_seq(self) -> int:
         """The highest sequence in the table, by its file statistics; 0 when it is empty."""
-        return self._with_snapshot(lambda snapshot: snapshot.max_seq)
+        return self._ask(lambda snapshot: snapshot.max_seq, END)
 
     def close(self) -> None:
-        """Forget the snapshot and the cached blocks."""
-        self._cache.drop(self._owner)
-        with self._lock:
-            self._delta = self._snapshot = None
+        """Forget the snapshot and everything cached."""
+        self._cache.drop(self._blocks)
+        self._cache.drop(self._slabs)
+        self._index.close()
+        self._scan.close()
 
-    # Blocks
-
+    # ------------------------------------------------------------------ blocks
     def _read_blocks(
         self, first: int, last: int, limit: int, max_bytes: int, subjects: frozenset[bytes] | None
     ) -> list[Record]:
         found: list[Record] = []
         size = 0
         while first <= last:
-            block = self._cache.find(self._owner, first)
+            block = self._cache.find(self._blocks, first)
             if block is None:
                 block = self._load(first, limit)
                 if block is None:
                     break
-            records = block.records
-            start = bisect_left(records, first, key=_seq)
-            for at in range(start, len(records)):
-                record = records[at]
+            stored = block.records
+            start = bisect_left(stored, first, key=_seq)
+            for at in range(start, len(stored)):
+                record = stored[at]
                 if record.seq > last:
                     return found
                 if subjects is not None and record.subject not in subjects:
@@ -176,216 +210,140 @@ class TableHistory:
         return found
 
     def _load(self, first: int, limit: int) -> Block | None:
-        """Read the block that starts at `first` (or at the next sequence any file holds); None beyond the table."""
+        """Make the block that covers `first`; None beyond the table."""
         sequential = first == self._expected or limit > POINT_ROWS
-
-        def ask(snapshot: _Snapshot) -> Block | None:
-            start = min((max(file.min_seq, first) for file in snapshot.files if file.max_seq >= first), default=None)
-            if start is None:
-                return None
-            rows = min(_rows_within(snapshot, start, BLOCK_BYTES), BLOCK_ROWS if sequential else POINT_ROWS)
-            last = min(snapshot.max_seq, start + _span(snapshot, start, rows) * self._stretch - 1)
-            following = self._cache.next_start(self._owner, first)
-            if following is not None:
-                last = min(last, following - 1)
-            if last < start:  # nothing between the gap and the next cached block
-                return Block(first, last, [], 0)
-            sql = f"SELECT {_COLUMNS} FROM t WHERE seq >= {start} AND seq <= {last} ORDER BY seq LIMIT {rows}"
-            records = _records(_execute(snapshot.query, sql))
-            if len(records) >= rows:
-                last = records[-1].seq
-            if len(records) < rows // 4 and last < snapshot.max_seq:
-                self._stretch = min(self._stretch * 4, 1 << 30)
-            elif len(records) >= rows:
-                self._stretch = max(1, self._stretch // 2)
-            return Block(first, last, records, cost(records))
-
-        block = self._with_snapshot(ask)
-        if block is not None:
-            self._cache.put(self._owner, block)
-            self._expected = block.last + 1
+        with self._alone(first):
+            block: Block | None = self._cache.find(self._blocks, first)
+            if block is not None:
+                return block
+            slab = self._cache.find(self._slabs, first)
+            if slab is None:
+                room = self._room(self._slabs, first)
+                slab = self._ask(lambda it: self._scan.slab(it, first, room, sequential), first)
+                if slab is None:
+                    return None
+                self._cache.put(self._slabs, slab)
+            block = self._cut(slab, first, sequential)
+            self._cache.put(self._blocks, block)
+        if sequential and block.last >= slab.last:
+            self._cache.discard(self._slabs, slab.first)  # read to its end: what is left of it are blocks
+        self._expected = block.last + 1
         return block
 
-    # Subjects
+    def _cut(self, slab: Slab, first: int, sequential: bool) -> Block:
+        """The block around `first` of what was read: from there on in sequence, else aligned."""
+        import numpy as np
 
+        low, high = self._room(self._blocks, first)
+        low, high = max(low, slab.first), min(high, slab.last)
+        seqs = slab.rows.column("seq").to_numpy()
+        begin, end = int(np.searchsorted(seqs, low)), int(np.searchsorted(seqs, high, side="right"))
+        at = int(np.searchsorted(seqs, first))
+        count = SEQUENTIAL_ROWS if sequential else POINT_ROWS
+        if not sequential:
+            begin, at = max(begin, at - at % count), max(begin, at - at % count)
+            low = max(low, int(seqs[begin - 1]) + 1 if begin else 0)
+        else:
+            low, begin = first, at
+        if end - begin > count:
+            end = begin + count
+            high = int(seqs[end]) - 1
+        found = records(slab.rows.slice(begin, end - begin))
+        return Block(low, high, found, cost(found))
+
+    def _room(self, owner: int, first: int) -> tuple[int, int]:
+        """The range around `first` to fill; what another thread has just filled is filled once more, and not kept."""
+        low, high = self._cache.room(owner, first)
+        return (low, high) if low <= first else (first, END)
+
+    @contextmanager
+    def _alone(self, first: int) -> Iterator[None]:
+        """Let one thread at a time load the block at `first`: many consumers may replay a stream side by side."""
+        while True:
+            with self._lock:
+                under_way = self._loading.get(first)
+                if under_way is None:
+                    done = self._loading[first] = threading.Event()
+                    break
+            under_way.wait()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._loading[first]
+            done.set()
+
+    def _nearby(self, seq: int, subjects: frozenset[bytes] | None) -> bool:
+        """Whether to read the messages around one with it, so that they are there when somebody asks."""
+        if subjects is None or not subjects:
+            return subjects is None
+        return self._ask(lambda snapshot: len(snapshot.overlapping(seq, seq)) <= NEAR_FILES, seq)
+
+    # ------------------------------------------------------------------ subjects
     def _read_subjects(
         self, first: int, last: int, limit: int, max_bytes: int, subjects: Sequence[bytes]
     ) -> list[Record]:
-        wanted = frozenset(subjects)
-        texts = sorted({subject_text(subject)[0] for subject in wanted})
-        names = ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
-        buckets = ", ".join(map(str, sorted({bucket_of(text) for text in texts})))
+        exactly = frozenset(subjects)
+        wanted = _wanted(exactly)
         found: list[Record] = []
-        size = 0
-        while first <= last and len(found) < limit:
-            asked = 0
+        size, rows = 0, max(LOOK_ROWS, min(limit * self._looked, LOOK_MOST))
+        while first <= last:
+            most = limit - len(found)
 
-            def ask(snapshot: _Snapshot, first: int = first) -> list[Record]:
-                nonlocal asked
-                asked = min(limit - len(found), _rows_within(snapshot, first, QUERY_BYTES))
-                where = f"seq >= {first} AND seq <= {min(last, snapshot.max_seq)} AND subject IN ({names})"
-                if snapshot.bucketed:
-                    where += f" AND bucket IN ({buckets})"
-                sql = f"SELECT {_COLUMNS} FROM t WHERE {where} ORDER BY seq LIMIT {asked}"
-                return _records(_execute(snapshot.query, sql))
+            def ask(snapshot: Snapshot, first: int = first, most: int = most, rows: int = rows) -> tuple[Any, int]:
+                return self._scan.of_subjects(snapshot, first, min(last, snapshot.max_seq), wanted, most, rows)
 
-            records = self._with_snapshot(ask)
-            for record in records:
-                if record.subject not in wanted:  # two raw subjects with one text
+            table, through = self._ask(ask, last)
+            self._looked = rows // (table.num_rows + 1) + 1
+            for record in records(table):
+                if record.subject not in exactly:  # two raw subjects with one text
                     continue
                 size += len(record.subject) + len(record.header) + len(record.data)
                 if max_bytes and found and size > max_bytes:
                     return found
                 found.append(record)
-            if len(records) < asked:
+                if len(found) >= limit:
+                    return found
+            if through >= min(last, self._index.snapshot().max_seq):
                 break
-            first = records[-1].seq + 1
+            first, rows = through + 1, min(rows * 4, LOOK_MOST)
         return found
 
-    # Snapshots
-
-    def _with_snapshot(self, ask: Callable[[_Snapshot], T]) -> T:
-        """Ask the newest snapshot; a failure is answered with a freshly loaded one, up to ATTEMPTS times."""
+    # ------------------------------------------------------------------ snapshots
+    def _ask(self, ask: Callable[[Snapshot], T], seq: int) -> T:
+        """Ask the known snapshot if it reaches `seq`, else the newest; a failure is answered with a newer one."""
         for attempt in range(ATTEMPTS):
             try:
-                return ask(self._current(reload=attempt > 0))
+                snapshot = self._index.snapshot()
+                if attempt == 1:
+                    self._scan.close()
+                if attempt or seq > snapshot.max_seq:
+                    snapshot = self._index.refresh(anew=attempt > 1)
+                return ask(snapshot)
+            except HistoryUnavailable:
+                raise
             except Exception as error:  # deltalake raises bare Exception for a file that has gone
                 if attempt == ATTEMPTS - 1:
                     raise HistoryUnavailable(f"{self.table} could not be read: {error}") from error
         raise AssertionError("unreachable")
 
-    def _current(self, reload: bool) -> _Snapshot:
-        with self._lock:
-            snapshot = self._snapshot
-            if snapshot is not None and not reload:
-                known = self._has_commit(snapshot.version)
-                if known and not self._has_commit(snapshot.version + 1):
-                    return snapshot
-                reload = not known  # log cleanup took this version's commit, and maybe the next one's too
-            from deltalake import DeltaTable
 
-            if self._delta is None or reload:
-                self._delta = DeltaTable(self.table)
-            else:
-                self._delta.update_incremental()
-            self._snapshot = _take_snapshot(self._delta)
-            return self._snapshot
-
-    def _has_commit(self, version: int) -> bool:
-        return os.path.exists(os.path.join(self.table, "_delta_log", f"{version:020d}.json"))
+_NEWEST = ("subject", "subject_bytes", "seq")
 
 
-def _take_snapshot(delta: DeltaTable) -> _Snapshot:
-    from deltalake import QueryBuilder
-
-    query = QueryBuilder().register("t", delta)
-    bucketed = any(field.name == "bucket" for field in delta.schema().fields)
-    files = _files(delta)
-    if files is None:  # some writer left the statistics out
-        row = _execute(query, "SELECT max(seq) AS m, max(time_ns) AS t, count(*) AS n FROM t")
-        top = row.column("m")[0].as_py() or 0
-        files = [_File(1, top, 0, row.column("t")[0].as_py() or 0, row.column("n")[0].as_py(), 1)] if top else []
-    max_seq = max((file.max_seq for file in files), default=0)
-    return _Snapshot(delta.version(), query, files, max_seq, bucketed)
+def _wanted(literal: frozenset[bytes] | set[bytes], patterns: Sequence[bytes] = ()) -> Wanted:
+    """Subjects as the table's column spells them; of a pattern, what stands before its first wildcard."""
+    heads = []
+    for pattern in patterns:
+        before = pattern.split(b".")
+        at = next(place for place, token in enumerate(before) if token in (b"*", b">"))
+        heads.append(subject_text(b".".join([*before[:at], b""]) if at else b"")[0])
+    return Wanted((subject_text(subject)[0] for subject in literal), heads)
 
 
-def _files(delta: DeltaTable) -> list[_File] | None:
-    """Statistics of the snapshot's files; None unless every file has them."""
-    import pyarrow as pa
-
-    actions = pa.table(delta.get_add_actions(flatten=True))
-    if actions.num_rows == 0:
-        return []
-    names = ("min.seq", "max.seq", "min.time_ns", "max.time_ns", "num_records", "size_bytes")
-    if not set(names) <= set(actions.schema.names) or any(actions.column(name).null_count for name in names):
-        return None
-    return [_File(*row) for row in zip(*(actions.column(name).to_pylist() for name in names), strict=True)]
-
-
-def _rows_within(snapshot: _Snapshot, first: int, size: int) -> int:
-    """How many messages from `first` on fit into about `size` bytes; at least 1."""
-    per_row = max((f.size // max(f.rows, 1) for f in snapshot.files if f.max_seq >= first), default=1)
-    return max(1, size // (per_row * _COMPRESSION + 1))
-
-
-def _span(snapshot: _Snapshot, first: int, rows: int) -> int:
-    """How many sequences from `first` on hold about `rows` messages, by the density of the files there."""
-    near = [f for f in snapshot.files if f.max_seq >= first and f.min_seq < first + rows]
-    held = sum(f.rows for f in near)
-    if not held:
-        return rows
-    width = max(f.max_seq for f in near) - min(f.min_seq for f in near) + 1
-    return max(rows, rows * width // held)
-
-
-def _execute(query: QueryBuilder, sql: str) -> Any:
-    """Run a query and return a pyarrow Table."""
-    import pyarrow as pa
-
-    return pa.table(query.execute(sql).read_all())
-
-
-def _records(table: Any) -> list[Record]:
-    """Rows of `_COLUMNS` as records."""
-    if table.num_rows == 0:
-        return []
-    subjects = _byte_values(table.column("subject"))
-    raw_subjects = table.column("subject_bytes")
-    if raw_subjects.null_count < table.num_rows:
-        kept = raw_subjects.to_pylist()
-        subjects = [raw if raw is not None else text for raw, text in zip(kept, subjects, strict=True)]
-    return list(
-        map(
-            Record,
-            table.column("seq").to_pylist(),
-            table.column("time_ns").to_pylist(),
-            subjects,
-            _header_blocks(table.column("headers"), table.column("header_block")),
-            _byte_values(table.column("data")),
-        )
-    )
-
-
-def _byte_values(column: Any) -> list[bytes]:
-    """A string or binary column without nulls as bytes objects; much faster than `to_pylist`."""
-    import pyarrow as pa
-
-    values: list[bytes] = []
-    for chunk in column.chunks:
-        array = chunk.cast(pa.large_string()).cast(pa.large_binary()) if _is_text(chunk.type) else chunk
-        array = array.cast(pa.large_binary())
-        if array.null_count:
-            values.extend(value or b"" for value in array.to_pylist())
-            continue
-        _, offsets, data = array.buffers()
-        if data is None:
-            values.extend([b""] * len(array))
-            continue
-        bounds = memoryview(offsets).cast("q")[array.offset : array.offset + len(array) + 1].tolist()
-        base = bounds[0]
-        content = data.slice(base, bounds[-1] - base).to_pybytes()
-        values.extend([content[a - base : b - base] for a, b in itertools.pairwise(bounds)])
-    return values
-
-
-def _is_text(type_: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
-
-
-def _header_blocks(headers: Any, blocks: Any) -> list[bytes]:
-    """Header blocks as they were sent: the raw one where it was kept, else spelled from the map; b"" for none."""
-    from lakestream.lake.schema import join_headers
-
-    count = len(headers)
-    if headers.null_count == count and blocks.null_count == count:
-        return [b""] * count
-    found = [b"" if pairs is None else join_headers(pairs) for pairs in headers.to_pylist()]
-    if blocks.null_count < count:
-        kept = blocks.to_pylist()
-        found = [spelled if raw is None else raw for raw, spelled in zip(kept, found, strict=True)]
-    return found
+def _at(block: Block, seq: int) -> list[Record]:
+    at = bisect_left(block.records, seq, key=_seq)
+    return block.records[at : at + 1] if at < len(block.records) and block.records[at].seq == seq else []
 
 
 def _seq(record: Record) -> int:

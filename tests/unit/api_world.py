@@ -7,6 +7,7 @@ tests move messages into.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -83,14 +84,30 @@ class Lake:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.reads: list[tuple[int, int]] = []
+        self.asked: list[list[int]] = []
         self.before: Callable[[], None] = lambda: None
 
-    async def read(self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None) -> list[Record]:
+    async def read(
+        self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
+    ) -> list[Record]:
         self.reads.append((first, last))
         await asyncio.sleep(0)
         self.before()
         found = [record for record in self.records if first <= record.seq <= last]
-        return [record for record in found if subjects is None or record.subject in subjects][:limit]
+        found = [record for record in found if subjects is None or record.subject in subjects][:limit]
+        sizes = itertools.accumulate(len(each.subject) + len(each.header) + len(each.data) for each in found)
+        fit = sum(size <= max_bytes for size in sizes) if max_bytes else limit
+        return found[: max(fit, 1)]
+
+    async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+        self.asked.append(list(seqs))
+        await asyncio.sleep(0)
+        self.before()
+        found = [record for record in self.records if record.seq in seqs]
+        return [record for record in found if subjects is None or record.subject in subjects]
+
+    async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
+        raise AssertionError("the server's own index knows what is live")
 
     async def first_at(self, time_ns: int) -> int:
         await asyncio.sleep(0)

@@ -158,7 +158,9 @@ class Lake:
         self.reads: list[tuple[int, int, Sequence[bytes] | None]] = []
         self.broken = False
 
-    async def read(self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None) -> list[Record]:
+    async def read(
+        self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
+    ) -> list[Record]:
         self.reads.append((first, last, subjects))
         if self.broken:
             raise HistoryUnavailableError("no table")
@@ -167,6 +169,12 @@ class Lake:
             for record in self.records
             if first <= record.seq <= last and (subjects is None or record.subject in subjects)
         ][:limit]
+
+    async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+        return [record for record in self.records if record.seq in seqs]
+
+    async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
+        raise AssertionError("consumers do not ask this")
 
     async def first_at(self, time_ns: int) -> int:
         return next((record.seq for record in self.records if record.time_ns >= time_ns), 0)

@@ -1,0 +1,303 @@
+"""TableHistory's reads of single sequences, subjects and times, from small files and from large ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestream.lake import history_rows, history_scan, schema
+from lakestream.lake.cache import END, BlockCache
+from lakestream.lake.errors import HistoryUnavailable
+from lakestream.lake.history import TableHistory
+from lakestream.lake.storage import open_storage
+from lakestream.log.record import Record
+from lakestream.protocol.subjects import matches
+from lakestream.server.history import PER_STREAM, SharedCache, ThreadHistory
+from lakestream.server.runtime import ThreadIo
+from tests.s3_server import S3Server
+
+pytestmark = pytest.mark.unit
+
+T0 = 1_700_000_000_000_000_000
+SUBJECTS = (b"a", b"a.b", b"a.b.c", b"b.\xff", b"b.\\xff", b"o'brien", "größe.1".encode(), b"z.1", b"z.2")
+
+
+@pytest.fixture(params=["direct", "query"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How files are read: each test has to say the same for both."""
+    if request.param == "query":
+        monkeypatch.setattr(history_scan, "DIRECT_ROWS", 0)
+    return str(request.param)
+
+
+def record(seq: int, subject: bytes = b"") -> Record:
+    header = b"NATS/1.0\r\nA: %d\r\n\r\n" % seq if seq % 3 == 0 else b""
+    return Record(seq, T0 + seq // 2 * 1000, subject or SUBJECTS[seq * 7 % len(SUBJECTS)], header, b"%d" % seq)
+
+
+def columns(rows: Sequence[Record]) -> dict[str, Any]:
+    texts = [schema.subject_text(row.subject) for row in rows]
+    split = [schema.split_headers(row.header) if row.header else (None, None) for row in rows]
+    return {
+        "subject": pa.array([text for text, _ in texts], pa.string()),
+        "seq": pa.array([row.seq for row in rows], pa.int64()),
+        "time_ns": pa.array([row.time_ns for row in rows], pa.int64()),
+        "headers": pa.array([headers for headers, _ in split], schema.headers_type()),
+        "data": pa.array([row.data for row in rows], pa.binary()),
+        "header_block": pa.array([block for _, block in split], pa.binary()),
+        "subject_bytes": pa.array([raw for _, raw in texts], pa.binary()),
+    }
+
+
+def write(table: Path, rows: Sequence[Record], by: str | None = None, **more: Any) -> None:
+    data = {**columns(rows), **more}
+    if by == "bucket":
+        bounds = schema.choose_bounds((schema.subject_text(subject)[0] for subject in SUBJECTS), 3)
+        data["bucket"] = pa.array([schema.bucket_of(text, bounds) for text in data["subject"].to_pylist()], pa.int32())
+    elif by == "token1":
+        data["token1"] = pa.array([text.split(".")[0] for text in data["subject"].to_pylist()])
+    write_deltalake(str(table), pa.table(data), mode="append", partition_by=by)
+
+
+@pytest.mark.parametrize("by", [None, "subject", "bucket", "token1"])
+def test_every_read_of_every_layout(tmp_path: Path, way: str, by: str | None) -> None:
+    """Against the plain list of what was written, with gaps, in commits of several sizes."""
+    choose = random.Random(11)
+    stored = [record(seq) for seq in range(1, 700) if choose.random() > 0.2]
+    at = 0
+    while at < len(stored):
+        step = choose.randint(1, 150)
+        write(tmp_path / "t", stored[at : at + step], by)
+        at += step
+    history = TableHistory(str(tmp_path / "t"), BlockCache(100_000))
+    for _ in range(12):
+        first, last, limit = choose.randint(1, 700), choose.randint(1, 750), choose.randint(1, 300)
+        within = [row for row in stored if first <= row.seq <= last]
+        assert history.read(first, last, limit) == within[:limit]
+        some = choose.sample(SUBJECTS, choose.randint(1, 4))
+        assert history.read(first, last, limit, some) == [row for row in within if row.subject in some][:limit]
+        seqs = sorted(choose.sample(range(1, 720), choose.randint(1, 60)))
+        wanted = [row for row in stored if row.seq in seqs]
+        assert history.read_many(seqs) == wanted
+        assert history.read_many(seqs, some) == [row for row in wanted if row.subject in some]
+        patterns = [*some[:2], choose.choice([b"a.>", b"*.1", b">", b"b.*", b"none.>"])]
+        best = {
+            row.subject: row for row in stored if row.seq <= last and any(matches(p, row.subject) for p in patterns)
+        }
+        assert history.last_by_subject(patterns, last) == sorted(best.values(), key=lambda row: row.seq)
+        time_ns = T0 + choose.randint(-500, 400_000)
+        assert history.first_at(time_ns) == next((row.seq for row in stored if row.time_ns >= time_ns), 0)
+
+
+def test_single_messages_far_apart(tmp_path: Path, way: str) -> None:
+    stored = [record(seq) for seq in range(1, 5001)]
+    write(tmp_path / "t", stored)
+    history = TableHistory(str(tmp_path / "t"))
+    for seq in (2500, 1, 5000, 2499, 2501, 4000, 3, 2):
+        assert history.read(seq, seq, 1) == [stored[seq - 1]]
+        assert history.read(seq, seq, 1, [stored[seq - 1].subject]) == [stored[seq - 1]]
+    assert history.read(2500, 2500, 1, [b"other"]) == []
+    assert history.read(5001, 5001, 1) == []
+    assert history.read_many([]) == []
+    assert history.read_many([0, 7, 9000]) == [stored[6]]
+    assert history.read(1, END, 10_000) == stored
+
+
+def test_the_last_of_a_subject_may_be_very_old(tmp_path: Path, way: str) -> None:
+    write(tmp_path / "t", [record(1, b"once"), record(2, b"often")])
+    for number in range(20):
+        write(tmp_path / "t", [record(seq, b"often") for seq in range(3 + number * 50, 53 + number * 50)])
+    history = TableHistory(str(tmp_path / "t"))
+    assert [row.seq for row in history.last_by_subject([b"once", b"often"])] == [1, 1002]
+    assert [row.seq for row in history.last_by_subject([b"*"], 500)] == [1, 500]
+    assert [row.seq for row in history.last_by_subject([b"once"], 1)] == [1]
+    assert history.last_by_subject([b"often"], 1) == []
+    assert history.last_by_subject([]) == []
+
+
+def test_what_an_archive_kept_is_not_in_the_stream(tmp_path: Path, way: str) -> None:
+    """Files from before the table was an archive have no such column."""
+    stored = [record(seq) for seq in range(1, 201)]
+    write(tmp_path / "t", stored[:50])
+    gone = [row.time_ns if row.seq % 4 == 0 else None for row in stored[50:]]
+    data = {**columns(stored[50:]), "removed_time_ns": pa.array(gone, pa.int64())}
+    write_deltalake(str(tmp_path / "t"), pa.table(data), mode="append", schema_mode="merge")
+    live = stored[:50] + [row for row in stored[50:] if row.seq % 4]
+    history = TableHistory(str(tmp_path / "t"))
+    assert history.read(1, END, 1000) == live
+    assert history.read(1, END, 1000, [SUBJECTS[0]]) == [row for row in live if row.subject == SUBJECTS[0]]
+    assert history.read_many(range(40, 60)) == [row for row in live if 40 <= row.seq < 60]
+    assert history.read(52, 52, 1) == []
+    best = {row.subject: row.seq for row in live}
+    assert [row.seq for row in history.last_by_subject([b">"])] == sorted(best.values())
+    for row in stored[::3]:
+        assert history.first_at(row.time_ns) == next(each.seq for each in live if each.time_ns >= row.time_ns)
+
+
+def test_files_that_go_under_any_read_are_not_missed(tmp_path: Path, way: str) -> None:
+    stored = [record(seq) for seq in range(1, 201)]
+    for start in range(0, 200, 25):
+        write(tmp_path / "t", stored[start : start + 25])
+    reads: list[Any] = [
+        lambda history: history.read(1, END, 1000) == stored,
+        lambda history: history.read(60, 60, 1) == [stored[59]],
+        lambda history: history.read(1, END, 1000, [b"a"]) == [row for row in stored if row.subject == b"a"],
+        lambda history: history.read_many([3, 99, 150]) == [stored[2], stored[98], stored[149]],
+        lambda history: len(history.last_by_subject([b">"], 150)) == len(SUBJECTS),
+        lambda history: history.first_at(stored[99].time_ns) == 100,
+    ]
+    histories = [TableHistory(str(tmp_path / "t")) for _ in reads]
+    for history in histories:
+        assert history.read(170, 170, 1) == [stored[169]]
+    table = DeltaTable(str(tmp_path / "t"))
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    for read, history in zip(reads, histories, strict=True):
+        assert read(history)
+    for file in (tmp_path / "t").glob("*.parquet"):
+        file.unlink()
+    for history in histories:
+        history.close()
+    with pytest.raises(HistoryUnavailable, match="could not be read"):
+        histories[0].read(1, END, 10)
+
+
+def test_a_file_that_unpacks_to_too_much_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_rows, "DECODED_MOST", 1000)
+    stored = [record(seq) for seq in range(1, 301)]
+    write(tmp_path / "t", stored)
+    history = TableHistory(str(tmp_path / "t"))
+    assert history.read(1, END, 1000) == stored
+    assert history.read_many([5, 100]) == [stored[4], stored[99]]
+    assert history.read(1, END, 1000, [b"a"]) == [row for row in stored if row.subject == b"a"]
+    assert len(history.last_by_subject([b">"])) == len(SUBJECTS)
+
+
+def test_what_is_read_stays_within_the_cache(tmp_path: Path, way: str) -> None:
+    stored = [Record(seq, T0, b"s", b"", bytes(500)) for seq in range(1, 4001)]
+    for start in range(0, 4000, 1000):
+        write(tmp_path / "t", stored[start : start + 1000])
+    cache = BlockCache(1_000_000)
+    history = TableHistory(str(tmp_path / "t"), cache)
+    choose = random.Random(5)
+    for _ in range(60):
+        seq = choose.randint(1, 4000)
+        assert history.read(seq, seq, 1) == [stored[seq - 1]]
+        assert cache.size <= 1_000_000
+    history.close()
+    assert cache.size == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(reads=st.lists(st.tuples(st.integers(1, 900), st.integers(0, 600), st.integers(1, 900)), max_size=12))
+def test_blocks_of_any_order_of_reads_fit_together(
+    reads: list[tuple[int, int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    base = tmp_path_factory.getbasetemp() / "blocks"
+    stored = [record(seq) for seq in range(1, 850) if seq % 13]
+    if not base.exists():
+        for start in range(0, len(stored), 100):
+            write(base, stored[start : start + 100], "bucket")
+    history = TableHistory(str(base), BlockCache(60_000))
+    for first, width, limit in reads:
+        expected = [row for row in stored if first <= row.seq <= first + width][:limit]
+        assert history.read(first, first + width, limit) == expected
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    server = S3Server()
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_a_table_in_an_object_store(
+    server: S3Server, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.enter(monkeypatch)
+    url = f"{server.url(tmp_path.name)}/streams/ORDERS"
+    options = open_storage(url).delta_options()
+    stored = [record(seq) for seq in range(1, 121)]
+    for start in range(0, 120, 40):
+        data = pa.table(columns(stored[start : start + 40]))
+        write_deltalake(url, data, mode="append", partition_by="subject", storage_options=options)
+    history = TableHistory(url)
+    assert history.read(1, 90, 1000) == stored[:90]
+    table = DeltaTable(url, storage_options=options)
+    table.create_checkpoint()
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    for reader in (TableHistory(url), TableHistory(url, history._cache), history):
+        reader._cache.drop(reader._blocks)
+        reader._cache.drop(reader._slabs)
+        assert reader.read(1, END, 1000) == stored
+        assert reader.read_many([7, 80], [stored[6].subject, stored[79].subject]) == [stored[6], stored[79]]
+        assert len(reader.last_by_subject([b">"])) == len(SUBJECTS)
+        assert reader.first_at(stored[99].time_ns) == 100
+
+
+async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp_path: Path) -> None:
+    stored = [record(seq) for seq in range(1, 501)]
+    write(tmp_path / "t", stored)
+    io = ThreadIo(asyncio.get_running_loop())
+    history = ThreadHistory(str(tmp_path / "t"), io, SharedCache())
+    assert await history.first_at(T0) == 1
+    together = threading.Barrier(PER_STREAM)
+    table = history._table
+    assert table is not None
+    under_way, most, real = 0, 0, table.read_many
+
+    def slowly(seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        together.wait(30)  # goes on only when so many are here at the same time
+        found = real(seqs, subjects)
+        under_way -= 1
+        return found
+
+    table.read_many = slowly  # type: ignore[method-assign]
+    results = await asyncio.gather(*(history.read_many([seq]) for seq in range(1, 2 * PER_STREAM + 1)))
+    assert results == [[row] for row in stored[: 2 * PER_STREAM]]
+    assert most == PER_STREAM
+    table.read_many = real  # type: ignore[method-assign]
+    assert [row.seq for row in await history.last_by_subject([b">"], 9)] == list(range(1, 10))
+    assert await history.read(1, 500, 1000) == stored
+    history.refusal = "an older copy"
+    with pytest.raises(HistoryUnavailable, match="an older copy"):
+        await history.read(1, 1, 1)
+    history.refusal = ""
+    assert await history.read(1, 1, 1) == stored[:1]
+    history.close()
+    io.close()
+
+
+async def test_the_event_loop_does_not_wait_for_a_read_that_holds_the_table(tmp_path: Path) -> None:
+    # The index is locked while it reads the lake: forgetting it waited for that in the event loop, at S3 for seconds.
+    stored = [record(seq) for seq in range(1, 11)]
+    write(tmp_path / "t", stored)
+    io = ThreadIo(asyncio.get_running_loop())
+    history = ThreadHistory(str(tmp_path / "t"), io, SharedCache())
+    for forget in (lambda: setattr(history, "refusal", "an older copy"), history.close):
+        history.refusal = ""
+        assert await history.read(1, 10, 10) == stored
+        assert history._table is not None
+        lock = history._table._index._lock
+        lock.acquire()
+        threading.Timer(2.0, lock.release).start()
+        began = time.monotonic()
+        forget()
+        assert time.monotonic() - began < 1.0
+    io.close()
