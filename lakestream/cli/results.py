@@ -12,15 +12,13 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
 from io import StringIO
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TextIO
-
-from lakestream.lake.sql import Result
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,7 +30,20 @@ TABLE_ROWS = 10_000
 WIDE = 1_000_000
 """Columns of a table that does not go to a terminal."""
 
-Writer = Callable[[Result, TextIO], None]
+
+class Rows(Protocol):
+    """The result of a query by any engine: names and types (as DuckDB calls them) of columns, and the rows, once."""
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+
+    @property
+    def types(self) -> tuple[str, ...]: ...
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
+
+
+Writer = Callable[[Rows, TextIO], None]
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UINT", "UBIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 
@@ -91,14 +102,14 @@ def _visible(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def write_csv(result: Result, out: TextIO) -> None:
+def write_csv(result: Rows, out: TextIO) -> None:
     """RFC 4180 with a header line; NULL is an empty field, maps and lists are JSON."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(result.columns)
     writer.writerows([_cell(value, "") for value in row] for row in result)
 
 
-def write_json(result: Result, out: TextIO) -> None:
+def write_json(result: Rows, out: TextIO) -> None:
     """One array of objects, one object a line. Of columns with one name the later ones are numbered."""
     names = _distinct(result.columns)
     separator = "[\n"
@@ -120,7 +131,7 @@ def _distinct(columns: Iterable[str]) -> list[str]:
     return names
 
 
-def write_table(result: Result, out: TextIO) -> None:
+def write_table(result: Rows, out: TextIO) -> None:
     """For people: a table, or where the terminal is too narrow for it, each row as a list of names and values."""
     from rich.console import Console
 
@@ -150,7 +161,7 @@ def _text(value: Any) -> Text:
     return Text("NULL", style="dim") if value is None else Text(_visible(_cell(value, "")))
 
 
-def _table(result: Result, cells: list[list[Text]]) -> Table:
+def _table(result: Rows, cells: list[list[Text]]) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -162,7 +173,7 @@ def _table(result: Result, cells: list[list[Text]]) -> Table:
     return table
 
 
-def _record(result: Result, number: int, row: list[Text]) -> Table:
+def _record(result: Rows, number: int, row: list[Text]) -> Table:
     from rich.table import Table
 
     record = Table(box=None, pad_edge=False, show_header=False, title=f"row {number}", title_justify="left")

@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 
-from lakestream.cli.results import WRITERS
+from lakestream.cli.results import WRITERS, Rows
 from lakestream.lake.errors import LakeError
+from lakestream.lake.flush import Credentials
 from lakestream.lake.spark_sql import split
 from lakestream.lake.sql import Session
+from lakestream.lake.sql_tail import TAIL_BYTES, Server
 
 DEFAULT_LAKE = Path("data", "lake")
 HISTORY_LENGTH = 1000
@@ -30,8 +32,9 @@ Write Spark SQL and end it with a semicolon; it may span lines.
   SELECT subject, count(*) FROM delta.`streams/ORDERS` GROUP BY subject;
   SELECT get_json_object(data, '$.id') FROM delta.`streams/ORDERS` VERSION AS OF 3;
   SELECT * FROM delta.`streams/ORDERS` TIMESTAMP AS OF '2026-05-01 12:00:00';
+  SELECT * FROM as_of('ORDERS', '2026-05-01 12:00:00.123456789');
   DESCRIBE delta.`streams/ORDERS`;   DESCRIBE HISTORY delta.`streams/ORDERS`;
-.tables  the streams that have a table
+.tables  the streams, and how far their tables are (so does SHOW TABLES)
 .help    this
 .quit    leave (so does Ctrl-D); Ctrl-C drops what is typed, or stops the query"""
 
@@ -42,6 +45,25 @@ class Format(StrEnum):
     table = "table"
     csv = "csv"
     json = "json"
+
+
+class Engine(StrEnum):
+    """Who answers."""
+
+    duckdb = "duckdb"
+    spark = "spark"
+
+
+class Answerer(Protocol):
+    """What the shell needs of a session."""
+
+    root: str
+
+    def tables(self) -> list[str]: ...
+
+    def run(self, text: str) -> Iterable[Rows]: ...
+
+    def close(self) -> None: ...
 
 
 def default_lake() -> Path:
@@ -56,10 +78,26 @@ def sql(
         typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
     format: Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")] = Format.table,
+    committed: Annotated[
+        bool, typer.Option("--committed", help="Read the tables alone, not what is on its way to them.")
+    ] = False,
+    engine: Annotated[Engine, typer.Option(help="Who answers. Spark reads the tables alone.")] = Engine.duckdb,
+    server: Annotated[
+        str | None,
+        typer.Option("--server", "-s", help="The server that has the newest messages (default: the lake's)."),
+    ] = None,
+    user: Annotated[str, typer.Option("--user", envvar="NATS_USER", help="For logging in to the server.")] = "",
+    password: Annotated[str, typer.Option("--password", envvar="NATS_PASSWORD", help="For logging in.")] = "",
+    creds: Annotated[str, typer.Option("--creds", envvar="NATS_CREDS", help="A credentials file.")] = "",
+    tail_bytes: Annotated[
+        int, typer.Option("--tail-bytes", min=0, help="Most bytes of a stream that are read from outside its table.")
+    ] = TAIL_BYTES,
 ) -> None:
-    """Ask the lake: Spark SQL over delta.`streams/<STREAM>`, with TIMESTAMP AS OF and VERSION AS OF."""
+    """Ask the lake: Spark SQL over delta.`streams/<STREAM>`, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
     try:
-        with Session(lake or default_lake()) as session:
+        root = lake or default_lake()
+        asked = Server(server, Credentials(user=user, password=password, creds=creds))
+        with contextlib.closing(_session(engine, root, committed, asked, tail_bytes)) as session:
             shell = _Shell(session, format)
             if query is not None:
                 code = shell.answer(query)
@@ -79,6 +117,18 @@ def sql(
     raise typer.Exit(code)
 
 
+def _session(engine: Engine, lake: str | Path, committed: bool, server: Server, tail_bytes: int) -> Answerer:
+    if engine == Engine.spark:
+        from lakestream.cli.spark_engine import SparkEngine
+
+        return SparkEngine(lake)
+    return Session(lake, committed=committed, server=server, tail_bytes=tail_bytes, notify=_notice)
+
+
+def _notice(text: str) -> None:
+    print(f"lakestream: {text}", file=sys.stderr)
+
+
 def _complain(error: LakeError) -> None:
     print(f"lakestream: {error}", file=sys.stderr)
 
@@ -86,7 +136,7 @@ def _complain(error: LakeError) -> None:
 class _Shell:
     """Statements in, rows out."""
 
-    def __init__(self, session: Session, format: Format) -> None:
+    def __init__(self, session: Answerer, format: Format) -> None:
         self._session = session
         self._write = WRITERS[format]
 
@@ -143,8 +193,7 @@ class _Shell:
         if word == ".help":
             print(_HELP)
         elif word == ".tables":
-            for name in self._session.tables():
-                print(f"delta.`{name}`")
+            self.answer("SHOW TABLES")
         else:
             print(f"{line} is not a command; .help shows them", file=sys.stderr)
         return True

@@ -1,0 +1,61 @@
+"""The lake: streams as Delta tables.
+
+Belongs here: the functions that programs outside of lakestream may rely on, each loaded when it is first asked for.
+
+    from lakestream.lake import as_of, table_path, version_at
+
+    table = table_path("data/lake", "ORDERS")
+    found = as_of(table, "2026-05-01 12:00:00")   # by message time: the version, and whether it is complete
+    version = version_at(table, "2026-05-01 12:00:00")  # by commit time: TIMESTAMP AS OF
+
+`Session` answers SQL, `LakeError` is what all of them raise. docs/sql.md has more.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lakestream.lake.errors import LakeError
+    from lakestream.lake.sql import Session
+    from lakestream.lake.timetravel import AsOf, CommitLog, Progress, TimeTravelError, as_of, instant, version_at
+
+__all__ = [
+    "AsOf",
+    "CommitLog",
+    "LakeError",
+    "Progress",
+    "Session",
+    "TimeTravelError",
+    "as_of",
+    "instant",
+    "table_path",
+    "version_at",
+]
+
+_HOMES = {"LakeError": "errors", "Session": "sql"}
+"""The modules of names that are not timetravel's."""
+
+
+def table_path(lake: str | os.PathLike[str], stream: str, account: str = "$G") -> str:
+    """Path or URL of a stream's Delta table.
+
+    Args:
+        lake: the lake's root: a directory or a URL.
+        stream: the stream's name as NATS has it.
+        account: the account that it belongs to.
+
+    Raises:
+        UnsupportedLake: an address that cannot hold a lake.
+    """
+    from lakestream.lake import paths
+
+    return paths.table(paths.root(os.fspath(lake)), stream, account)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"lakestream.lake.{_HOMES.get(name, 'timetravel')}"), name)

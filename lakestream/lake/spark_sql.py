@@ -1,12 +1,12 @@
 """Spark's SQL on stream tables, as DuckDB understands it.
 
-Belongs here: parsing a query text into statements, and rewriting one into DuckDB's dialect. Pure: which path and
-version a table's name stands for is asked of a function that the caller passes in.
+Belongs here: parsing a query text into statements, and rewriting one into DuckDB's dialect. Pure: what a table's name
+stands for is asked of a function that the caller passes in.
 
 What sqlglot transpiles by itself is left to it. Added are the names of tables (``delta.`streams/ORDERS` `` with
-TIMESTAMP AS OF and VERSION AS OF) and what Spark does with binary columns: a stream's `data` is binary, CAST(data AS
-STRING) decodes UTF-8, and get_json_object and from_json give NULL for what is not JSON, where DuckDB would print
-escapes or fail.
+TIMESTAMP AS OF and VERSION AS OF, and the function as_of) and what Spark does with binary columns: a stream's `data` is
+binary, CAST(data AS STRING) decodes UTF-8, and get_json_object and from_json give NULL for what is not JSON, where
+DuckDB would print escapes or fail.
 """
 
 from __future__ import annotations
@@ -56,21 +56,44 @@ class BadSql(SqlError):
 
 
 class Travel(msgspec.Struct, frozen=True):
-    """VERSION AS OF or TIMESTAMP AS OF; `value` is its expression in DuckDB's SQL."""
+    """VERSION AS OF, TIMESTAMP AS OF, or MESSAGES: the moment of as_of. `value` is its expression in DuckDB's SQL;
+    `text` is the text of a time that is written out, which may be more exact than DuckDB's times."""
 
-    kind: Literal["VERSION", "TIMESTAMP"]
+    kind: Literal["VERSION", "TIMESTAMP", "MESSAGES"]
     value: str
+    text: str | None = None
+
+
+class Mention(msgspec.Struct, frozen=True):
+    """A table as a query mentions it.
+
+    `name`: as written between the backticks after `delta.`, or as as_of has it. `place`: its offset in the query text.
+    `subject`: the only subject whose rows the query can want of it, where that is plain to see.
+    """
+
+    name: str
+    travel: Travel | None = None
+    place: int = 0
+    subject: str | None = None
 
 
 class TableAt(msgspec.Struct, frozen=True):
-    """A Delta table at a version."""
+    """A Delta table at a version, to be put in the place of a mention."""
 
     path: str
     version: int
 
 
-Locate = Callable[[str, Travel | None, int], TableAt]
-"""(name as written between the backticks, time travel, offset in the query text) -> the table; raises SqlError."""
+class Selection(msgspec.Struct, frozen=True):
+    """A SELECT in DuckDB's SQL, to be put in the place of a mention."""
+
+    sql: str
+
+
+Locate = Callable[[Mention], TableAt | Selection]
+"""What a mentioned table stands for; raises SqlError."""
+
+AS_OF = "as_of"
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -222,7 +245,9 @@ def rewrite(statement: Statement, locate: Locate) -> str:
     names = {cte.alias_or_name for cte in tree.find_all(exp.CTE)}
     for table in list(tree.find_all(exp.Table)):
         if isinstance(table.this, exp.Identifier) and (table.db or table.name not in names):
-            _place_table(table, statement.offset, locate)
+            _place_table(table, mentioned(table, statement.offset), locate)
+        elif _is_as_of(table.this):
+            _place_table(table, _as_of(table.this, statement.offset), locate)
     for column in tree.find_all(exp.Column):
         if column.args.get("db") is not None and column.text("db").lower() == "delta":
             column.set("db", None)
@@ -234,8 +259,17 @@ def rewrite(statement: Statement, locate: Locate) -> str:
     return prefix + sql
 
 
-def table_name(table: exp.Table, offset: int = 0) -> tuple[str, Travel | None, int]:
-    """Name, time travel and place of a ``delta.`…` `` reference, as `Locate` takes them."""
+def mentioned(table: exp.Table, offset: int = 0) -> Mention:
+    """What a ``delta.`…` `` reference says. `offset`: where its statement starts in the query text.
+
+    Raises:
+        SqlError: it is no name of a Delta table.
+    """
+    if table.db.lower() != "delta" or table.catalog:
+        raise SqlError(
+            f"unknown table {'.'.join(part.name for part in table.parts)}: "
+            f"write the stream's table as delta.`streams/{table.name}`"
+        )
     place = offset + int(table.this.meta.get("start", 0))
     version = table.args.get("version")
     travel: Travel | None = None
@@ -244,26 +278,74 @@ def table_name(table: exp.Table, offset: int = 0) -> tuple[str, Travel | None, i
         if version.args.get("kind") != "AS OF":
             raise SqlError(f"{kind} {version.args.get('kind')} is not supported; write {kind} AS OF …")
         travel = Travel(kind, version.expression.sql(dialect="duckdb"))
-    return table.name, travel, place
+    return Mention(table.name, travel, place, _only_subject(table))
 
 
-def _place_table(table: exp.Table, offset: int, locate: Locate) -> None:
-    """Put delta_scan in the place of a table, in place: joins, samples and aliases stay where they are."""
-    if table.db.lower() != "delta" or table.catalog:
+def _is_as_of(node: object) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() == AS_OF
+
+
+def _as_of(call: exp.Anonymous, offset: int) -> Mention:
+    """What as_of('ORDERS', T) says."""
+    arguments = call.expressions
+    if len(arguments) != 2 or not (isinstance(arguments[0], exp.Literal) and arguments[0].is_string):
         raise SqlError(
-            f"unknown table {'.'.join(part.name for part in table.parts)}: "
-            f"write the stream's table as delta.`streams/{table.name}`"
+            "as_of takes a stream's name and a moment: as_of('ORDERS', '2026-05-01 12:00:00'), or ns since 1970"
         )
-    name, travel, place = table_name(table, offset)
-    found = locate(name, travel, place)
+    place = offset + int(call.meta.get("start", 0))
+    moment = arguments[1]
+    written = moment.this if isinstance(moment, exp.Cast) and moment.is_type(*_TIMES) else moment
+    text = written.name if isinstance(written, exp.Literal) and written.is_string else None
+    table = call.parent
+    assert isinstance(table, exp.Table)
+    travel = Travel("MESSAGES", moment.sql(dialect="duckdb"), text)
+    return Mention(arguments[0].name, travel, place, _only_subject(table))
+
+
+_TIMES = (exp.DataType.Type.TIMESTAMP, exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ)
+
+
+def _only_subject(table: exp.Table) -> str | None:
+    """The subject of `WHERE subject = '…' AND …` over this table alone."""
+    select = table.parent_select
+    if not isinstance(select, exp.Select) or select.args.get("joins") or select.args.get("laterals"):
+        return None
+    source, where = select.args.get("from_") or select.args.get("from"), select.args.get("where")
+    if (
+        where is None
+        or source is None
+        or source.this is not table
+        or table.args.get("joins")
+        or table.args.get("sample")
+    ):
+        return None
+    conditions = where.this.flatten() if isinstance(where.this, exp.And) else [where.this]
+    for condition in conditions:
+        if isinstance(condition, exp.EQ):
+            for column, value in ((condition.left, condition.right), (condition.right, condition.left)):
+                is_subject = isinstance(column, exp.Column) and column.name.lower() == "subject"
+                if is_subject and isinstance(value, exp.Literal) and value.is_string:
+                    return value.name
+    return None
+
+
+def _place_table(table: exp.Table, mention: Mention, locate: Locate) -> None:
+    """Put what a table stands for in its place, in place: joins, samples and aliases stay where they are."""
+    found = locate(mention)
     alias = table.args.get("alias")
+    # Spark lets an unaliased table's columns be qualified by its path.
+    name = AS_OF if _is_as_of(table.this) else mention.name
     if alias is None:
-        # Spark lets an unaliased table's columns be qualified by its path.
         alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True))
     elif alias.this is None:
         alias.set("this", exp.to_identifier(name, quoted=True))
-    version = exp.Kwarg(this=exp.var("version"), expression=exp.Literal.number(found.version))
-    table.set("this", exp.Anonymous(this="delta_scan", expressions=[exp.Literal.string(found.path), version]))
+    if isinstance(found, TableAt):
+        version = exp.Kwarg(this=exp.var("version"), expression=exp.Literal.number(found.version))
+        source = exp.Anonymous(this="delta_scan", expressions=[exp.Literal.string(found.path), version])
+    else:
+        # DuckDB puts the SELECT into the query, as if it stood there.
+        source = exp.Anonymous(this="query", expressions=[exp.Literal.string(found.sql)])
+    table.set("this", source)
     table.set("db", None)
     table.set("version", None)
     table.set("alias", alias)

@@ -1,41 +1,34 @@
 """SQL on the streams of a lake, by DuckDB, inside this process.
 
-Belongs here: the session (DuckDB with its delta extension, loaded from the installed wheel and never from the
-network), which table and version a name in a query stands for, and errors that say what to do. The dialect is
-spark_sql.py's, time travel is timetravel.py's, showing results is the command line's.
+Belongs here: the session, executing statements, and DuckDB's errors in words that say what to do. The dialect is
+spark_sql.py's, what a table's name stands for sql_catalog.py's, DuckDB's extensions sql_duckdb.py's, and showing
+results the command line's.
 
-Every query reads each table at one pinned version, so that a table mentioned twice is the same table twice, whatever
-the compactor commits meanwhile.
+A stream is its table and the tail of its log beyond it, as one view (sql_tail.py). Every statement reads each stream at
+one point, so that one mentioned twice is the same twice, whatever is published and committed meanwhile.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
-
-from sqlglot import exp
 
 from lakestream.lake import paths, spark_sql
-from lakestream.lake.spark_sql import BadSql, SqlError, Statement, TableAt, Travel
-from lakestream.lake.timetravel import (
-    CommitLog,
-    NotATable,
-    TimeTravelError,
-    version_for_commit_time,
-)
+from lakestream.lake.spark_sql import BadSql, SqlError, Statement
+from lakestream.lake.sql_catalog import Catalog, Snapshot, UnknownStream
+from lakestream.lake.sql_duckdb import connect, extension_path
+from lakestream.lake.sql_tail import TAIL_BYTES, Server, Tails
+from lakestream.lake.timetravel import KEEP_MORE, CommitLog
+from lakestream.lake.typed import prepare_duckdb
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream"]
+__all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 
 HISTORY_LIMIT = 1000
 """DESCRIBE HISTORY shows at most so many commits, the newest first."""
@@ -43,20 +36,11 @@ HISTORY_LIMIT = 1000
 FETCH_ROWS = 10_000
 """Rows taken from DuckDB at a time."""
 
-_EXTENSION_PACKAGE = "duckdb_extension_delta"
 _RETRIES = 3
-
-
-class UnknownStream(SqlError):
-    """The query names a stream that has no table; lists those that have."""
 
 
 class LakeNotFound(SqlError):
     """There is no lake at the path."""
-
-
-class ExtensionMissing(SqlError):
-    """The delta extension for this DuckDB is not installed."""
 
 
 class Result:
@@ -77,65 +61,52 @@ class Result:
         return list(self)
 
 
-def existing_root(lake: str | os.PathLike[str]) -> Path:
-    """A lake's root as a local path.
+def existing_root(lake: str | os.PathLike[str]) -> str:
+    """A lake's root, as an absolute path or a URL.
 
     Args:
-        lake: a path, or a `file:` URL.
+        lake: a path, a `file:` URL, or `s3://bucket/prefix`.
 
     Raises:
         LakeNotFound: when there is no such directory.
-        UnsupportedLake: when it is not on this machine.
+        UnsupportedLake: when it is an address of another kind.
     """
-    root = Path(paths.local_root(os.fspath(lake)))
-    if not root.is_dir():
+    root = paths.root(os.fspath(lake))
+    if paths.is_local(root) and not os.path.isdir(root):
         raise LakeNotFound(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory (--lake)")
     return root
-
-
-def extension_path() -> Path:
-    """The delta extension inside the installed wheel duckdb-extension-delta, for the DuckDB in use.
-
-    Raises:
-        ExtensionMissing: when the wheel is not there, or is for another DuckDB.
-    """
-    import duckdb
-
-    spec = importlib.util.find_spec(_EXTENSION_PACKAGE)
-    if spec is not None and spec.origin is not None:
-        path = Path(spec.origin).parent / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
-        if path.is_file():
-            return path
-    raise ExtensionMissing(
-        f"DuckDB {duckdb.__version__} has no delta extension here: "
-        "pip install duckdb==1.5.5 duckdb-extension-delta==1.5.5 (the two versions must be equal)"
-    )
 
 
 class Session:
     """A DuckDB connection over the streams of one lake. Times are read and shown in UTC.
 
     Args:
-        lake: the lake's root, a local path or `file:` URL.
+        lake: the lake's root: a path, a `file:` URL, or `s3://bucket/prefix`.
+        committed: read what is committed to the tables, and nothing of the tail of the log.
+        server: where the server is that is asked to stage its newest messages; None for what is staged already.
+        tail_bytes: the most segments of one stream's tail that are read into memory, in bytes.
+        notify: is told in a line what the reader of a result should know, such as that no server answered.
 
     Raises:
-        LakeNotFound, UnsupportedLake, ExtensionMissing.
+        LakeNotFound, UnsupportedLake, ExtensionMissing, NoCredentials.
     """
 
-    def __init__(self, lake: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        lake: str | os.PathLike[str],
+        *,
+        committed: bool = False,
+        server: Server | None = None,
+        tail_bytes: int = TAIL_BYTES,
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.root = existing_root(lake)
-        extension = extension_path()
         import duckdb
 
         self._duckdb = duckdb
-        # Nothing may reach for the network: extensions come from wheels or are built in.
-        self._connection = duckdb.connect(
-            config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
-        )
-        self._connection.execute("LOAD " + _quoted(str(extension)))
-        self._connection.execute("SET GLOBAL TimeZone = 'UTC'")
-        for macro in spark_sql.MACROS:
-            self._connection.execute(macro)
+        self._connection = connect(self.root)
+        tails = None if committed else Tails(self.root, server, tail_bytes, notify)
+        self._catalog = Catalog(self.root, self._value, tails, lambda schema: prepare_duckdb(self._connection, schema))
 
     def close(self) -> None:
         """Close DuckDB; results not read yet are lost."""
@@ -151,11 +122,7 @@ class Session:
 
     def tables(self) -> list[str]:
         """Names of all stream tables, as they are written between backticks after `delta.`, sorted."""
-        found = [f"streams/{name}" for name in _delta_tables(self.root / "streams")]
-        accounts = self.root / "accounts"
-        for account in sorted(os.listdir(accounts)) if accounts.is_dir() else []:
-            found += [f"accounts/{account}/streams/{name}" for name in _delta_tables(accounts / account / "streams")]
-        return found
+        return self._catalog.tables()
 
     # ---- questions
 
@@ -183,40 +150,35 @@ class Session:
         if statement.kind == "tables":
             return self._show_tables()
         if statement.kind == "history":
-            assert isinstance(statement.tree.this, exp.Table)
-            name, _, place = spark_sql.table_name(statement.tree.this, statement.offset)
-            return self._history(self._commits(name, text, place))
+            mention = spark_sql.mentioned(statement.tree.this, statement.offset)
+            return self._history(self._catalog.log(mention.name, text, mention.place))
         return self._execute(statement, text)
 
     def _execute(self, statement: Statement, text: str) -> Result:
         """Run a query; once more on newer versions when maintenance took a file from under it."""
-        seen: dict[tuple[str, Travel | None], TableAt] = {}
-
-        def locate(name: str, travel: Travel | None, place: int) -> TableAt:
-            if (found := seen.get((name, travel))) is None:
-                found = seen[name, travel] = self._locate(name, travel, text, place)
-            return found
-
-        for attempt in range(_RETRIES):
-            before = dict(seen)
-            seen.clear()
-            sql = spark_sql.rewrite(statement, locate)
-            if attempt > 0 and before == seen:
+        seen: Snapshot | None = None
+        for _ in range(_RETRIES):
+            snapshot = Snapshot(self._catalog, text)
+            sql = spark_sql.rewrite(statement, snapshot.locate)
+            if seen is not None and seen.versions == snapshot.versions:
                 break
+            seen = snapshot
             try:
-                return Result(self._interruptible(sql))
+                return Result(self._interruptible(sql, snapshot.arrow))
             except self._duckdb.IOException as error:
                 failure: Exception = error
             except self._duckdb.Error as error:
                 raise _explained(str(error), text) from None
         raise SqlError(
             f"a file of the table could not be read: {_first_line(str(failure))}. An old version stays readable until "
-            "VACUUM removes its files; DESCRIBE HISTORY shows the versions"
+            f"VACUUM removes its files; DESCRIBE HISTORY shows the versions; {KEEP_MORE}"
         ) from failure
 
-    def _interruptible(self, sql: str) -> duckdb.DuckDBPyConnection:
+    def _interruptible(self, sql: str, arrow: dict[str, Any]) -> duckdb.DuckDBPyConnection:
         """Execute in a thread: DuckDB looks for Ctrl-C only between its tasks, which can be many seconds long."""
         cursor = self._connection.cursor()
+        for name, rows in arrow.items():
+            cursor.register(name, rows)
         failures: list[BaseException] = []
 
         def execute() -> None:
@@ -238,11 +200,11 @@ class Session:
         return cursor
 
     def _show_tables(self) -> Result:
-        rows: list[tuple[object, ...]] = [(f"delta.`{name}`", self._version(name)) for name in self.tables()]
-        return self._rows('"table" VARCHAR, "version" BIGINT', rows)
-
-    def _version(self, name: str) -> int:
-        return CommitLog(self.root / name).latest
+        rows: list[tuple[object, ...]] = []
+        for stream in self._catalog.streams():
+            state = self._catalog.state(stream)
+            rows.append((f"delta.`{stream.name}`", state.version, state.last_seq, state.tail))
+        return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
 
     def _history(self, log: CommitLog) -> Result:
         rows: list[tuple[object, ...]] = []
@@ -263,69 +225,6 @@ class Session:
             cursor.executemany(f"INSERT INTO answer VALUES ({', '.join('?' * len(rows[0]))})", rows)
         return Result(cursor.execute("FROM answer"))
 
-    # ---- names and times
-
-    def _locate(self, name: str, travel: Travel | None, text: str, place: int) -> TableAt:
-        log = self._commits(name, text, place)
-        try:
-            if travel is None:
-                version = log.latest
-            elif travel.kind == "VERSION":
-                version = self._known_version(log, self._number(travel.value, text, place))
-            else:
-                version = version_for_commit_time(log, self._instant(travel.value, text, place), time.time_ns())
-        except TimeTravelError as error:
-            raise BadSql(str(error), text, place) from None
-        return TableAt(log.table, version)
-
-    def _commits(self, name: str, text: str, place: int) -> CommitLog:
-        path = Path(unquote(urlsplit(name).path)) if name.startswith("file:") else self.root / name
-        directory, _, stream = name.rpartition("/")
-        # A stream's own name is understood too where its directory has to spell some characters otherwise.
-        for candidate in (path, self.root / directory / paths.directory_name(stream)):
-            try:
-                return CommitLog(candidate)
-            except NotATable:
-                continue
-        raise self._unknown(name, text, place)
-
-    def _unknown(self, name: str, text: str, place: int) -> UnknownStream:
-        tables = self.tables()
-        known = ", ".join(f"delta.`{table}`" for table in tables) if tables else "none yet"
-        staged = name.startswith("streams/") and (self.root / "segments" / name.removeprefix("streams/")).is_dir()
-        if staged:
-            reason = (
-                f"stream {name.removeprefix('streams/')} has no table yet: its messages wait for the compactor "
-                "(`lakestream up` runs one, `lakestream compact --once` does it now)"
-            )
-        else:
-            reason = f"there is no table delta.`{name}` in {self.root}"
-        return UnknownStream(f"{reason}\n{spark_sql.excerpt(text, place)}\n  the tables there are: {known}")
-
-    def _known_version(self, log: CommitLog, version: int) -> int:
-        if not log.versions[0] <= version <= log.latest:
-            raise TimeTravelError(
-                f"there is no version {version}; versions {log.versions[0]} to {log.latest} are known"
-            )
-        return version
-
-    def _number(self, value: str, text: str, place: int) -> int:
-        number = self._value(f"TRY_CAST({value} AS BIGINT)")
-        if not isinstance(number, int):
-            raise BadSql(f"VERSION AS OF takes a version number, not {value}", text, place)
-        return number
-
-    def _instant(self, value: str, text: str, place: int) -> int:
-        micros = self._value(f"epoch_us(TRY_CAST({value} AS TIMESTAMPTZ))")
-        if not isinstance(micros, int):
-            raise BadSql(
-                f"TIMESTAMP AS OF does not understand {value}; write '2026-05-01 12:30:00' (UTC) or "
-                "'2026-05-01T12:30:00+02:00'",
-                text,
-                place,
-            )
-        return micros * 1000
-
     def _value(self, expression: str) -> object:
         """The value of a constant expression; None when it has none."""
         try:
@@ -335,20 +234,8 @@ class Session:
         return row[0] if row else None
 
 
-def _delta_tables(directory: Path) -> list[str]:
-    try:
-        names = sorted(os.listdir(directory))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [name for name in names if (directory / name / "_delta_log").is_dir()]
-
-
 def _moment(at_ns: int) -> datetime:
     return datetime.fromtimestamp(at_ns // 1_000_000_000, UTC).replace(microsecond=at_ns % 1_000_000_000 // 1000)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _first_line(text: str) -> str:

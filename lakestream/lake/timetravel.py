@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from bisect import bisect_right
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
 import msgspec
 
 from lakestream.lake.errors import LakeError
+from lakestream.lake.storage import open_storage
 
 _COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
+_INSTANT = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?\s*(Z|UTC|[+-]\d\d(?::?\d\d)?)?", re.IGNORECASE
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = 1_000_000
+KEEP_MORE = "to keep versions longer, give the stream the metadata lakestream.time_travel (such as 30d)"
 Key = TypeVar("Key")
 
 
@@ -108,7 +114,7 @@ class AsOf(msgspec.Struct, frozen=True):
 
 
 class CommitLog:
-    """The commits of the Delta table at a local path, read lazily and remembered (a commit never changes).
+    """The commits of the Delta table at a path or URL, read lazily and remembered (a commit never changes).
 
     Raises:
         NotATable: when the path holds no transaction log.
@@ -118,15 +124,13 @@ class CommitLog:
 
     def __init__(self, table: str | os.PathLike[str]) -> None:
         self.table = os.fspath(table)
-        self._log = Path(self.table, "_delta_log")
+        self._storage = open_storage(self.table)
+        self._log = f"{self.table.rstrip('/')}/_delta_log"
         self._read: dict[int, Commit] = {}
         self.versions = self._list()
 
     def _list(self) -> list[int]:
-        try:
-            names = os.listdir(self._log)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotATable(self.table) from None
+        names = self._storage.names(self._log)
         versions = sorted(int(match[1]) for name in names if (match := _COMMIT_NAME.match(name)))
         if not versions:
             raise NotATable(self.table)
@@ -151,19 +155,17 @@ class CommitLog:
         return commit
 
     def _parse(self, version: int) -> Commit:
-        path = self._log / f"{version:020d}.json"
         info = _CommitInfo()
         oldest: list[int | None] = []
-        with path.open("rb") as lines:
-            modified_ms = os.fstat(lines.fileno()).st_mtime_ns // _MS
-            for line in lines:
-                action = _ACTION.decode(line)
-                if action.commitInfo is not None:
-                    info = action.commitInfo
-                if action.add is not None:
-                    oldest.append(_smallest_time(action.add))
+        content, entry = self._storage.read_entry(f"{self._log}/{version:020d}.json")
+        for line in content.splitlines():
+            action = _ACTION.decode(line)
+            if action.commitInfo is not None:
+                info = action.commitInfo
+            if action.add is not None:
+                oldest.append(_smallest_time(action.add))
         # With in-commit timestamps the time is part of the commit; else Delta goes by the file's modification time.
-        time_ms = modified_ms if info.inCommitTimestamp is None else info.inCommitTimestamp
+        time_ms = entry.modified_ns // _MS if info.inCommitTimestamp is None else info.inCommitTimestamp
         known = [time for time in oldest if time is not None]
         first_time_ns = min(known) if known and len(known) == len(oldest) else None
         return Commit(version, time_ms, info.operation, _progress(info.userMetadata), len(oldest), first_time_ns)
@@ -244,7 +246,7 @@ def version_for_commit_time(log: CommitLog, at_ns: int, now_ns: int) -> int:
         oldest = log.commit(log.versions[0])
         raise TimeTravelError(
             f"{rfc3339(at_ns)} is before the first commit of {log.table} that is still known: "
-            f"version {oldest.version} of {rfc3339(oldest.time_ms * _MS)}"
+            f"version {oldest.version} of {rfc3339(oldest.time_ms * _MS)}{_gone(log)}"
         )
     return log.versions[count - 1]
 
@@ -285,9 +287,10 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
     if count == 0 or (seq := reached(log.versions[count - 1])[1]) == 0:
         oldest = log.progress(log.versions[0])
         if log.versions[0] > 0 and (oldest is None or oldest.uid == newest.uid):
+            kept = rfc3339(log.commit(log.versions[0]).time_ms * _MS)
             raise TimeTravelError(
-                f"the versions of {log.table} that held {rfc3339(at_ns)} are gone from its log; "
-                f"the oldest still known is {log.versions[0]}"
+                f"the versions of {log.table} that held {rfc3339(at_ns)} are gone; "
+                f"the oldest still known is {log.versions[0]}, committed at {kept}{_gone(log)}"
             )
         return AsOf(None, at_ns, complete)
     sequences = _ByVersion(log.versions[:count], lambda version: reached(version)[1])
@@ -302,14 +305,67 @@ def _begins_by(log: CommitLog, version: int, at_ns: int) -> bool:
     return commit.adds > 0 and (commit.first_time_ns is None or commit.first_time_ns <= at_ns)
 
 
-def as_of(table: str | os.PathLike[str], at_ns: int) -> AsOf:
-    """`version_for_message_time` for the table at a path.
+def _gone(log: CommitLog) -> str:
+    """What to say where older versions have been there, and are no longer."""
+    return f"; {KEEP_MORE}" if log.versions[0] > 0 else ""
+
+
+def as_of(table: str | os.PathLike[str], at: int | datetime | str) -> AsOf:
+    """`version_for_message_time` for the table at a path or URL: what the stream held at a moment, by message time.
+
+    Args:
+        table: the table's path or URL, as `table_path` gives it.
+        at: a moment, as `instant` takes it.
 
     Raises:
         NotATable: when there is no table there.
-        TimeTravelError: when log clean-up has taken the version.
+        TimeTravelError: when log clean-up has taken the version, or `at` is no moment.
     """
-    return version_for_message_time(CommitLog(table), at_ns)
+    return version_for_message_time(CommitLog(table), instant(at))
+
+
+def version_at(table: str | os.PathLike[str], at: int | datetime | str) -> int:
+    """`version_for_commit_time` for the table at a path or URL: the version that was committed last at a moment.
+
+    Args and errors: as of `as_of`.
+    """
+    return version_for_commit_time(CommitLog(table), instant(at), time.time_ns())
+
+
+def instant(at: int | datetime | str) -> int:
+    """A moment in ns since the epoch.
+
+    Args:
+        at: ns since the epoch; a datetime (UTC where it has no zone); or a text such as `2026-05-01`,
+            `2026-05-01 12:00:00`, `2026-05-01T12:00:00.123456789Z` or `2026-05-01T12:00:00+02:00` (UTC without a zone),
+            exact to the ns.
+
+    Raises:
+        TimeTravelError: a text that is no moment, or one outside of the years 1678 to 2261.
+    """
+    if isinstance(at, int):
+        return _within(at, at)
+    if isinstance(at, datetime):
+        return _within((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH, at)
+    match = _INSTANT.fullmatch(at.strip())
+    if match is None:
+        raise TimeTravelError(f"{at!r} is no time; write 2026-05-01 12:30:00 (UTC) or 2026-05-01T12:30:00+02:00")
+    day, clock, fraction, zone = match.groups()
+    zone = "+00:00" if zone is None or zone.upper() in ("Z", "UTC") else zone
+    try:
+        whole = datetime.fromisoformat(f"{day}T{clock or '00:00:00'}{zone}")
+    except ValueError as error:
+        raise TimeTravelError(f"{at!r} is no time: {error}") from None
+    return _within(whole - _EPOCH, at) + int((fraction or "0").ljust(9, "0"))
+
+
+def _within(moment: int | timedelta, at: object) -> int:
+    """The same in ns, if a message could have that time: it has to fit 64 bits."""
+    if isinstance(moment, timedelta):
+        moment = (moment.days * 86_400 + moment.seconds) * 1_000_000_000 + moment.microseconds * 1000
+    if not -(2**63) <= moment < 2**63 - 1_000_000_000:
+        raise TimeTravelError(f"{at!s} is outside of the times that a message can have (1678 to 2261)")
+    return moment
 
 
 def rfc3339(at_ns: int) -> str:

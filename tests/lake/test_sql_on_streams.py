@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
+from typer.testing import CliRunner
 
+from lakestream.cli.app import app
 from lakestream.lake import staging
 from lakestream.lake.compaction import StreamCompaction
+from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.sql import Session
 from lakestream.lake.timetravel import CommitLog, as_of, rfc3339
 from lakestream.log.record import Record
 from tests.lake.model import StreamModel
+from tests.s3_server import S3Server
+from tests.servers import Kind, Server
+from tests.unit import test_sql_live
 
 pytestmark = pytest.mark.lake
 
@@ -181,3 +189,87 @@ def test_answers_are_sparks(lake: Lake, session: Session, question: str) -> None
 def _comparable(value: object) -> object:
     """PySpark gives times without a zone, in the machine's; the session's are in UTC."""
     return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else value
+
+
+# ---------------------------------------------------------------------------- as of now
+
+LIVE = """
+lake { seal_bytes: 1048576, seal_age: "1h", poll: "100ms" }
+authorization { users: [ { user: "reader", password: "s3cret" } ] }
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(Kind.OURS, tmp_path_factory.mktemp("live") / "store", config=LIVE)
+    server.start()
+    yield server
+    server.kill()
+
+
+async def test_what_was_acked_a_moment_ago_is_there(server: Server) -> None:
+    """No compactor is at work and nothing is sealed: the server stages its open segment when it is asked."""
+    lake = str(server.store / "lake")
+    client = await nats.connect(server.url, user="reader", password="s3cret")
+    js = client.jetstream()
+    await js.add_stream(name="NOW", subjects=["NOW.*"])
+    credentials = ["--user", "reader", "--password", "s3cret"]
+    query = "SELECT seq, CAST(data AS STRING) AS data FROM delta.`streams/NOW` ORDER BY seq"
+    for count in range(1, 4):
+        await js.publish(f"NOW.{count}", b"%d" % count)
+        code, out, said = await asyncio.to_thread(ask, lake, query, *credentials)
+        assert (code, said) == (0, "")
+        assert json.loads(out) == [{"seq": seq, "data": f"{seq}"} for seq in range(1, count + 1)]
+    await js.delete_msg("NOW", 2)
+    for place in ([], ["--server", server.url]):
+        code, out, _ = await asyncio.to_thread(ask, lake, query, *credentials, *place)
+        assert [row["seq"] for row in json.loads(out)] == [1, 3]
+
+    # A stranger is told that there may be more, and sees what is staged.
+    await js.publish("NOW.4", b"4")
+    code, out, said = await asyncio.to_thread(ask, lake, query)
+    assert (code, [row["seq"] for row in json.loads(out)]) == (0, [1, 3])
+    assert said.count("\n") == 1
+    assert "messages that are not staged yet are missing" in said
+    code, _, said = await asyncio.to_thread(ask, lake, query, "--committed")
+    assert (code, "NOW has no table yet" in said) == (1, True)
+    await client.close()
+
+
+def ask(lake: str, query: str, *options: str) -> tuple[int, str, str]:
+    """The command, inside this process: exit code, and what it wrote."""
+    result = CliRunner().invoke(app, ["sql", "--lake", lake, "-f", "json", "-q", query, *options])
+    return result.exit_code, result.stdout, result.stderr
+
+
+# ---------------------------------------------------------------------------- in an object store
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    server = S3Server()
+    server.start()
+    server.enter(monkeypatch)
+    yield server
+    server.stop()
+
+
+def test_a_lake_in_an_object_store(objects: S3Server, tmp_path: Path) -> None:
+    """Table and tail, now and then, as in a directory."""
+    lake = test_sql_live.Lake(tmp_path, objects.url("a_lake"))
+    lake.publish(5)
+    lake.stage()
+    lake.commit()
+    lake.publish(3)
+    lake.model.remove([2])
+    lake.stage()
+    with Session(lake.root) as session:
+        assert session.query("SHOW TABLES").fetchall() == [(ORDERS, 1, 5, 3)]
+        assert seqs(session) == [1, 3, 4, 5, 6, 7, 8]
+        assert seqs(session, "VERSION AS OF 1") == [1, 2, 3, 4, 5]
+        found = session.query(f"SELECT seq FROM as_of('ORDERS', {lake.time(3)}) ORDER BY seq").fetchall()
+        assert found == [(1,), (2,), (3,)]
+        secrets = str(session.query("FROM duckdb_secrets()").fetchall())
+        assert objects.secret_key not in secrets
+    with pytest.raises(UnsupportedLake), Session("s3://user:pass@bucket/lake"):
+        pass

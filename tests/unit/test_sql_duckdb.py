@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.sql import ExtensionMissing, LakeNotFound, Session, SqlError, UnknownStream, extension_path
+from lakestream.lake.sql import LakeNotFound, Session, SqlError, UnknownStream
+from lakestream.lake.sql_duckdb import ExtensionMissing, extension_path
 from lakestream.lake.timetravel import Progress, rfc3339
 
 pytestmark = pytest.mark.unit
@@ -143,6 +144,67 @@ def test_timestamp_as_of_an_expression(session: Session) -> None:
     assert session.query(query).fetchall() == [(12,)]
 
 
+def at(seq: int, offset_ns: int = 0) -> int:
+    """The time of a message."""
+    return T0 + seq * 10**9 + offset_ns
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+@pytest.mark.parametrize("seq", range(1, 13))
+def test_as_of_is_exact_to_the_ns(session: Session, seq: int, offset: int) -> None:
+    held = list(range(1, seq + (offset >= 0)))
+    at_ns = at(seq, offset)
+    for moment in (f"{at_ns}", f"'{rfc3339(at_ns)}'", f"TIMESTAMP '{rfc3339(at_ns)}'"):
+        found = session.query(f"SELECT seq FROM as_of('ORDERS', {moment}) ORDER BY seq").fetchall()
+        assert [each for (each,) in found] == held, moment
+
+
+@pytest.mark.parametrize(
+    ("moment", "seqs"),
+    [
+        ("TIMESTAMP '2023-11-14 22:13:24'", 4),
+        ("TIMESTAMP '2023-11-14 22:13:24' - INTERVAL 1 MICROSECOND", 3),
+        ("concat('2023-11-14', ' 22:13:24.999999999')", 4),
+        ("DATE '2023-11-15'", 12),
+        ("current_timestamp()", 12),
+        ("0", 0),
+        (str(2**62), 12),
+    ],
+)
+def test_as_of_takes_any_expression(session: Session, moment: str, seqs: int) -> None:
+    assert session.query(f"SELECT count(*) FROM as_of('ORDERS', {moment})").fetchall() == [(seqs,)]
+
+
+def test_as_of_is_a_table_like_any_other(session: Session) -> None:
+    query = f"""
+        WITH was AS (SELECT * FROM as_of('streams/ORDERS', {at(5)}) o WHERE o.subject = 'ORDERS.1')
+        SELECT now.seq FROM {ORDERS} now LEFT ANTI JOIN was ON now.seq = was.seq ORDER BY seq"""
+    assert session.query(query).fetchall() == [(seq,) for seq in (2, 4, 6, 7, 8, 9, 10, 11, 12)]
+    assert session.query(f"SELECT as_of.seq FROM as_of('ACME/ORDERS', {at(1)})").fetchall() == [(1,)]
+    empty = session.query(f"SELECT * FROM as_of('ACME/ORDERS', {at(0)})")
+    assert (list(empty.columns), empty.fetchall()) == (SCHEMA.names, [])
+
+
+def test_as_of_leaves_out_what_an_archive_kept(tmp_path: Path) -> None:
+    """Message 1 left the stream between the second message and the third."""
+    rows = pa.Table.from_pylist([row(1), row(2), row(3)], schema=SCHEMA)
+    ended = pa.array([at(2, 5), None, None], pa.int64())
+    write(tmp_path / "streams" / "OTHER", 0, [row(1)])
+    progress = Progress(uid="u", last_index=3, last_seq=3, last_time_ns=at(3))
+    metadata = {"userMetadata": msgspec.json.encode(progress).decode()}
+    write_deltalake(
+        tmp_path / "streams" / "ORDERS",
+        rows.append_column("removed_time_ns", ended),
+        commit_properties=CommitProperties(custom_metadata=metadata),
+    )
+    with Session(tmp_path) as session:
+        found = {
+            at_ns - T0: session.query(f"SELECT seq FROM as_of('ORDERS', {at_ns}) ORDER BY seq").fetchall()
+            for at_ns in (at(1), at(2, 4), at(2, 5), at(3))
+        }
+    assert list(found.values()) == [[(1,)], [(1,), (2,)], [(2,)], [(2,), (3,)]]
+
+
 def test_two_versions_in_one_query(session: Session) -> None:
     query = f"""
         WITH was AS (SELECT * FROM {ORDERS} VERSION AS OF 1)
@@ -156,7 +218,7 @@ def test_a_table_mentioned_twice_is_read_at_one_version(tmp_path: Path, monkeypa
     table = tmp_path / "streams" / "ORDERS"
     write(table, 0, [row(1)])
     with Session(tmp_path) as session:
-        real, mentions = session._commits, 0
+        real, mentions = session._catalog.log, 0
 
         def commits(*arguments: Any) -> Any:
             nonlocal mentions
@@ -165,7 +227,7 @@ def test_a_table_mentioned_twice_is_read_at_one_version(tmp_path: Path, monkeypa
             write(table, mentions, [row(mentions + 1)])
             return log
 
-        monkeypatch.setattr(session, "_commits", commits)
+        monkeypatch.setattr(session._catalog, "log", commits)
         query = f"SELECT (SELECT count(*) FROM {ORDERS}), (SELECT count(*) FROM {ORDERS})"
         assert session.query(query).fetchall() == [(1, 1)]
 
@@ -196,8 +258,8 @@ def test_a_stream_whose_directory_is_spelled_otherwise(tmp_path: Path) -> None:
 
 def test_show_describe_history_explain(session: Session) -> None:
     assert session.query("SHOW TABLES").fetchall() == [
-        (ORDERS, 3),
-        ("delta.`accounts/ACME/streams/ORDERS`", 0),
+        (ORDERS, 3, 12, 0),
+        ("delta.`accounts/ACME/streams/ORDERS`", 0, 1, 0),
     ]
     described = session.query(f"DESCRIBE {ORDERS}").fetchall()
     assert [line[:2] for line in described][:2] == [("subject", "VARCHAR"), ("seq", "BIGINT")]
@@ -234,6 +296,10 @@ def test_a_stream_that_waits_for_the_compactor(session: Session) -> None:
         (f"SELECT seq FROM {ORDERS} TIMESTAMP AS OF 'soon'", "TIMESTAMP AS OF does not understand 'soon'", "`streams"),
         (f"SELECT seq FROM {ORDERS} TIMESTAMP AS OF '2001-01-01'", "is before the first commit", "`streams"),
         (f"SELECT seq FROM {ORDERS} TIMESTAMP AS OF '2901-01-01'", "has not come yet", "`streams"),
+        ("SELECT seq FROM as_of('ORDERS', 'soon')", "'soon' is no time", "as_of"),
+        ("SELECT seq FROM as_of('ORDERS', '2500-01-01')", "is outside of the times", "as_of"),
+        ("SELECT seq FROM as_of('ORDERS', nope)", "as_of does not understand nope", "as_of"),
+        ("SELECT seq FROM as_of('ORDRES', 1)", "there is no table delta.`streams/ORDRES`", "as_of"),
         ("SELECT 1; SELECT 2", "one statement is expected here, not 2", None),
         ("SELECT seq FROM ORDERS", "write the stream's table as delta.`streams/ORDERS`", None),
     ],
@@ -260,7 +326,7 @@ def test_a_file_that_goes_is_looked_for_in_a_newer_version(tmp_path: Path, monke
     table = tmp_path / "streams" / "ORDERS"
     write(table, 0, [row(1)])
     with Session(tmp_path) as session:
-        real = session._commits
+        real = session._catalog.log
 
         def commits(*arguments: Any) -> Any:
             log = real(*arguments)
@@ -271,7 +337,7 @@ def test_a_file_that_goes_is_looked_for_in_a_newer_version(tmp_path: Path, monke
                 write_deltalake(table, rewritten, mode="overwrite", partition_by=["subject"])
             return log
 
-        monkeypatch.setattr(session, "_commits", commits)
+        monkeypatch.setattr(session._catalog, "log", commits)
         assert session.query(f"SELECT seq FROM {ORDERS}").fetchall() == [(1,)]
 
 
@@ -279,7 +345,7 @@ def test_no_lake(tmp_path: Path) -> None:
     with pytest.raises(LakeNotFound, match="there is no lake at"):
         Session(tmp_path / "none")
     with pytest.raises(UnsupportedLake):
-        Session("s3://bucket/lake")
+        Session("gs://bucket/lake")
 
 
 def test_extensions_come_from_the_wheel_and_never_from_the_network(session: Session) -> None:
@@ -294,7 +360,7 @@ def test_extensions_come_from_the_wheel_and_never_from_the_network(session: Sess
 
 
 def test_a_missing_extension_says_what_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.lake.sql._EXTENSION_PACKAGE", "no_such_package")
+    monkeypatch.setattr("lakestream.lake.sql_duckdb._PACKAGE", "no_such_package_")
     with pytest.raises(ExtensionMissing, match=r"pip install duckdb==1\.5\.5 duckdb-extension-delta==1\.5\.5"):
         Session(lake)
 
@@ -449,6 +515,7 @@ def test_the_prompt(terminal: Terminal, tmp_path: Path) -> None:
     terminal.expect("sql> ")
     terminal.type(".tables\n")
     terminal.expect("delta.`accounts/ACME/streams/ORDERS`")
+    terminal.expect("2 rows")
     terminal.expect("sql> ")
     terminal.type("SELECT count(*) AS n\n")
     terminal.expect("...> ")

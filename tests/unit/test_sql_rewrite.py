@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.lake.spark_sql import BadSql, SqlError, TableAt, Travel, parse, rewrite, split
+from lakestream.lake.spark_sql import BadSql, Mention, Selection, SqlError, TableAt, Travel, parse, rewrite, split
 
 pytestmark = pytest.mark.unit
 
@@ -12,8 +12,11 @@ ORDERS = "delta.`streams/ORDERS`"
 SCAN = "DELTA_SCAN('/lake/streams/ORDERS', version => 7)"
 
 
-def locate(name: str, travel: Travel | None, place: int) -> TableAt:
-    """Version 7, or the one asked for; T gives 3."""
+def locate(mention: Mention) -> TableAt | Selection:
+    """Version 7, or the one asked for; T gives 3, and as_of a SELECT."""
+    name, travel = mention.name, mention.travel
+    if travel is not None and travel.kind == "MESSAGES":
+        return Selection(f"SELECT '{name}', {travel.value}")
     version = 7 if travel is None else 3 if travel.kind == "TIMESTAMP" else int(travel.value)
     return TableAt(name if name.startswith("/") else f"/lake/{name}", version)
 
@@ -119,13 +122,80 @@ def test_a_computed_column_keeps_the_name_that_was_written() -> None:
 def test_time_travel_takes_any_expression() -> None:
     seen: list[Travel | None] = []
 
-    def remember(name: str, travel: Travel | None, place: int) -> TableAt:
-        seen.append(travel)
-        return TableAt(name, 1)
+    def remember(mention: Mention) -> TableAt:
+        seen.append(mention.travel)
+        return TableAt(mention.name, 1)
 
     [statement] = parse(f"SELECT 1 FROM {ORDERS} TIMESTAMP AS OF current_timestamp() - INTERVAL 1 HOUR")
     rewrite(statement, remember)
     assert seen == [Travel("TIMESTAMP", "CURRENT_TIMESTAMP - INTERVAL '1' HOUR")]
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "travel"),
+    [
+        ("as_of('ORDERS', 17)", "ORDERS", Travel("MESSAGES", "17")),
+        ("AS_OF('A/B', 1 + 2)", "A/B", Travel("MESSAGES", "1 + 2")),
+        ("as_of('O', '2026-05-01')", "O", Travel("MESSAGES", "'2026-05-01'", "2026-05-01")),
+        (
+            "as_of('O', TIMESTAMP '2026-05-01 12:00:00.123456789')",
+            "O",
+            Travel(
+                "MESSAGES",
+                "CAST('2026-05-01 12:00:00.123456789' AS TIMESTAMPTZ)",
+                "2026-05-01 12:00:00.123456789",
+            ),
+        ),
+        (
+            "as_of('O', current_timestamp() - INTERVAL 1 HOUR)",
+            "O",
+            Travel("MESSAGES", "CURRENT_TIMESTAMP - INTERVAL '1' HOUR"),
+        ),
+    ],
+)
+def test_as_of(call: str, name: str, travel: Travel) -> None:
+    seen: list[Mention] = []
+
+    def remember(mention: Mention) -> Selection:
+        seen.append(mention)
+        return Selection("SELECT 'it''s'")
+
+    text = f"SELECT 1 AS x FROM {call} a JOIN {ORDERS} b ON a.seq = b.seq"
+    [statement] = parse(text)
+    source = "QUERY('SELECT ''it''''s''')"
+    assert rewrite(statement, remember) == f"SELECT 1 AS x FROM {source} AS a JOIN {source} AS b ON a.seq = b.seq"
+    assert seen[0] == Mention(name, travel, text.lower().index("as_of"))
+
+
+@pytest.mark.parametrize("call", ["as_of()", "as_of('ORDERS')", "as_of(ORDERS, 1)", "as_of('ORDERS', 1, 2)"])
+def test_as_of_says_what_it_takes(call: str) -> None:
+    with pytest.raises(SqlError, match=r"as_of\('ORDERS', '2026-05-01 12:00:00'\)"):
+        rewritten(f"SELECT * FROM {call}")
+
+
+@pytest.mark.parametrize(
+    ("rest", "subject"),
+    [
+        ("WHERE subject = 'a.b'", "a.b"),
+        ("o WHERE seq > 3 AND 'a.b' = o.subject AND seq < 7", "a.b"),
+        ("WHERE subject = 'a.b' OR seq = 1", None),
+        ("WHERE NOT subject = 'a.b'", None),
+        ("WHERE subject LIKE 'a.b'", None),
+        ("TABLESAMPLE (10 PERCENT) WHERE subject = 'a.b'", None),
+        (f"a JOIN {ORDERS} b ON true WHERE subject = 'a.b'", None),
+        (f", {ORDERS} b WHERE b.subject = 'a.b'", None),
+    ],
+)
+def test_the_only_subject_that_can_be_wanted(rest: str, subject: str | None) -> None:
+    seen: list[str | None] = []
+
+    def remember(mention: Mention) -> TableAt:
+        seen.append(mention.subject)
+        return TableAt(mention.name, 1)
+
+    [statement] = parse(f"SELECT seq FROM {ORDERS} {rest}")
+    rewrite(statement, remember)
+    assert seen[0] == subject
 
 
 def test_a_bare_stream_name_is_told_how_it_is_written() -> None:
@@ -137,9 +207,9 @@ def test_locate_gets_the_place_of_the_name_in_the_whole_text() -> None:
     text = f"SELECT 1;\nSELECT 2 FROM {ORDERS}"
     places: list[int] = []
 
-    def remember(name: str, travel: Travel | None, place: int) -> TableAt:
-        places.append(place)
-        return TableAt(name, 1)
+    def remember(mention: Mention) -> TableAt:
+        places.append(mention.place)
+        return TableAt(mention.name, 1)
 
     for statement in parse(text):
         rewrite(statement, remember)

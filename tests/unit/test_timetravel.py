@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakestream import lake
 from lakestream.lake.timetravel import (
     AsOf,
     CommitLog,
@@ -21,6 +23,7 @@ from lakestream.lake.timetravel import (
     Progress,
     TimeTravelError,
     as_of,
+    instant,
     latest_progress,
     rfc3339,
     version_for_commit_time,
@@ -130,7 +133,7 @@ def test_commit_time_after_log_clean_up_counts_from_what_is_left(table: Table) -
         table.commit(at_ms=at_ms)
     (table.path / "_delta_log" / f"{0:020d}.json").unlink()
     assert version_for_commit_time(table.log, 2000 * MS, now_ns=LATER) == 1
-    with pytest.raises(TimeTravelError, match="version 1 of"):
+    with pytest.raises(TimeTravelError, match=r"version 1 of .*lakestream\.time_travel"):
         version_for_commit_time(table.log, 1999 * MS, now_ns=LATER)
 
 
@@ -217,10 +220,13 @@ def test_message_time_of_a_table_that_says_nothing(table: Table) -> None:
 
 def test_message_time_whose_version_log_clean_up_has_taken(table: Table) -> None:
     for time in (100, 200, 300):
-        table.commit(time)
+        table.commit(time, at_ms=time * 10)
     (table.path / "_delta_log" / f"{0:020d}.json").unlink()
     assert as_of(table.path, 200).version == 1
-    with pytest.raises(TimeTravelError, match="oldest still known is 1"):
+    says = (
+        r"are gone; the oldest still known is 1, committed at 1970-01-01T00:00:02Z; to keep .*lakestream\.time_travel"
+    )
+    with pytest.raises(TimeTravelError, match=says):
         as_of(table.path, 199)
 
 
@@ -325,6 +331,50 @@ def test_real_tables_carry_what_is_needed(tmp_path: Path) -> None:
     for at_ns in (100, 250, 300, 399, 400, 600):
         rows = DeltaTable(path, version=as_of(path, at_ns).version).to_pyarrow_table().column("time_ns").to_pylist()
         assert sorted(time for time in rows if time <= at_ns) == [t for t in range(100, 700, 100) if t <= at_ns]
+
+
+# ---------------------------------------------------------------------------- moments
+
+
+@pytest.mark.parametrize(
+    ("at", "at_ns"),
+    [
+        (17, 17),
+        ("1970-01-01", 0),
+        ("1970-01-01 00:01", 60 * 10**9),
+        ("1970-01-01 00:00:01.5", 1_500_000_000),
+        ("1970-01-01T00:00:01.123456789Z", 1_123_456_789),
+        (" 1970-01-01T01:00:00+01:00 ", 0),
+        ("1970-01-01T00:00:00-0130", 5_400 * 10**9),
+        ("1970-01-01T00:00:00 UTC", 0),
+        ("1969-12-31 23:59:59.999999999", -1),
+        (datetime(1970, 1, 1, 0, 0, 1, 5), 1_000_005_000),
+        (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
+    ],
+)
+def test_moments(at: int | str | datetime, at_ns: int) -> None:
+    assert instant(at) == at_ns
+
+
+@pytest.mark.parametrize(
+    "at", ["", "soon", "1970-13-01", "1970-01-01 25:00", "12:00", "3000-01-01", 2**64, "1970-01-01T"]
+)
+def test_what_is_no_moment_is_said(at: int | str) -> None:
+    with pytest.raises(TimeTravelError, match=r"is no time|is outside of the times"):
+        instant(at)
+
+
+def test_what_programs_ask(table: Table) -> None:
+    """The names that lakestream.lake gives them."""
+    table.commit(100, at_ms=1000)
+    table.commit(200, at_ms=2000)
+    assert lake.as_of(table.path, 150) == AsOf(0, 150, complete=True)
+    assert lake.version_at(table.path, "1970-01-01 00:00:01.999") == 0
+    assert lake.version_at(table.path, datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)) == 1
+    assert lake.table_path("/lake/", "A:B", "ACME") == "/lake/accounts/ACME/streams/A~3AB"
+    assert {name for name in lake.__all__ if getattr(lake, name) is None} == set()
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        lake.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize(

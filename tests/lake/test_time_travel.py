@@ -1,0 +1,208 @@
+"""The ways to ask for the past agree message for message: as_of, VERSION AS OF and TIMESTAMP AS OF in SQL, by DuckDB
+and by Spark, and the server's direct get with `up_to_time`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+
+from lakestream.lake import as_of, instant, table_path, version_at
+from lakestream.lake.spark_functions import as_of as spark_as_of
+from lakestream.lake.spark_functions import register
+from lakestream.lake.sql import Session
+from lakestream.lake.timetravel import CommitLog, latest_progress, rfc3339
+from tests.lake.test_end_to_end import Compaction
+from tests.servers import Kind, Server
+
+pytestmark = pytest.mark.lake
+
+CONFIG = """
+lake { seal_bytes: 16384, seal_age: "100ms", retain_bytes: 0, poll: "100ms" }
+"""
+SUBJECTS = [f"TIME.{number}" for number in range(4)]
+PARTS = 3
+DEADLINE_S = 240.0
+TABLE = "delta.`streams/TIME`"
+Found = dict[str, int]
+"""Subject to sequence."""
+
+
+class Past:
+    """A stream in three commits, all of it compacted, and the four that can be asked about its past."""
+
+    def __init__(self, spark: Any, server: Server) -> None:
+        self.spark, self.server = spark, server
+        self.lake = str(server.store / "lake")
+        self.table = table_path(self.lake, "TIME")
+        self.times: dict[int, int] = {}
+        self.borders: list[int] = []
+
+    async def fill(self) -> None:
+        """Publish and compact, part by part; some messages are deleted before they are committed."""
+        compaction = Compaction(self.spark, self.server)
+        client = await nats.connect(self.server.url)
+        js = client.jetstream()
+        await js.add_stream(name="TIME", subjects=["TIME.*"], allow_direct=True)
+        for part in range(PARTS):
+            for number in range(4 + part):
+                ack = await js.publish(SUBJECTS[(number + part) % len(SUBJECTS)], b"%d" % number)
+                if number == 2 and part < 2:
+                    await js.delete_msg("TIME", ack.seq - 1)
+
+            async def committed(seq: int = ack.seq) -> bool:
+                await compaction.run()
+                progress = latest_progress(self.table)
+                return progress is not None and progress.last_seq == seq
+
+            async with asyncio.timeout(DEADLINE_S):
+                while not await committed():
+                    await asyncio.sleep(0.05)  # files tell of it
+            self.borders.append(ack.seq)
+        info = await js.stream_info("TIME")
+        for seq in range(1, info.state.last_seq + 1):
+            reply = await client.request("$JS.API.STREAM.MSG.GET.TIME", json.dumps({"seq": seq}).encode(), timeout=30)
+            if (message := json.loads(reply.data).get("message")) is not None:
+                self.times[seq] = instant(message["time"])
+        compaction.stop()
+        await client.close()
+
+    async def server_last(self, client: Client, at_ns: int) -> Found:
+        """The last message of each subject before a moment, by one batch."""
+        inbox = client.new_inbox()
+        sub = await client.subscribe(inbox)
+        request = {"multi_last": ["TIME.*"], "up_to_time": rfc3339(at_ns)}
+        await client.publish("$JS.API.DIRECT.GET.TIME", json.dumps(request).encode(), reply=inbox)
+        found: Found = {}
+        while True:
+            headers = (message := await sub.next_msg(timeout=30)).headers or {}
+            if "Nats-Subject" not in headers:
+                assert headers.get("Status") in ("204", "404"), (headers, message.data)
+                break
+            found[headers["Nats-Subject"]] = int(headers["Nats-Sequence"])
+        await sub.unsubscribe()
+        return found
+
+    def moments(self) -> list[int]:
+        """At every message, 1 ns before and after it, between them, and outside of all."""
+        times = list(self.times.values())
+        around = {time + offset for time in times for offset in (-1, 0, 1)}
+        between = {(one + other) // 2 for one, other in pairwise(times)}
+        return sorted(around | between | {0, times[0] - 10**9, times[-1] + 10**9})
+
+
+def last(rows: list[tuple[int, str]]) -> Found:
+    """The last sequence of each subject."""
+    return {subject: seq for seq, subject in sorted(rows)}
+
+
+@pytest.fixture(scope="module")
+def past(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
+    server = Server(Kind.OURS, tmp_path_factory.mktemp("past") / "store", config=CONFIG)
+    server.start()
+    past = Past(spark, server)
+    asyncio.run(past.fill())
+    register(spark, past.lake)
+    yield past
+    server.kill()
+
+
+async def test_the_servers_past_is_that_of_sql(past: Past) -> None:
+    """up_to_time T leaves out a message stored at T itself: it is as_of(T - 1 ns)."""
+    client = await nats.connect(past.server.url)
+    with Session(past.lake, committed=True) as session:
+        for at_ns in past.moments():
+            query = f"SELECT seq, subject FROM as_of('TIME', {at_ns - 1})"
+            assert last(session.query(query).fetchall()) == await past.server_last(client, at_ns), at_ns
+    await client.close()
+
+
+def test_as_of_is_its_version_and_a_filter(past: Past) -> None:
+    """as_of, VERSION AS OF what was found, TIMESTAMP AS OF when that was committed: the same messages."""
+    log = CommitLog(past.table)
+    with Session(past.lake, committed=True) as session:
+        for at_ns in past.moments():
+            wanted = [seq for seq, time in past.times.items() if time <= at_ns]
+            found = as_of(past.table, at_ns)
+            for moment in (at_ns, f"'{rfc3339(at_ns)}'"):
+                rows = session.query(f"SELECT seq FROM as_of('TIME', {moment}) ORDER BY seq").fetchall()
+                assert [seq for (seq,) in rows] == wanted, at_ns
+            if found.version is None:
+                assert wanted == []
+                continue
+            committed = rfc3339(log.commit(found.version).time_ms * 1_000_000)
+            assert version_at(past.table, committed) == found.version
+            for travel in (f"VERSION AS OF {found.version}", f"TIMESTAMP AS OF '{committed}'"):
+                query = f"SELECT seq FROM {TABLE} {travel} WHERE time_ns <= {at_ns} ORDER BY seq"
+                assert [seq for (seq,) in session.query(query).fetchall()] == wanted, (at_ns, travel)
+
+
+def test_spark_finds_the_same(past: Past) -> None:
+    """At the first and last message of every commit, to the ns."""
+    log = CommitLog(past.table)
+    edges = [past.times[seq] for border in past.borders for seq in (border, border + 1) if seq in past.times]
+    for at_ns in [0, *(edge + offset for edge in edges for offset in (-1, 0))]:
+        wanted = [seq for seq, time in past.times.items() if time <= at_ns]
+        assert seqs(past.spark.sql(f"SELECT seq FROM as_of('TIME', {at_ns})")) == wanted
+        found = as_of(past.table, at_ns)
+        if found.version is None or at_ns not in edges:
+            assert (found.version is None) == (wanted == [])
+            continue
+        where = f"WHERE time_ns <= {at_ns}"
+        table = f"delta.`{past.table}`"
+        assert seqs(past.spark.sql(f"SELECT seq FROM {table} VERSION AS OF {found.version} {where}")) == wanted
+        committed = rfc3339(log.commit(found.version).time_ms * 1_000_000)
+        assert seqs(past.spark.sql(f"SELECT seq FROM {table} TIMESTAMP AS OF '{committed}' {where}")) == wanted
+
+
+def test_spark_takes_texts_times_and_expressions(past: Past) -> None:
+    last_time = max(past.times.values())
+    for moment, count in (
+        (f"'{rfc3339(last_time - 1)}'", len(past.times) - 1),
+        (f"'{rfc3339(last_time)}'", len(past.times)),
+        (f"TIMESTAMP '{rfc3339(last_time + 1000)}'", len(past.times)),
+        ("current_timestamp() - INTERVAL 1 SECOND + INTERVAL 1 DAY", len(past.times)),
+        ("DATE '2001-01-01'", 0),
+    ):
+        found = past.spark.sql(f"SELECT count(*) AS n FROM as_of('TIME', {moment})").collect()
+        assert found[0].n == count, moment
+    assert seqs(spark_as_of(past.spark, "TIME", last_time - 1, past.lake)) == sorted(past.times)[:-1]
+
+
+def test_spark_reads_as_of_as_a_table(past: Past) -> None:
+    """Filters and columns reach the files, and two mentions join."""
+    at_ns = max(past.times.values())
+    rows = past.spark.sql(f"SELECT seq FROM as_of('TIME', {at_ns}) WHERE subject = '{SUBJECTS[1]}' AND seq > 1")
+    plan = rows._jdf.queryExecution().executedPlan().toString()
+    filters = plan.partition("PartitionFilters")[2].partition("PushedFilters")[0]
+    assert re.search(rf"\(subject#\d+ = {SUBJECTS[1]}\)", filters)
+    assert "GreaterThan(se" in plan.partition("PushedFilters")[2]
+    assert "data#" not in plan
+    joined = past.spark.sql(f"SELECT a.seq FROM as_of('TIME', {at_ns}) a LEFT ANTI JOIN as_of('TIME', 0) b USING (seq)")
+    assert seqs(joined) == sorted(past.times)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("as_of('NONE', 0)", "there is no stream NONE"),
+        ("as_of('TIME', 'soon')", "'soon' is no time"),
+        ("as_of('TIME')", "as_of takes a stream's name and a moment"),
+        ("as_of('TIME', NULL)", "as_of takes a stream's name and a moment"),
+        ("as_of('TIME', 99999999999999999999)", "as_of takes a stream's name and a moment"),
+    ],
+)
+def test_spark_says_what_is_wrong(past: Past, call: str, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        past.spark.sql(f"SELECT * FROM {call}")
+
+
+def seqs(rows: Any) -> list[int]:
+    return sorted(row.seq for row in rows.collect())
