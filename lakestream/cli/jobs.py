@@ -1,7 +1,7 @@
 """The Spark programs from the command line.
 
 Belongs here: where `jobs/*.py` lie (in a checkout, or where the wheel put them), the command lines that run them,
-`lakestream compact` and `lakestream maintain`. What a program does is its own business.
+`lakestream compact`, `lakestream maintain` and `lakestream clone`. What a program does is its own business.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -67,18 +68,14 @@ def compact(
         typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Write what is staged now, then end; else go on.")] = False,
+    maintain_every: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Look after the tables this often (600); 0: never.")
+    ] = None,
 ) -> None:
     """Move staged segments into the streams' Delta tables, with Spark, in this process's place."""
-    from lakestream.lake import java
-
-    try:
-        java.find()
-        command = compactor(lake or str(default_lake()), *(["--once"] if once else []))
-    except (JavaMissing, JobMissing) as error:
-        print(f"lakestream: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    # The scheduler that started us then watches, signals and reaps the program itself.
-    os.execv(command[0], command)
+    options = ["--once"] if once else []
+    options += [] if maintain_every is None else [f"--maintain-every={maintain_every}"]
+    _become("compact.py", lake, options)
 
 
 def maintain(
@@ -97,8 +94,6 @@ def maintain(
     every: Annotated[float | None, typer.Option(metavar="SECONDS", help="Pause between two rounds.")] = None,
 ) -> None:
     """OPTIMIZE and VACUUM the streams' Delta tables, and clean their logs, with Spark, in this process's place."""
-    from lakestream.lake import java
-
     values = {
         "--stream": stream,
         "--target-mib": target_mib,
@@ -108,10 +103,33 @@ def maintain(
     }
     options = [f"{name}={value}" for name, value in values.items() if value is not None]
     options += [name for name, given in (("--once", once), ("--dry-run", dry_run)) if given]
+    _become("maintain.py", lake, options, needs_java=not dry_run)
+
+
+def clone(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Whose table.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the clone shall be; nothing may be there.")],
+    lake: Annotated[
+        str | None,
+        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
+    ] = None,
+    account: Annotated[str | None, typer.Option(metavar="NAME", help="The stream's account.")] = None,
+    version: Annotated[int | None, typer.Option(metavar="N", help="Of this version.")] = None,
+    as_of: Annotated[str | None, typer.Option(metavar="TIME", help="As it was committed at this time.")] = None,
+) -> None:
+    """Make a shallow clone of a stream's Delta table, whose files maintenance then keeps, with Spark."""
+    values = {"--stream": stream, "--target": target, "--account": account, "--version": version, "--as-of": as_of}
+    _become("clone.py", lake, [f"{name}={value}" for name, value in values.items() if value is not None])
+
+
+def _become(name: str, lake: str | None, options: Sequence[str], needs_java: bool = True) -> None:
+    """Run a program in this process's place: the scheduler that started us then watches, signals and reaps it."""
+    from lakestream.lake import java
+
     try:
-        if not dry_run:
+        if needs_java:
             java.find()
-        command = [sys.executable, str(find("maintain.py")), "--lake", lake or str(default_lake()), *options]
+        command = [sys.executable, str(find(name)), "--lake", lake or str(default_lake()), *options]
     except (JavaMissing, JobMissing) as error:
         print(f"lakestream: {error}", file=sys.stderr)
         raise typer.Exit(1) from None

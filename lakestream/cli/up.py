@@ -62,7 +62,7 @@ class ServerWithCompactor(Node):
             return
         self.compactor = Supervisor(
             "compactor",
-            Compaction(self.keeper.root, self.log),
+            Compaction(self.keeper.root, self.log, self.options.lake.maintain_every_ns),
             output=self._pass_on,
             report=self._report,
             timing=self._timing,
@@ -95,11 +95,13 @@ class Compaction:
     Args:
         lake: the lake's root.
         log: told when Java has been found.
+        maintain_every_ns: pause between two rounds of maintenance, 0 for none; the compactor's own by default.
     """
 
-    def __init__(self, lake: str, log: Logger) -> None:
+    def __init__(self, lake: str, log: Logger, maintain_every_ns: int | None = None) -> None:
         self._lake = lake
         self._log = log
+        self._maintain_every_ns = maintain_every_ns
 
     def __call__(self) -> list[str]:
         """The command line. Raises Waiting without Java 17 or newer, or without the program."""
@@ -109,7 +111,7 @@ class Compaction:
 
         try:
             found = java.find()
-            command = jobs.compactor(self._lake, "--exit-with-parent")
+            command = jobs.compactor(self._lake, *self._options())
         except JavaMissing as error:
             raise Waiting(f"{error}. The server serves without it; the compactor starts by itself then") from None
         except jobs.JobMissing as error:
@@ -117,12 +119,17 @@ class Compaction:
         self._log.info(f"Starting the compactor with Java {found.version} ({found.home})")
         return command
 
+    def _options(self) -> list[str]:
+        if self._maintain_every_ns is None:
+            return ["--exit-with-parent"]
+        return ["--exit-with-parent", f"--maintain-every={self._maintain_every_ns / 1e9:g}"]
+
 
 def welcome(host: str, port: int, lake: str) -> str:
     """What a person needs to know first."""
     reachable = "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"nats://{reachable}:{port}"
-    shown = os.path.relpath(lake)
+    shown = lake if "://" in lake else os.path.relpath(lake)
     if shown.startswith(".."):
         shown = lake
     quoted, program = shlex.quote(shown), _program()

@@ -6,9 +6,12 @@ import contextlib
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -16,8 +19,11 @@ from lakestream.lake import maintenance, paths, position, staging, timetravel
 from lakestream.lake.compaction import Options, StreamCompaction
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.history import TableHistory
-from lakestream.lake.locks import JvmLock, table_lock
-from lakestream.lake.maintenance import Done, Maintainer, Policy
+from lakestream.lake.locks import open_lock, table_lock
+from lakestream.lake.maintenance import Done, Maintainer
+from lakestream.lake.maintenance_plan import HOUR_NS, Policy
+from lakestream.lake.rewrite import Rewriter
+from lakestream.lake.storage import open_storage
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, records, rows, version
@@ -44,14 +50,18 @@ def grow(spark: Any, lake: Path, model: StreamModel, commits: int, **options: in
     compact(spark, lake, model, commit_bytes=1, **options)
 
 
-def maintain(spark: Any, lake: Path, policy: Policy) -> Done:
-    (done,) = Maintainer(spark, str(lake), policy).once()
+def maintain(spark: Any, lake: Path, policy: Policy, later_ns: int = 0) -> Done:
+    (done,) = Maintainer(spark, str(lake), policy, clock=lambda: time.time_ns() + later_ns).once()
     assert done.failure is None
     return done
 
 
 def files(table: str) -> int:
     return len(DeltaTable(table).file_uris())
+
+
+def on_disk(table: str) -> int:
+    return len(list(Path(table).rglob("part-*.parquet")))
 
 
 def check(lake: Path, model: StreamModel) -> None:
@@ -67,15 +77,19 @@ def test_files_become_few_and_every_row_stays(spark: Any, lake: Path, tmp_path: 
     model.remove(list(range(50, 100)))
     grow(spark, lake, model, 1, subject_limit=2)
     table = model.table(lake)
-    before = rows(table)
+    before, count = rows(table), files(table)
     done = maintain(spark, lake, NOW)
-    assert (done.removed, done.added) == (done.plan.files, len(done.plan.partitions))
-    assert files(table) == len({row["bucket"] for row in before})
+    assert files(table) == count - done.removed + done.added < count
     assert rows(table) == before
     check(lake, model)
-    assert maintain(spark, lake, NOW).plan.stale > 0
+    assert maintain(spark, lake, NOW).plan.stale
     assert not maintain(spark, lake, NOW).plan
-    assert len(list(Path(table).rglob("part-*.parquet"))) == files(table)
+    assert on_disk(table) == files(table)
+    assert list(Path(table).rglob("*.bin")) == []
+    assert {path.suffix for path in Path(table).rglob("*") if path.is_file() and "_delta_log" not in path.parts} == {
+        ".parquet",
+        ".crc",
+    }
     grow(spark, lake, model, 1, subject_limit=2)
     check(lake, model)
 
@@ -89,15 +103,42 @@ def test_deletion_vectors_are_counted_and_purged(spark: Any, lake: Path, tmp_pat
     model.stage(lake)
     compact(spark, lake, model)
     table = model.table(lake)
-    facts = maintenance.look(table, NOW, 1 << 62)
+    facts = maintenance.look(open_storage(lake), table, NOW, time.time_ns())
     assert facts is not None
-    assert [(file.partition, file.rows, file.deleted) for file in facts.files] == [("s", 1000, 500)]
-    assert facts.stale == 0  # the deletion vector's file is in use
+    assert [(file.partition, file.rows, file.deleted) for file in facts.files] == [(("s",), 1000, 500)]
+    (vector,) = {str(path) for path in Path(table).rglob("*.bin")} - set(facts.stale)  # it is in use
     done = maintain(spark, lake, NOW)
-    assert (done.removed, done.added, done.plan.worn) == (1, 1, ["s"])
+    assert (done.removed, done.added) == (1, 1)
     maintain(spark, lake, NOW)
-    assert list(Path(table).rglob("deletion_vector*.bin")) == []
+    assert not Path(vector).exists()
+    assert list(Path(table).rglob("*.bin")) == []
     check(lake, model)
+
+
+def test_new_files_are_in_runs_with_statistics(spark: Any, lake: Path, tmp_path: Path) -> None:
+    """By sequence in a table by subject; runs of sequences, by subject within each, in one by bucket."""
+    for limit, name in ((50, "FEW"), (1, "MANY")):
+        model = StreamModel(tmp_path / name, name, name)
+        for _ in range(3):
+            model.publish([(b"%s.%d" % (b"long" * 30, n % 20), b"", b"x") for n in range(200)])
+            model.stage(lake)
+        compact(spark, lake, model, commit_bytes=1, subject_limit=limit)
+    assert [done.failure for done in Maintainer(spark, str(lake), KEEP).once()] == [None, None]
+    for name in ("FEW", "MANY"):
+        table = paths.table(str(lake), name)
+        assert timetravel.CommitLog(table).commit(version(table)).operation == "OPTIMIZE"
+        actions = pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
+        assert sum(action["num_records"] for action in actions) == 600
+        for action in actions:
+            held = pq.read_table(Path(table, action["path"]), partitioning=None)
+            seqs = held.column("seq").to_pylist()
+            assert (action["min.seq"], action["max.seq"]) == (min(seqs), max(seqs))
+            if name == "FEW":
+                assert seqs == sorted(seqs)
+            else:
+                subjects = held.column("subject").to_pylist()
+                assert (action["min.subject"], action["max.subject"]) == (min(subjects), max(subjects))
+                assert list(zip(subjects, seqs, strict=True)) == sorted(zip(subjects, seqs, strict=True))
 
 
 def test_a_running_reader_survives_optimize_vacuum_and_log_cleanup(spark: Any, lake: Path, tmp_path: Path) -> None:
@@ -109,8 +150,8 @@ def test_a_running_reader_survives_optimize_vacuum_and_log_cleanup(spark: Any, l
     assert history.read(100, 105, 10) == model.expected()[99:105]
     assert watch.read() == model.sealed[-1].last_index
     done = maintain(spark, lake, NOW)
-    assert done.plan.stale == 0  # what OPTIMIZE has just replaced was in use when it was looked at
-    assert maintain(spark, lake, NOW).plan.stale > 10
+    assert done.plan.stale == []  # what OPTIMIZE has just replaced was in use when it was looked at
+    assert len(maintain(spark, lake, NOW).plan.stale) > 10
     assert history.read(110, 160, 1000) == model.expected()[109:160]
     grow(spark, lake, model, 1)
     assert maintain(spark, lake, NOW).plan.expired >= 3
@@ -140,7 +181,23 @@ def test_time_travel_works_across(spark: Any, lake: Path, tmp_path: Path) -> Non
     assert timetravel.latest_progress(table) == timetravel.CommitLog(table).progress(version(table))
 
 
-def test_compactor_and_maintainer_take_turns(spark: Any, lake: Path, tmp_path: Path) -> None:
+def test_a_table_may_say_how_long_its_versions_stay(spark: Any, lake: Path, tmp_path: Path) -> None:
+    model = StreamModel(tmp_path / "log")
+    grow(spark, lake, model, 2)
+    table = model.table(lake)
+    held = on_disk(table)
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('lakestream.time_travel' = '{500 * HOUR_NS}')")
+    maintain(spark, lake, NOW)
+    # Delta's checkpoints forget after a week what left the table; its commits tell.
+    maintain(spark, lake, NOW, 400 * HOUR_NS)
+    assert on_disk(table) == held + 4
+    assert spark.read.format("delta").option("versionAsOf", 2).load(table).count() == 120
+    maintain(spark, lake, NOW, 502 * HOUR_NS)
+    assert on_disk(table) == 4
+    check(lake, model)
+
+
+def test_compactor_and_maintainer_at_the_same_table(spark: Any, lake: Path, tmp_path: Path) -> None:
     model = StreamModel(tmp_path / "log")
     grow(spark, lake, model, 2)
     outcomes: list[Done] = []
@@ -168,6 +225,42 @@ def test_compactor_and_maintainer_take_turns(spark: Any, lake: Path, tmp_path: P
     check(lake, model)
 
 
+def test_a_commit_in_between_is_in_the_way_only_if_it_took_the_same_files(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compactor commits while new files are being written: an append at first, then also a DELETE."""
+    model = StreamModel(tmp_path / "log")
+    grow(spark, lake, model, 2)
+    table = model.table(lake)
+    write = Rewriter._write
+    attempts: list[int] = []
+
+    def interrupted(self: Any, *arguments: Any) -> Any:
+        attempts.append(1)
+        if len(attempts) == 1:
+            if deleting:
+                model.remove([5])
+            grow(spark, lake, model, 1)
+        return write(self, *arguments)
+
+    monkeypatch.setattr(Rewriter, "_write", interrupted)
+    deleting = False
+    done = maintain(spark, lake, KEEP)
+    assert (done.removed, done.added) == (8 + 8, 4 + 4)  # a second commit takes what came in between
+    assert len(attempts) == 2
+    deleting = True
+    attempts.clear()
+    grow(spark, lake, model, 1)
+    maintain(spark, lake, KEEP)
+    assert len(attempts) > 1
+    assert files(table) == 4
+    check(lake, model)
+    held = on_disk(table)
+    names = {path.name for path in Path(table).rglob("part-*.parquet")}
+    log = "".join(path.read_text() for path in Path(table, "_delta_log").glob("*.json"))
+    assert all(name in log for name in names), held  # what a conflict made useless is gone at once
+
+
 def test_a_table_under_maintenance_is_not_committed_to(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +268,7 @@ def test_a_table_under_maintenance_is_not_committed_to(
     model = StreamModel(tmp_path / "log")
     model.publish(flights(10))
     model.stage(lake)
-    lock = JvmLock(spark, table_lock(str(lake), model.table(lake)))
+    lock = open_lock(spark, table_lock(str(lake), model.table(lake)))
     assert lock.acquire()
     with pytest.raises(TableBusy, match="tried again"):
         compact(spark, lake, model)
@@ -202,7 +295,9 @@ def test_the_program(spark: Any, lake: Path, tmp_path: Path) -> None:
         "ORDERS: 8 files at version 2: optimize 8 files (0.0 MiB) in 4 partitions, checkpoint",
         "OTHER: 5 files at version 1: nothing to do",
     ]
-    assert "below 1 h" in run("--once", "--retain-hours", "0.5").stderr
+    done = run("--once", "--retain-hours", "0.5")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "below 1 h" in done.stderr
     holder = Maintainer(spark, str(lake))
     assert holder.acquire()
     assert not Maintainer(spark, str(lake)).acquire()
@@ -213,4 +308,4 @@ def test_the_program(spark: Any, lake: Path, tmp_path: Path) -> None:
     assert "ORDERS: optimized 8 files into 4, checkpoint, " in done.stdout
     assert "looked after 1 table" in done.stdout
     check(lake, model)
-    assert paths.table(str(lake), "OTHER", "ACC") in maintenance.tables(str(lake))
+    assert paths.table(str(lake), "OTHER", "ACC") in maintenance.tables(open_storage(lake))

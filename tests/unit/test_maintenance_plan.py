@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake import maintenance
-from lakestream.lake.maintenance import MIB, DataFile, Facts, Plan, Policy, decide
+from lakestream.lake import deltalog, maintenance, maintenance_plan
+from lakestream.lake.maintenance_plan import MIB, DataFile, Facts, Plan, Policy, decide
+from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import CommitLog
 
 pytestmark = pytest.mark.unit
@@ -22,14 +23,14 @@ POLICY = Policy(target_bytes=64 * MIB, min_files=4)
 
 def facts(*files: DataFile, **values: Any) -> Facts:
     given = {
-        "table": "t", "stream": "S", "uid": "U", "version": 9, "partition_column": "subject", "files": list(files),
-        "since_checkpoint": 0, "oldest": 0, "keep_from": 0, "stale": 0,
+        "table": "t", "stream": "S", "uid": "U", "incarnation": "I", "version": 9, "partition_columns": ["subject"],
+        "files": list(files), "since_checkpoint": 0, "oldest": 0, "keep_from": 0, "retain_ns": 0, "stale": [],
     }  # fmt: skip
     return Facts(**{**given, **values})
 
 
-def small(partition: str | int | None = "a", size: int = MIB) -> DataFile:
-    return DataFile(partition, size, 100)
+def small(partition: str | None = "a", size: int = MIB, seq: int = 0) -> DataFile:
+    return DataFile((partition,), size, 100, min_seq=seq, max_seq=seq + 9)
 
 
 def test_a_table_at_rest_needs_nothing() -> None:
@@ -39,56 +40,118 @@ def test_a_table_at_rest_needs_nothing() -> None:
 
 
 def test_enough_small_files_of_one_partition_are_worth_a_rewrite() -> None:
-    plan = decide(facts(*[small()] * 4, *[small("b")] * 3, small("a", 60 * MIB)), POLICY)
-    assert (plan.partitions, plan.files, plan.size, plan.checkpoint) == (["a"], 4, 4 * MIB, True)
-    assert plan.describe() == "optimize 4 files (4.0 MiB) in 1 partition, checkpoint"
+    plan = decide(facts(*[small()] * 4, *[small("b")] * 3, *[small(None)] * 5, small("a", 60 * MIB)), POLICY)
+    assert [(each.partition, len(each.files), each.size) for each in plan.bins] == [
+        (("a",), 4, 4 * MIB),
+        ((None,), 5, 5 * MIB),
+    ]
+    assert (plan.files, plan.checkpoint) == (9, True)
+    assert plan.describe() == "optimize 9 files (9.0 MiB) in 2 partitions, checkpoint"
 
 
-def test_one_file_is_never_enough_and_no_partition_is_none_of_ours() -> None:
-    assert not decide(facts(small(), *[small(None)] * 9), msgspec.structs.replace(POLICY, min_files=1))
+def test_one_file_is_never_enough() -> None:
+    assert not decide(facts(small()), msgspec.structs.replace(POLICY, min_files=1))
 
 
-@pytest.mark.parametrize(("deleted", "due"), [(20, []), (21, ["a"])])
-def test_a_worn_file_is_rewritten_however_large(deleted: int, due: list[str]) -> None:
-    assert decide(facts(DataFile("a", 60 * MIB, 100, deleted)), POLICY).partitions == due
+def test_a_file_is_rewritten_only_together_with_about_as_much() -> None:
+    files = [small(size=MIB)] * 6
+    assert decide(facts(*files, small(size=7 * MIB)), POLICY).files == 6
+    assert decide(facts(*files, small(size=6 * MIB)), POLICY).files == 7
+    assert decide(facts(*files, small(size=6 * MIB), small(size=13 * MIB)), POLICY).files == 7
+
+
+def test_new_files_hold_narrow_ranges_of_sequences() -> None:
+    files = [small(size=20 * MIB, seq=seq) for seq in (70, 10, 50, 30, 60, 20, 40)]
+    bins = decide(facts(*files), POLICY).bins
+    assert [[file.min_seq for file in each.files] for each in bins] == [[10, 20, 30], [40, 50, 60]]
+
+
+@pytest.mark.parametrize(("deleted", "due"), [(20, 0), (21, 1)])
+def test_a_worn_file_is_rewritten_however_large(deleted: int, due: int) -> None:
+    assert len(decide(facts(DataFile(("a",), 60 * MIB, 100, deleted)), POLICY).bins) == due
+    assert len(decide(facts(DataFile(("a",), MIB, 100, deleted)), POLICY).bins) == due
 
 
 def test_checkpoint_log_and_vacuum() -> None:
     assert not decide(facts(since_checkpoint=19), POLICY)
-    plan = decide(facts(since_checkpoint=20, oldest=50, keep_from=100, stale=7), POLICY)
-    assert plan == Plan(partitions=[], checkpoint=True, keep_from=100, expired=50, stale=7)
-    assert plan.describe() == "checkpoint, drop 50 commits from the log, vacuum 7 files"
+    plan = decide(facts(since_checkpoint=20, oldest=50, keep_from=100, stale=["a", "b"]), POLICY)
+    assert plan == Plan(checkpoint=True, keep_from=100, expired=50, stale=["a", "b"])
+    assert plan.describe() == "checkpoint, drop 50 commits from the log, vacuum 2 files"
     assert decide(facts(oldest=50, keep_from=0), POLICY).expired == 0
+
+
+def outcome(sizes: list[int], policy: Policy) -> tuple[list[int], int]:
+    """Sizes of one partition's files after its plan, and bytes written."""
+    files = [small(size=size, seq=10 * number) for number, size in enumerate(sizes)]
+    bins = decide(facts(*files), policy).bins
+    chosen = [file for each in bins for file in each.files]
+    assert len({file.min_seq for file in chosen}) == len(chosen)
+    assert all(len(each.files) > 1 and each.size <= policy.target_bytes for each in bins)
+    left = [file.size for file in files if file not in chosen]
+    return left + [each.size for each in bins], sum(each.size for each in bins)
 
 
 @given(st.lists(st.integers(1, 64 * MIB), max_size=200))
 def test_doing_it_until_nothing_is_due_leaves_few_files(sizes: list[int]) -> None:
-    """Files are packed as Delta does: sorted by size, a bin ends before it would exceed the target."""
-    rounds = 0
-    while decide(facts(*[small(size=size) for size in sizes]), POLICY):
+    total, rounds = sum(sizes), 0
+    while True:
+        sizes, written = outcome(sizes, POLICY)
+        if not written:
+            break
         rounds += 1
-        chosen = sorted(size for size in sizes if size < POLICY.small_bytes)
-        packed: list[int] = []
-        for size in chosen:
-            if packed and packed[-1] + size <= POLICY.target_bytes:
-                packed[-1] += size
-            else:
-                packed.append(size)
-        sizes = [size for size in sizes if size >= POLICY.small_bytes] + packed
-    assert rounds <= 1
-    assert sum(size < POLICY.small_bytes for size in sizes) < POLICY.min_files
+    assert sum(sizes) == total
+    assert rounds <= 3
+    # min_files - 1, and files that each outweigh the smaller ones: doubling from 0.5 MiB to below 32 MiB.
+    assert sum(size < POLICY.small_bytes for size in sizes) <= 3 + 7
 
 
-def test_predicates_of_every_spelling() -> None:
-    assert maintenance.predicate("bucket", [0, 7]) == "`bucket` IN (0, 7)"
-    assert maintenance.predicate("subject", ["a'b", "c\\d"]) == "`subject` IN ('a\\'b', 'c\\\\d')"
+@given(st.integers(1, 4), st.lists(st.integers(10_000, 100_000), min_size=300, max_size=300))
+def test_a_growing_table_is_rewritten_a_few_times_only(often: int, commits: list[int]) -> None:
+    sizes: list[int] = []
+    written = most = 0
+    for number, size in enumerate(commits, 1):
+        sizes.append(size)
+        if number % (often * 4) == 0:
+            sizes, round_written = outcome(sizes, POLICY)
+            written += round_written
+            most = max(most, len(sizes))
+    assert most <= 16 + 8
+    assert written <= 8 * sum(commits) + 40 * MIB
+
+
+def test_layers_take_each_partition_once() -> None:
+    files = [*[small("a", 20 * MIB, seq) for seq in range(0, 80, 10)], *[small("b")] * 4, *[small("c")] * 4]
+    bins = decide(facts(*files), POLICY).bins
+    found = maintenance_plan.layers(bins, POLICY.target_bytes)
+    assert sorted(map(id, (each for layer in found for each in layer))) == sorted(map(id, bins))
+    for layer in found:
+        assert len({each.partition for each in layer}) == len(layer)
+        assert len(layer) == 1 or sum(each.size for each in layer) <= POLICY.target_bytes
+    assert len(maintenance_plan.first_round(bins, 60 * MIB)) == 1
+
+
+def test_intervals_as_delta_spells_them() -> None:
+    hour = maintenance_plan.HOUR_NS
+    assert maintenance_plan.interval_ns("interval 1 week") == 168 * hour
+    assert maintenance_plan.interval_ns("INTERVAL 30 days 12 Hours") == 732 * hour
+    assert maintenance_plan.interval_ns("P1D") == 0
+
+
+def test_a_table_may_say_its_own_retention() -> None:
+    assert maintenance.retention({}, Policy(retain_ns=7)) == 7
+    assert maintenance.retention(
+        {"lakestream.time_travel": str(9 * maintenance_plan.HOUR_NS)}, Policy(retain_ns=7)
+    ) == (9 * maintenance_plan.HOUR_NS)
+    assert maintenance.retention({"lakestream.time_travel": "0"}, Policy()) == maintenance_plan.HOUR_NS
 
 
 def test_a_short_retention_is_warned_about_and_a_very_short_one_refused() -> None:
-    assert maintenance.check_retention(168) is None
-    assert "reach back 24 h" in (maintenance.check_retention(24) or "")
-    with pytest.raises(maintenance.RetentionTooShort, match=r"0\.5 h is below 1 h"):
-        maintenance.check_retention(0.5)
+    assert maintenance_plan.check_retention(168) is None
+    assert maintenance_plan.check_retention(720) is None
+    assert "lakestream.time_travel" in (maintenance_plan.check_retention(721) or "")
+    assert "reach back 24 h" in (maintenance_plan.check_retention(24) or "")
+    with pytest.raises(maintenance_plan.RetentionTooShort, match=r"0\.5 h is below 1 h"):
+        maintenance_plan.check_retention(0.5)
 
 
 def test_only_conflicts_are_tried_again_and_not_for_ever() -> None:
@@ -128,13 +191,17 @@ def write_log(table: Path, commits: int, checkpoints: list[int], speaking: set[i
     return CommitLog(table)
 
 
+def names(table: Path) -> list[str]:
+    return [path.name for path in (table / "_delta_log").iterdir()]
+
+
 def test_the_log_keeps_the_version_of_every_time_within_the_retention(tmp_path: Path) -> None:
     log = write_log(tmp_path, 30, [10, 20], speaking={*range(18), 25})
-    written = maintenance.checkpoints(str(tmp_path))
+    written = deltalog.checkpoints(names(tmp_path))
     assert written == [10, 20]
 
     def floor(second: float) -> int:
-        return maintenance.log_floor(log, written, int(second * 1000))
+        return maintenance_plan.log_floor(log, written, int(second * 1000))
 
     assert [floor(-1), floor(9.9), floor(10), floor(19)] == [0, 0, 10, 10]
     # 20 to 24 leave it to 17 to speak for them.
@@ -142,35 +209,35 @@ def test_the_log_keeps_the_version_of_every_time_within_the_retention(tmp_path: 
 
 
 def test_a_log_where_nobody_speaks_stays(tmp_path: Path) -> None:
-    assert maintenance.log_floor(write_log(tmp_path, 5, [3], speaking=set()), [3], 1 << 60) == 0
+    assert maintenance_plan.log_floor(write_log(tmp_path, 5, [3], speaking=set()), [3], 1 << 60) == 0
 
 
 def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
     write_log(tmp_path, 3, [])
     log = tmp_path / "_delta_log"
     (log / f"{1:020d}.checkpoint.0000000001.0000000002.parquet").touch()
-    assert maintenance.checkpoints(str(tmp_path)) == []
+    assert deltalog.checkpoints(names(tmp_path)) == []
     (log / f"{1:020d}.checkpoint.0000000002.0000000002.parquet").touch()
-    assert maintenance.checkpoints(str(tmp_path)) == [1]
+    assert deltalog.checkpoints(names(tmp_path)) == [1]
 
 
 def test_expired_commits_leave_and_nothing_else(tmp_path: Path) -> None:
     write_log(tmp_path, 30, [10, 20])
     log = tmp_path / "_delta_log"
     (log / "_last_checkpoint").touch()
-    assert maintenance.expire(str(tmp_path), 20) == 20
+    assert maintenance.expire(open_storage(tmp_path), str(tmp_path), 20) == 20
     left = sorted(path.name for path in log.iterdir())
     assert [name for name in left if name.endswith(".json")] == [f"{version:020d}.json" for version in range(20, 30)]
     assert len(left) == 10 + 10 + 2
-    assert maintenance.expire(str(tmp_path), 20) == 0
+    assert maintenance.expire(open_storage(tmp_path), str(tmp_path), 20) == 0
     with pytest.raises(AssertionError):
-        maintenance.expire(str(tmp_path), 25)
+        maintenance.expire(open_storage(tmp_path), str(tmp_path), 25)
 
 
 def test_tables_are_found_in_all_accounts(tmp_path: Path) -> None:
     for name in ("streams/A", "streams/B", "accounts/X/streams/A"):
         (tmp_path / name / "_delta_log").mkdir(parents=True)
     (tmp_path / "streams/NONE").mkdir()
-    found = [str(Path(table).relative_to(tmp_path)) for table in maintenance.tables(str(tmp_path))]
+    found = [str(Path(table).relative_to(tmp_path)) for table in maintenance.tables(open_storage(tmp_path))]
     assert found == ["streams/A", "streams/B", "accounts/X/streams/A"]
-    assert maintenance.tables(str(tmp_path / "nowhere")) == []
+    assert maintenance.tables(open_storage(tmp_path / "nowhere")) == []

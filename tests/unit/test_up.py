@@ -279,6 +279,9 @@ def test_the_compactor_waits_for_java_and_starts_when_it_appears(
     assert Path(command[1]).parts[-2:] == ("jobs", "compact.py")
     assert Path(command[1]).is_file()
     assert command[2:] == ["--lake", "/lake", "--exit-with-parent"]
+    never = Compaction("/lake", Logger(), 0)()
+    assert never[2:] == ["--lake", "/lake", "--exit-with-parent", "--maintain-every=0"]
+    assert Compaction("/lake", Logger(), 90_500_000_000)()[-1] == "--maintain-every=90.5"
     assert f"Starting the compactor with Java 17 ({tmp_path})" in capfd.readouterr().err
 
 

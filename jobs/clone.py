@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Make a shallow clone of a stream's Delta table, and have maintenance keep the files that it needs.
+
+    python jobs/clone.py --lake ./data/lake --stream ORDERS --target ./data/lake/clones/orders
+    python jobs/clone.py --lake ./data/lake --stream ORDERS --target /srv/what-if --as-of 2026-01-31T12:00:00Z
+
+Belongs here: the command line. The work is lakestream.lake.clones'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from datetime import datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+if (ROOT / "lakestream").is_dir():
+    sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
+
+from lakestream.lake import job  # noqa: E402
+from lakestream.lake.clones import CloneRefused  # noqa: E402
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line; a wrong one ends the program with code 2 and one line on stderr."""
+    parser = job.Parser(
+        prog="clone.py",
+        description="Make a shallow clone of a stream's table: a table of its own that shares the files so far.",
+        epilog="Needs Java 17 or newer. DuckDB cannot read clones.",
+    )
+    job.add_lake(parser)
+    parser.add_argument("--stream", required=True, metavar="NAME", help="whose table")
+    parser.add_argument("--account", default="$G", metavar="NAME", help="the stream's account (default: $G)")
+    parser.add_argument(
+        "--target", required=True, metavar="PATH", help="where the clone shall be; nothing may be there"
+    )
+    version = parser.add_mutually_exclusive_group()
+    version.add_argument("--version", type=int, metavar="N", help="of this version (default: the newest)")
+    version.add_argument("--as-of", type=_time, metavar="TIME", help="as it was committed at this time, RFC 3339")
+    job.add_spark(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the job. Returns the exit code: 0 when the clone is there, 1 with a line on stderr otherwise."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    return job.run("clone", lambda stop: run(options, stop))
+
+
+def run(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Find the version, start Spark, make the clone."""
+    import time
+
+    from lakestream.lake import clones, paths
+    from lakestream.lake.timetravel import CommitLog, NotATable, version_for_commit_time
+
+    lake = paths.root(options.lake)
+    table = paths.table(lake, options.stream, options.account)
+    version = options.version
+    try:
+        log = CommitLog(table)
+        if options.as_of is not None:
+            version = version_for_commit_time(log, options.as_of, time.time_ns())
+    except NotATable:
+        raise CloneRefused(f"there is no table of a stream {options.stream}") from None
+    spark = job.start_spark("lakestream clone", lake, options, stop)
+    try:
+        made = clones.clone(spark, lake, table, options.target, version)
+    finally:
+        spark.stop()
+    job.say(f"{options.target} is a clone of {options.stream} at version {made}")
+    return 0
+
+
+def _time(text: str) -> int:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no time; write 2026-05-01T12:30:00Z") from None
+    if found.tzinfo is None:
+        raise argparse.ArgumentTypeError("needs a time zone, such as Z")
+    return int(found.timestamp() * 1_000_000) * 1000
+
+
+if __name__ == "__main__":
+    job.leave(main())
