@@ -1,0 +1,56 @@
+"""Streams' tables by catalog names, in a metastore of Hive's kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakestream.lake.catalog import MAX_NAME, table_name
+from tests.lake.conftest import job
+
+pytestmark = pytest.mark.lake
+
+
+def test_a_hive_metastore_leads_to_the_tables_whatever_happens_to_them(tmp_path: Path) -> None:
+    root = str(job().parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lake.metastore_program", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["made by hand"] == [1, 2, 3, 4, 5]
+    [first, second] = seen["registered"][1:3]
+    assert seen["registered"][0] == ["ORDERS", "orders"], "the entry that was there is kept"
+    assert first == ["a-b", "a_b"]
+    assert second[0] == "a_b"
+    assert second[1].startswith("a_b_")
+    assert seen["registered"][3] == ["größe", "gr__e"]
+    assert seen["again"] == seen["registered"]
+    assert seen["tables"] == sorted(["orders", "a_b", second[1], "gr__e"])
+    assert seen["after a commit"] == seen["after maintenance"] == [1, 4, 5, 6, 7, 8, 9]
+    assert seen["earlier"] == [1, 2, 3, 4, 5]
+    assert seen["ended"] == [1], "a column that came later is there"
+    assert seen["whole"] == seen["by path"] == [1, 4, 5, 6, 7, 8, 9, 10]
+    assert seen["dropped"], "dropping the entry takes nothing"
+    assert seen["one less"] == [["ORDERS", "orders"], second, ["größe", "gr__e"]]
+    assert seen["left"] == sorted(["orders", second[1], "gr__e", "other"])
+    assert seen["database"] == [["ORDERS", "orders"], ["a_b", "a_b"], ["größe", "gr__e"]]
+    assert seen["there"] == [1, 2]
+
+
+def test_names_in_a_metastore() -> None:
+    assert table_name("ORDERS") == "orders"
+    assert table_name("KV_air-ports") == "kv_air_ports"
+    assert len(table_name("x" * 200)) == MAX_NAME
+    assert table_name("x" * 200 + "y") != table_name("x" * 200 + "z")
