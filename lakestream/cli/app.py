@@ -9,8 +9,9 @@ from __future__ import annotations
 import typer
 
 from lakestream.cli.demo import demo
-from lakestream.cli.jobs import compact, maintain
+from lakestream.cli.jobs import clone, compact, maintain
 from lakestream.cli.sql import sql
+from lakestream.cli.transfer import export, import_
 
 app = typer.Typer(
     name="lakestream",
@@ -40,6 +41,9 @@ def up(context: typer.Context) -> None:
 
 
 app.command()(sql)
+app.command("import")(import_)
+app.command()(export)
 app.command()(compact)
 app.command()(maintain)
+app.command()(clone)
 app.command()(demo)

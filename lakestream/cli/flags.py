@@ -108,6 +108,7 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
             _switch("js jetstream", "jetstream", "Enable JetStream functionality"),
             _text("sd store_dir", "store_dir", "dir", "Set the storage directory"),
             _text("lake", "lake", "url", "Where the lake is: a directory or URL (default: <store_dir>/lake)"),
+            _switch("no-lake no_lake", "no_lake", "Without a lake: streams stay in their logs alone"),
         ),
     ),
     (

@@ -39,6 +39,7 @@ from lakestream.jetstream.ports import Bus, ClientInfo, Clock, History, Io
 from lakestream.jetstream.reader import Reader
 from lakestream.jetstream.retention import Retention
 from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.stream_state import Asked, Done, StreamState
 from lakestream.jetstream.view import ProposedView
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record, iter_records, record_length
@@ -55,28 +56,6 @@ PROGRESS_INTERVAL_NS = 250_000_000
 MAX_BUFFERED_MSGS = 100_000
 MAX_BUFFERED_BYTES = 128 << 20
 """Publishes waiting for the log beyond these are refused with 10167 (nats-server's max_buffered_msgs/_size)."""
-
-Done = Callable[[object], None]
-
-
-class StreamState(msgspec.Struct):
-    """What the checkpoint keeps of a stream beside the store's own indexes."""
-
-    create: CreateStream
-    dedupe: list[tuple[int, bytes, int]]
-    last_msg_id: bytes
-    last_msg_id_seq: int
-    ttls: list[tuple[int, int]]
-    consumers: list[tuple[str, bytes]]
-    removing: list[int] = []
-    """Messages whose removal was decided but not on disk: acks and TTLs that led to it are no longer known."""
-
-
-class Asked(msgspec.Struct, gc=False):
-    """An operation on its way, and who waits for its result."""
-
-    operation: Operation
-    done: Done | None
 
 
 class Stream:
@@ -105,7 +84,7 @@ class Stream:
         self._ack = f'{{"stream":"{self.name}",{domain_part}"seq":'.encode()
         self._error_tail = f'"stream":"{self.name}","seq":0}}'.encode()
         self._next_seq = store.last_seq + 1
-        self._last_time = store.last_time
+        self.last_time = store.last_time
         self._batch: Batch | None = None
         self._open: list[Proposal] = []
         self._flying: list[Proposal] = []
@@ -116,7 +95,7 @@ class Stream:
         self._progress_timer = False
         self._started = False
         self.view = ProposedView(self)
-        self._guarded = self._guards = False
+        self.guarded = self._guards = False
         self._adopt(self.config)
 
     @property
@@ -161,19 +140,19 @@ class Stream:
         self.store.describe(self.uid, self.name, self.account, msgspec.json.encode(config))
         self.dedupe.window_ns = config.duplicate_window
         self._guards = config.sealed or config.max_msg_size > 0 or config.no_ack or limits.refuses_new(config)
-        self._guarded = self._guarded or self._guards
+        self.guarded = self.guarded or self._guards
         self._per_message = limits.needs_single_steps(config)
 
     # ------------------------------------------------------------------ publish: decide
     def ingest(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """Take a published message. The pub ack leaves once the message is committed (invariant 1)."""
-        if header or self._guarded or self._deferred or len(payload) > MAX_BUFFERED_BYTES:
+        if header or self.guarded or self._deferred or len(payload) > MAX_BUFFERED_BYTES:
             self._ingest_checked(subject, reply, header, payload, client)
             return
         self._append(subject, reply, b"", payload)
 
-    def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
-        """Put a message that passed every rule into the open batch; returns its sequence, 0 when refused."""
+    def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
+        """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""
         batch = self._batch
         if batch is None or batch.size >= MAX_BATCH_BYTES:
             opened = self._open_batch()
@@ -182,10 +161,10 @@ class Stream:
                 return 0
             batch = opened
         # Invariant 5: times never go backwards in a stream, whatever the clock does.
-        now = time.time_ns()
-        if now < self._last_time:
-            now = self._last_time
-        self._last_time = now
+        now = time_ns or time.time_ns()
+        if now < self.last_time:
+            now = self.last_time
+        self.last_time = now
         seq = self._next_seq
         self._next_seq = seq + 1
         batch.add(seq, now, subject, reply, header, payload)
@@ -227,16 +206,29 @@ class Stream:
         except ApiError as error:
             self._refuse(reply, error)
             return
-        seq = self._append(subject, reply, header, payload)
-        if not seq or self._batch is None:
-            return
-        if outcome.msg_id:
-            self.dedupe.add(outcome.msg_id, seq, self._last_time)
-        if outcome.rollup or outcome.ttl_ns:
-            outcome.seq = seq
-            self._batch.effects.append(outcome)
-            if outcome.rollup:
-                self._batch = None  # a rollup ends its batch: what it removes is settled before the next message
+        self.take(subject, reply, header, payload, outcome)
+
+    def take(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, effect: Effect | None, time_ns: int = 0
+    ) -> int:
+        """Store a message that passed every rule; returns its sequence, 0 when refused. `time_ns`: see `_append`."""
+        seq = self._append(subject, reply, header, payload, time_ns)
+        if not seq or self._batch is None or effect is None:
+            return seq
+        if effect.msg_id:
+            self.dedupe.add(effect.msg_id, seq, self.last_time)
+        if effect.rollup or effect.ttl_ns:
+            effect.seq = seq
+            self._batch.effects.append(effect)
+            if effect.rollup or time_ns:
+                # A rollup ends its batch: what it removes is settled before the next message. So does an imported TTL:
+                # it counts from the batch's last time, and the next message's may be days later.
+                self._batch = None
+        return seq
+
+    def importable(self) -> bool:
+        """Whether messages with times of their own can be taken now: nothing before them is still to be settled."""
+        return not (self._deferred or self._operations or self.closed) and self.failed is None
 
     def _defer(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         self._deferred_bytes += len(subject) + len(header) + len(payload)
@@ -271,7 +263,7 @@ class Stream:
             return
         self._operations += 1
         if isinstance(operation, Purge | UpdateStream):
-            self._guarded = True  # it may move the sequence or change the rules: publishes behind it wait for it
+            self.guarded = True  # it may move the sequence or change the rules: publishes behind it wait for it
         self._batch = None
         self._open.append(Proposal(Kind.OPERATION, encode(operation), 0, Asked(operation, done)))
         self._schedule()
@@ -347,13 +339,15 @@ class Stream:
                 self.group.give_up(error)
                 raise
         if not self._operations:
-            self._guarded = self._guards
+            self.guarded = self._guards
         if self._deferred and not self._operations:
             deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
             for message in deferred:
                 self.ingest(*message)
         # The next write starts before this turn's acks are sent: the disk works while the sockets do.
         self._flush()
+        if self.store.on_settled is not None:
+            self.store.on_settled()
         if self.store.checkpoint_due and not self.closed:
             self.checkpoint()
 
@@ -456,7 +450,7 @@ class Stream:
                     consumer.apply_progress(entry.state)
         self.store.applied = frame.index
         self._next_seq = self.store.last_seq + 1
-        self._last_time = self.store.last_time
+        self.last_time = self.store.last_time
 
     def _apply_records(self, records: list[Record], at: Appended) -> None:
         if self._per_message and len(records) > 1:
@@ -486,13 +480,8 @@ class Stream:
                 return None
             case UpdateStream():
                 return self._apply_update(operation)
-            case DeleteMessage():
-                removed = self.store.remove(operation.seq)
-                if removed is not None:
-                    self._tell_removed(operation.seq, removed[0])
-                return removed is not None
-            case Purge():
-                return self._apply_removals(limits.purge(self.store, operation), operation.filter)
+            case DeleteMessage() | Purge():
+                return self._apply_erasure(operation)
             case Expire():
                 return self._apply_removals(self.store.remove_through(operation.through))
             case Remove():
@@ -501,6 +490,19 @@ class Stream:
                 return self._apply_consumer(operation)
             case _:
                 raise TypeError(f"unknown operation {operation!r}")
+
+    def _apply_erasure(self, operation: DeleteMessage | Purge) -> object:
+        """What somebody asked to be removed, which not even an archive keeps."""
+        self.store.erasing = True
+        try:
+            if isinstance(operation, Purge):
+                return self._apply_removals(limits.purge(self.store, operation), operation.filter)
+            removed = self.store.remove(operation.seq)
+        finally:
+            self.store.erasing = False
+        if removed is not None:
+            self._tell_removed(operation.seq, removed[0])
+        return removed is not None
 
     def _apply_removals(self, removed: list[tuple[int, bytes]], purged: bytes | None = None) -> int:
         for seq, subject in removed:

@@ -63,6 +63,11 @@ def valid_literal(subject: bytes) -> bool:
     return _ANY_WILDCARD_TOKEN.search(subject) is None
 
 
+def publishable(subject: bytes) -> bool:
+    """Whether a message can be published to this subject: a literal that a protocol line can carry."""
+    return valid_literal(subject) and not any(blank in subject for blank in (b" ", b"\t", b"\r", b"\n"))
+
+
 def matches(pattern: bytes, subject: bytes) -> bool:
     """Whether the filter `pattern` selects `subject`.
 

@@ -1,0 +1,347 @@
+"""A connection to a running server, for commands that move messages.
+
+Belongs here: requests and their answers, from code that is not asynchronous; the client runs in a thread of its own.
+Which requests there are for that is in jetstream/transfer_api.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from lakestream.log.record import Record, encode_record, iter_records, record_length
+
+T = TypeVar("T")
+
+DEFAULT_SERVER = "nats://127.0.0.1:4222"
+CONNECT_S = 5.0
+TIMEOUT_S = 30.0
+"""How long a request may take."""
+PATIENCE_S = 60.0
+"""How long an import goes on trying while nothing gets through."""
+WINDOW = 8
+"""Batches on their way at a time."""
+BATCH_BYTES = 256 * 1024
+BATCH_MSGS = 4096
+
+_PREFIX = "$LAKE.API."
+
+
+class TransferFailed(Exception):
+    """The server cannot be reached, or refuses; the text says why and what to do."""
+
+
+class RowRefused(TransferFailed):
+    """The stream does not take a message. `row`: its number in the source."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        self.row = row
+        super().__init__(f"row {row}: the server refuses it: {reason}")
+
+
+class Link:
+    """One connection.
+
+    Args:
+        url: the server's; user, password or token may be in it.
+
+    Raises:
+        TransferFailed: it cannot be reached.
+    """
+
+    def __init__(self, url: str) -> None:
+        import nats
+        from nats.errors import Error
+
+        self.url = url
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="nats", daemon=True)
+        self._thread.start()
+
+        async def quiet(_: Exception) -> None:
+            return  # what matters comes out of the requests
+
+        async def lost() -> None:
+            for request in list(self._waiting):
+                request.cancel()  # its answer will not come on another connection
+
+        async def connect() -> Any:
+            return await nats.connect(
+                url,
+                name="lakestream transfer",
+                error_cb=quiet,
+                disconnected_cb=lost,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,
+            )
+
+        async def first() -> Any:
+            # Patience is for a server that was there before, not for a wrong address.
+            async with asyncio.timeout(CONNECT_S):
+                probe = await nats.connect(url, error_cb=quiet, allow_reconnect=False)
+                await probe.close()
+            return await connect()
+
+        try:
+            self._client = self._run(first())
+        except (Error, OSError, TimeoutError) as error:
+            self._end()
+            reason = str(error) or type(error).__name__
+            raise TransferFailed(f"cannot connect to {_plain(url)}: {reason}; name the server with --server") from None
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._run(self._client.close())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message that the server takes."""
+        return int(self._client.max_payload)
+
+    def submit(self, subject: str, body: bytes) -> concurrent.futures.Future[bytes]:
+        """Send a request; its answer comes in the future."""
+
+        async def ask() -> bytes:
+            task = asyncio.current_task()
+            assert task is not None
+            self._waiting.add(task)
+            try:
+                return bytes((await self._client.request(subject, body, timeout=TIMEOUT_S)).data)
+            finally:
+                self._waiting.discard(task)
+
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop)
+
+    def request(self, subject: str, body: bytes = b"") -> bytes:
+        """Send a request and wait for the answer. Raises TransferFailed when none comes."""
+        from nats.errors import Error, NoRespondersError
+
+        try:
+            return self.submit(subject, body).result()
+        except NoRespondersError:
+            raise TransferFailed(
+                f"nobody answers {subject} at {_plain(self.url)}: it has to be a lakestream with JetStream (-js)"
+            ) from None
+        except (Error, OSError, TimeoutError, concurrent.futures.CancelledError) as error:
+            reason = str(error) or "the connection was lost"
+            raise TransferFailed(f"{_plain(self.url)} does not answer: {reason}") from None
+
+    def api(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A JetStream API request (subject without `$JS.API.`). Raises TransferFailed with the server's reason."""
+        answer: dict[str, Any] = json.loads(
+            self.request(f"$JS.API.{subject}", b"" if body is None else json.dumps(body).encode())
+        )
+        if error := answer.get("error"):
+            raise TransferFailed(f"{subject}: {error.get('description', error)}")
+        return answer
+
+    def stream(self, name: str) -> dict[str, Any] | None:
+        """The stream's configuration and state; None when there is none."""
+        answer: dict[str, Any] = json.loads(self.request(f"$JS.API.STREAM.INFO.{name}"))
+        if error := answer.get("error"):
+            if error.get("err_code") == 10059:
+                return None
+            raise TransferFailed(f"stream {name}: {error.get('description', error)}")
+        return answer
+
+    # ------------------------------------------------------------------ export
+    def _block(self, stream: str, seq: int, last_seq: int, start_time_ns: int = 0) -> list[Record]:
+        body = {"seq": seq, "last_seq": last_seq, "start_time_ns": start_time_ns}
+        answer = self.request(f"{_PREFIX}EXPORT.{stream}", msgspec.json.encode(body))
+        if answer[:1] != b"+":
+            raise TransferFailed(f"stream {stream}: {json.loads(answer[1:]).get('description')}")
+        return list(iter_records(answer, 1))
+
+    def messages(self, stream: str, first: int, last: int, start_time_ns: int = 0) -> Iterator[list[Record]]:
+        """Messages of a range of sequences, from a time on, in blocks."""
+        while first <= last:
+            block = self._block(stream, first, last, start_time_ns)
+            if not block:
+                return
+            yield block
+            first, start_time_ns = block[-1].seq + 1, 0
+
+    def message(self, stream: str, seq: int) -> Record | None:
+        """The message with this sequence."""
+        return next(iter(self._block(stream, seq, seq)), None)
+
+
+def _plain(url: str) -> str:
+    """A URL without what it says of the user."""
+    scheme, separator, rest = url.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2]
+
+
+class _Sent(msgspec.Struct):
+    """Messages on their way; `rows`: their rows in the source."""
+
+    messages: list[Record]
+    rows: list[int]
+    answer: concurrent.futures.Future[bytes]
+
+
+class Sender:
+    """Puts messages into a stream, each once, whatever happens to the connection or the server.
+
+    Each message is sent with the sequence that it is to have: the server takes it only as that, so sending one twice
+    changes nothing, and another publisher is noticed.
+
+    Args:
+        last_seq: the stream's last sequence.
+    """
+
+    def __init__(self, link: Link, stream: str, last_seq: int) -> None:
+        self._link, self._stream = link, stream
+        self._next = last_seq + 1
+        self._sent: deque[_Sent] = deque()
+        self._open: list[Record] = []
+        self._rows: list[int] = []
+        self._size = 0
+        self._limit = min(BATCH_BYTES, link.max_payload)
+        self.stored = last_seq
+        """The last sequence that the server has confirmed."""
+
+    def put(self, messages: Iterable[Record]) -> None:
+        """Send messages; `seq` is the row. Returns while the last of them are on their way.
+
+        Raises:
+            RowRefused, TransferFailed.
+        """
+        for message in messages:
+            size = record_length(message.subject, message.header, message.data)
+            if len(message.header) + len(message.data) > self._link.max_payload:
+                raise RowRefused(message.seq, f"it is {size} bytes, and max_payload {self._link.max_payload}")
+            if self._open and (self._size + size > self._limit or len(self._open) == BATCH_MSGS):
+                self._close_batch()
+            self._open.append(Record(self._next, message.time_ns, message.subject, message.header, message.data))
+            self._rows.append(message.seq)
+            self._next += 1
+            self._size += size
+
+    def finish(self) -> None:
+        """Wait until everything is stored."""
+        if self._open:
+            self._close_batch()
+        while self._sent:
+            self._settle_first()
+
+    def _close_batch(self) -> None:
+        messages, rows = self._open, self._rows
+        self._open, self._rows, self._size = [], [], 0
+        while len(self._sent) >= WINDOW:
+            self._settle_first()
+        self._sent.append(_Sent(messages, rows, self._submit(messages)))
+
+    def _submit(self, messages: list[Record]) -> concurrent.futures.Future[bytes]:
+        body = b"".join(
+            encode_record(each.seq, each.time_ns, each.subject, each.header, each.data) for each in messages
+        )
+        if len(body) <= self._link.max_payload:
+            return self._link.submit(f"{_PREFIX}IMPORT.{self._stream}", body)
+        (one,) = messages
+        subject = f"{_PREFIX}IMPORT1.{self._stream}.{one.seq}.{one.time_ns}.{len(one.header)}."
+        return self._link.submit(subject + one.subject.decode("utf-8", "surrogateescape"), one.header + one.data)
+
+    def _settle_first(self) -> None:
+        """Wait for the oldest batch; when it did not get through, find out where to go on, and do."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._sent:
+            before = self.stored
+            trouble = self._outcome(self._sent[0])
+            if trouble is None:
+                self.stored = self._sent.popleft().messages[-1].seq
+                return
+            if time.monotonic() > deadline and self.stored == before:
+                raise TransferFailed(f"stream {self._stream}: nothing gets through since {PATIENCE_S:.0f} s: {trouble}")
+            for each in self._sent:  # in order behind the first: none of them is left to arrive later
+                concurrent.futures.wait([each.answer])
+            time.sleep(0.2)
+            self._go_on()
+            if self.stored > before:
+                return
+
+    def _outcome(self, sent: _Sent) -> str | None:
+        """None when a batch is stored; why not, when another try is worth it. Raises RowRefused when it is not."""
+        from nats.errors import Error
+
+        try:
+            answer = json.loads(sent.answer.result())
+        except (Error, OSError, TimeoutError, concurrent.futures.CancelledError) as error:
+            return str(error) or "the connection was lost"
+        refusal = answer.get("error")
+        if refusal is None:
+            return None
+        reason = str(refusal.get("description", refusal))
+        if answer.get("again") or refusal.get("err_code") == 10167:
+            return reason
+        row = sent.rows[min(int(answer.get("stored", 0)), len(sent.rows) - 1)]
+        raise RowRefused(row, reason)
+
+    def _go_on(self) -> None:
+        """Ask how far the stream is, and send anew what is not there."""
+        try:
+            info = self._link.stream(self._stream)
+        except TransferFailed:
+            return  # not there yet, or not again: asked anew until patience ends
+        if info is None:
+            raise TransferFailed(f"stream {self._stream} is gone")
+        last = int(info["state"]["last_seq"])
+        if last > self.stored:
+            self._check_ours(last)
+            self.stored = last
+        again = [(message, row) for sent in self._sent for message, row in zip(sent.messages, sent.rows, strict=True)]
+        again = [(message, row) for message, row in again if message.seq > last]
+        self._sent.clear()
+        for at in range(0, len(again), BATCH_MSGS):
+            self._resend(again[at : at + BATCH_MSGS])
+
+    def _resend(self, some: list[tuple[Record, int]]) -> None:
+        start, size = 0, 0
+        for at, (message, _) in enumerate(some):
+            length = record_length(message.subject, message.header, message.data)
+            if at > start and size + length > self._limit:
+                self._resend_batch(some[start:at])
+                start, size = at, 0
+            size += length
+        self._resend_batch(some[start:])
+
+    def _resend_batch(self, some: list[tuple[Record, int]]) -> None:
+        messages = [message for message, _ in some]
+        self._sent.append(_Sent(messages, [row for _, row in some], self._submit(messages)))
+
+    def _check_ours(self, last: int) -> None:
+        ours = next((each for sent in self._sent for each in sent.messages if each.seq == last), None)
+        found = self._link.message(self._stream, last)
+        if ours is None or (found is not None and not same(ours, found)):
+            raise TransferFailed(
+                f"stream {self._stream}: somebody else publishes to it (sequence {last}); import into a stream that "
+                "nobody publishes to meanwhile"
+            )
+
+
+def same(ours: Record, found: Record) -> bool:
+    """Whether a stored message is the one that was sent."""
+    fits = ours.time_ns in (0, found.time_ns)
+    return fits and (ours.subject, ours.header, ours.data) == (found.subject, found.header, found.data)

@@ -1,0 +1,421 @@
+"""`lakestream import` and `lakestream export`: tables into streams, streams into tables.
+
+Belongs here: the two commands' options, progress and exit codes (0 done, 1 refused, 130 after Ctrl-C), and how an
+import finds out where an earlier one of the same source stopped. Rows and messages are lake/mapping.py's and
+lake/unmapping.py's, files lake/tabular.py's, the connection link.py's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from lakestream.cli.link import DEFAULT_SERVER, Link, Sender, TransferFailed, same
+from lakestream.lake import mapping, tabular, unmapping
+from lakestream.lake.errors import LakeError
+from lakestream.log.record import Record
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+IMPORT_KEY = "lakestream-import"
+"""The metadata of a stream that says which import it is filled by, so that an interrupted one goes on."""
+SHOWN_BAD = 5
+"""Bad rows that are shown; the rest is counted."""
+INTERRUPTED = 130
+
+_Server = Annotated[str, typer.Option("--server", "-s", envvar="NATS_URL", help="The server's URL.")]
+
+
+class TimeUnit(StrEnum):
+    """What a whole number in a time column counts."""
+
+    ns = "ns"
+    us = "us"
+    ms = "ms"
+    s = "s"
+
+
+class Format(StrEnum):
+    """How an export is written."""
+
+    delta = "delta"
+    parquet = "parquet"
+    csv = "csv"
+    json = "json"
+
+
+class _BadOption(Exception):
+    """An option that means nothing; the text says which."""
+
+
+class _Origin(msgspec.Struct):
+    """The metadata value under IMPORT_KEY: the import's source and columns as a digest, and its first sequence."""
+
+    id: str
+    first: int
+
+
+def import_(
+    source: Annotated[str, typer.Argument(help="A Delta table, Parquet, CSV or JSON lines: directory, file or glob.")],
+    stream: Annotated[str, typer.Option("--stream", help="The stream to fill.")],
+    server: _Server = DEFAULT_SERVER,
+    subject: Annotated[
+        str, typer.Option(help="'orders.{country}.{id}', a column with subjects, or '=' and one subject for all.")
+    ] = "",
+    data: Annotated[
+        str, typer.Option(help="A column, or json (what serves nothing else), json:* (all), json:a,b.")
+    ] = mapping.JSON,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=COLUMN", help="A header of each message.")] = None,
+    headers: Annotated[str, typer.Option(metavar="COLUMN", help="A column of maps with all headers.")] = "",
+    time_column: Annotated[str, typer.Option("--time", metavar="COLUMN", help="The messages' time.")] = "",
+    time_unit: Annotated[TimeUnit, typer.Option(help="Of whole numbers in it.")] = TimeUnit.ns,
+    order_by: Annotated[str, typer.Option(metavar="COLUMNS", help="The messages' order (default: --time).")] = "",
+    replace: Annotated[str, typer.Option(metavar="TEXT", help="Takes the place of what no subject may have.")] = "",
+    skip_bad: Annotated[bool, typer.Option(help="Leave out rows that cannot be messages, and count them.")] = False,
+    version: Annotated[int | None, typer.Option(help="The version of a Delta table.")] = None,
+    at: Annotated[str, typer.Option(metavar="TIME", help="A Delta table's version at that time (ISO 8601).")] = "",
+    create: Annotated[bool, typer.Option("--create", help="Create the stream.")] = False,
+    subjects: Annotated[list[str] | None, typer.Option(help="Its subjects (default: those of --subject).")] = None,
+    config: Annotated[Path | None, typer.Option(help="Its configuration: a JSON file as of the API.")] = None,
+    append: Annotated[bool, typer.Option("--append", help="Into a stream that has messages already.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first messages, send nothing.")] = False,
+) -> None:
+    """Make a stream from a Delta or Parquet table: each row a message, each exactly once."""
+
+    def work() -> None:
+        table = tabular.Source(source, version, at, tuple(order_by.split(",")) if order_by else ())
+        if not subject and not mapping.is_own(table.schema.names):
+            raise _BadOption("--subject is missing: a template as 'orders.{id}', or a column that holds subjects")
+        columns = None
+        if subject:
+            columns = mapping.Columns(
+                subject=subject,
+                data=data,
+                headers=tuple(_pair("--header", text) for text in header or ()),
+                headers_column=headers,
+                time=time_column,
+                time_unit=time_unit.value,
+                replacement=replace,
+            )
+        elif not order_by:
+            table = tabular.Source(source, version, at, ("seq",))
+        rows = _Rows(table, columns, skip_bad, bool(order_by) or columns is None)
+        if dry_run:
+            _show(rows)
+            return
+        with Link(server) as link:
+            wanted = _wanted(stream, config, subjects, subject) if create else None
+            _Import(link, stream, rows, wanted, append).run()
+
+    _run(work)
+
+
+def export(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A directory (Delta), or a file.")],
+    server: _Server = DEFAULT_SERVER,
+    format: Annotated[Format | None, typer.Option("--format", "-f", help="Default: what the name says.")] = None,
+    columns: Annotated[str, typer.Option(help=f"Of {', '.join(unmapping.OWN)}.")] = "",
+    token: Annotated[list[str] | None, typer.Option(metavar="COLUMN=N", help="The subject's Nth token.")] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="COLUMN=NAME", help="A header.")] = None,
+    json_schema: Annotated[str, typer.Option(metavar="DDL", help="Payload fields: 'price DOUBLE, qty INT'.")] = "",
+    from_seq: Annotated[int, typer.Option(help="First sequence.")] = 1,
+    to_seq: Annotated[int, typer.Option(help="Last sequence (default: the last there is now).")] = 0,
+    since: Annotated[str, typer.Option(metavar="TIME", help="Stored at or after (ISO 8601).")] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Stored before (ISO 8601).")] = "",
+    skip_bad: Annotated[bool, typer.Option(help="Leave out messages that do not fit, and count them.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Put it in the place of what is there.")] = False,
+) -> None:
+    """Write a stream into a plain table: Delta, Parquet, CSV or JSON lines."""
+
+    def work() -> None:
+        tokens = tuple((name, _position(text)) for name, text in (_pair("--token", each) for each in token or ()))
+        chosen = tuple(columns.split(",")) if columns else _default_columns(json_schema, tokens)
+        named = tuple(_pair("--header", each) for each in header or ())
+        fields = unmapping.Fields(own=chosen, tokens=tokens, headers=named, json_schema=json_schema)
+        window = (_instant("--since", since), _instant("--until", until))
+        kind = format.value if format is not None else tabular.format_of(to)
+        with Link(server) as link:
+            _export(link, stream, unmapping.Unmapper(fields), (from_seq, to_seq), window, skip_bad, to, kind, overwrite)
+
+    _run(work)
+
+
+def _run(work: Any) -> None:
+    """Do it, and turn what goes wrong into a line and an exit code."""
+    try:
+        work()
+    except (LakeError, TransferFailed, _BadOption) as error:
+        print(f"lakestream: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        print("lakestream: stopped; the same command goes on from here", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    left, equals, right = text.partition("=")
+    if not (left and equals and right):
+        raise _BadOption(f"{option} {text}: write {option} name=value")
+    return left, right
+
+
+def _position(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise _BadOption(f"--token: {text} is no position of a token; the first is 1")
+    return int(text)
+
+
+def _instant(option: str, text: str) -> int:
+    """ns since 1970; 0 for none. Without a zone it is UTC."""
+    if not text:
+        return 0
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _BadOption(f"{option} {text}: write 2026-05-01T12:30:00Z") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+
+
+# ---------------------------------------------------------------------------- import
+
+
+class _Rows:
+    """The messages of a source, in their order, and the rows that are none.
+
+    Args:
+        ordered: the source is read in the order wanted; else it is by time.
+    """
+
+    def __init__(self, source: tabular.Source, columns: mapping.Columns | None, skip_bad: bool, ordered: bool) -> None:
+        self.source = source
+        self.mapper = mapping.Mapper(columns, source.schema)
+        self._skip_bad, self._ordered = skip_bad, ordered
+        self.bad: list[mapping.BadRow] = []
+        self.bad_count = 0
+        spelled = repr((columns, skip_bad, ordered, source.identity))
+        self.id = hashlib.sha256(spelled.encode()).hexdigest()[:16]
+        """The same for the same messages in the same order."""
+
+    def messages(self) -> Iterator[list[Record]]:
+        """All messages; each one's `seq` is its row."""
+        if self.mapper.columns.time and not self._ordered and not self._ascending():
+            return tabular.sorted_by_time(self._mapped())
+        return self._mapped()
+
+    def _mapped(self) -> Iterator[list[Record]]:
+        row = 1
+        for batch in self.source.batches():
+            mapped = self.mapper.map(batch, row)
+            row += batch.num_rows
+            if mapped.bad and not self._skip_bad:
+                raise mapped.bad[0]
+            self.bad_count += len(mapped.bad)
+            self.bad += mapped.bad[: SHOWN_BAD - len(self.bad)]
+            yield mapped.messages
+
+    def _ascending(self) -> bool:
+        """Whether rows are in the order of their times already: one look at one column saves the sort."""
+        last = 0
+        for batch in self.source.batches([self.mapper.columns.time]):
+            times = self.mapper.times(batch).drop_null().to_numpy()
+            if len(times) and (times[0] < last or (times[1:] < times[:-1]).any()):
+                return False
+            last = int(times[-1]) if len(times) else last
+        return True
+
+
+def _wanted(stream: str, config: Path | None, subjects: list[str] | None, template: str) -> dict[str, Any]:
+    """The configuration of the stream to create."""
+    wanted: dict[str, Any] = {"storage": "file"}
+    if config is not None:
+        try:
+            wanted |= json.loads(config.read_bytes())
+        except (OSError, ValueError) as error:
+            raise _BadOption(f"--config {config}: {error}") from None
+    if subjects:
+        wanted["subjects"] = subjects
+    if not wanted.get("subjects"):
+        wanted["subjects"] = mapping.subjects_of(template)
+    if not wanted["subjects"]:
+        raise _BadOption("--create needs --subjects: the column does not tell which there will be")
+    return {**wanted, "name": stream}
+
+
+class _Import:
+    """One run of an import: a new one, or the rest of one that was interrupted."""
+
+    def __init__(self, link: Link, stream: str, rows: _Rows, wanted: dict[str, Any] | None, append: bool) -> None:
+        self._link, self._stream, self._rows = link, stream, rows
+        self._wanted, self._append = wanted, append
+
+    def run(self) -> None:
+        """Send what is not there yet, and say what was done."""
+        first, last = self._begin()
+        done = last - first + 1
+        if done:
+            print(f"{self._stream}: {done:,} messages are there already, going on behind them", file=sys.stderr)
+        sender = Sender(self._link, self._stream, last)
+        began = time.perf_counter()
+        with _progress("rows", self._rows.source.rows, done) as advance:
+            for messages in self._behind(done, last):
+                sender.put(messages)
+                advance(len(messages))
+            sender.finish()
+        seconds = time.perf_counter() - began
+        count = sender.stored - last
+        print(f"{self._stream}: {count:,} messages imported in {seconds:.1f} s ({count / max(seconds, 1e-9):,.0f}/s)")
+        if self._rows.bad_count:
+            print(f"{self._rows.bad_count:,} rows left out", file=sys.stderr)
+            for bad in self._rows.bad:
+                print(f"  {bad}", file=sys.stderr)
+
+    def _begin(self) -> tuple[int, int]:
+        """The stream as it has to be; returns the first sequence of this import, and the stream's last."""
+        info = self._link.stream(self._stream)
+        origin = _Origin(self._rows.id, 1)
+        if info is None:
+            if self._wanted is None:
+                raise TransferFailed(f"there is no stream {self._stream}; --create makes it")
+            origin.first = max(int(self._wanted.get("first_seq", 1)), 1)
+            self._link.api(f"STREAM.CREATE.{self._stream}", _with_origin(self._wanted, origin))
+            return origin.first, origin.first - 1
+        last = int(info["state"]["last_seq"])
+        noted = (info["config"].get("metadata") or {}).get(IMPORT_KEY)
+        if noted:
+            before = msgspec.json.decode(noted, type=_Origin)
+            if before.id == origin.id:
+                return before.first, last
+        if last and not self._append:
+            raise TransferFailed(
+                f"stream {self._stream} has messages (the last is {last}), and they are not of this source and these "
+                "options; --append puts the import behind them"
+            )
+        origin.first = last + 1
+        self._link.api(f"STREAM.UPDATE.{self._stream}", _with_origin(info["config"], origin))
+        return origin.first, last
+
+    def _behind(self, done: int, last: int) -> Iterator[list[Record]]:
+        """The messages after the first `done`."""
+        latest = None
+        for messages in self._rows.messages():
+            if done >= len(messages):
+                done -= len(messages)
+                latest = messages[-1] if messages else latest
+                continue
+            if done:
+                latest = messages[done - 1]
+            if latest is not None:
+                self._check(latest, last)
+                latest = None
+            yield messages[done:] if done else messages
+            done = 0
+        if done:
+            raise TransferFailed(f"stream {self._stream} has {done:,} messages more than {self._rows.source.path}")
+        if latest is not None:
+            self._check(latest, last)
+
+    def _check(self, latest: Record, last: int) -> None:
+        """An import only goes on behind its own messages."""
+        found = self._link.message(self._stream, last)
+        if found is not None and not same(latest, found):
+            raise TransferFailed(
+                f"stream {self._stream}: its last message ({last}) is not what row {latest.seq} makes: somebody else "
+                "published to it, so this import cannot go on"
+            )
+
+
+def _with_origin(config: dict[str, Any], origin: _Origin) -> dict[str, Any]:
+    return {**config, "metadata": {**(config.get("metadata") or {}), IMPORT_KEY: msgspec.json.encode(origin).decode()}}
+
+
+def _show(rows: _Rows) -> None:
+    """The first messages, one a line."""
+    for message in islice((each for some in rows.messages() for each in some), 10):
+        at = datetime.fromtimestamp(message.time_ns // 1_000_000_000, UTC).isoformat() if message.time_ns else "now"
+        header = f" {message.header!r}" if message.header else ""
+        print(f"{message.subject.decode('utf-8', 'backslashreplace')} {at}{header} {message.data[:200]!r}")
+
+
+# ---------------------------------------------------------------------------- export
+
+
+def _default_columns(json_schema: str, tokens: Iterable[Any]) -> tuple[str, ...]:
+    if json_schema:
+        return ("subject", "seq", "time")
+    return ("subject", "seq", "time", "data") if tokens else unmapping.EXACT
+
+
+def _export(
+    link: Link,
+    stream: str,
+    unmapper: unmapping.Unmapper,
+    seqs: tuple[int, int],
+    window: tuple[int, int],
+    skip_bad: bool,
+    to: str,
+    kind: str,
+    overwrite: bool,
+) -> None:
+    info = link.stream(stream)
+    if info is None:
+        raise TransferFailed(f"there is no stream {stream}")
+    first, last = max(seqs[0], int(info["state"]["first_seq"])), int(info["state"]["last_seq"])
+    last = min(seqs[1], last) if seqs[1] else last
+    since, until = window
+    bad: list[unmapping.BadMessage] = []
+    count = 0
+
+    def batches() -> Iterator[Any]:
+        nonlocal count
+        for block in link.messages(stream, first, last, since):
+            records = [record for record in block if not until or record.time_ns < until]
+            batch = unmapper.batch(records, bad)
+            if bad and not skip_bad:
+                raise bad[0]
+            count += batch.num_rows
+            advance(batch.num_rows)
+            if batch.num_rows:
+                yield batch
+            if len(records) < len(block):
+                return  # times ascend: nothing behind it is earlier
+
+    began = time.perf_counter()
+    with _progress("messages", int(info["state"]["messages"]) if first <= 1 else None) as advance:
+        tabular.write(to, kind, unmapper.schema, batches(), overwrite)
+    seconds = time.perf_counter() - began
+    print(f"{to}: {count:,} messages exported in {seconds:.1f} s ({count / max(seconds, 1e-9):,.0f}/s)")
+    if bad:
+        print(f"{len(bad):,} messages left out", file=sys.stderr)
+        for each in bad[:SHOWN_BAD]:
+            print(f"  {each}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _progress(what: str, total: int | None, done: int = 0) -> Iterator[Any]:
+    """A bar on a terminal, nothing elsewhere; gives the function that moves it on."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar: Progress
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task: TaskID = bar.add_task(what, total=total, completed=done)
+        yield lambda count: bar.advance(task, count)

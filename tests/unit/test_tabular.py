@@ -1,0 +1,27 @@
+"""Writing tables: what an export never puts itself in the place of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from lakestream.lake import tabular
+from lakestream.lake.schema import UID_PROPERTY
+
+
+def test_an_export_does_not_overwrite_the_table_of_a_stream(tmp_path: Path) -> None:
+    table = str(tmp_path / "lake" / "streams" / "ORDERS")
+    rows = pa.table({"seq": [1, 2]})
+    write_deltalake(table, rows)
+    DeltaTable(table).alter.set_table_properties({UID_PROPERTY: "U"}, raise_if_not_exists=False)
+    other = pa.table({"seq": [7]})
+    with pytest.raises(tabular.BadTarget, match="is the table of a stream"):
+        tabular.write(table, "delta", other.schema, iter(other.to_batches()), True)
+    assert DeltaTable(table).version() == 1
+    plain = str(tmp_path / "plain")
+    write_deltalake(plain, rows)
+    tabular.write(plain, "delta", other.schema, iter(other.to_batches()), True)
+    assert DeltaTable(plain).to_pyarrow_table().to_pydict() == {"seq": [7]}

@@ -1,0 +1,182 @@
+"""Imports and exports as requests: what a stream takes with a time of its own, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from lakestream.jetstream.transfer_api import MAX_SUBJECT, TransferApi
+from lakestream.lake.errors import HistoryUnavailable
+from lakestream.log.record import Record, encode_record, iter_records
+from tests.unit.api_world import ApiWorld
+
+SECOND = 1_000_000_000
+
+
+class TransferWorld(ApiWorld):
+    """An engine that serves imports and exports too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transfers = TransferApi(self.engine)
+
+    def bring(self, stream: str, *records: Record) -> dict[str, Any]:
+        """Import a batch; the answer."""
+        body = b"".join(encode_record(each.seq, each.time_ns, each.subject, each.header, each.data) for each in records)
+        return self.whole(f"$LAKE.API.IMPORT.{stream}", body)
+
+    def whole(self, subject: str, body: bytes) -> dict[str, Any]:
+        reply = self.send(subject, body)
+        self.settle()
+        (answer,) = self.answers(reply)
+        found: dict[str, Any] = json.loads(answer[1])
+        return found
+
+    async def taken(self, stream: str, **request: int) -> list[Record]:
+        """Everything that an export gives."""
+        reply = self.send(f"$LAKE.API.EXPORT.{stream}", json.dumps(request).encode())
+        await self.awaited()
+        (answer,) = self.answers(reply)
+        assert answer[1][:1] == b"+"
+        return list(iter_records(answer[1], 1))
+
+
+@pytest.fixture
+def world() -> TransferWorld:
+    world = TransferWorld()
+    world.create("S", subjects=["s.>"])
+    return world
+
+
+def records(world: ApiWorld, count: int, first: int = 1, header: bytes = b"") -> list[Record]:
+    """Messages a second apart that end a minute ago."""
+    now = world.clock.now() - 60 * SECOND
+    return [
+        Record(seq, now - (100 - seq) * SECOND, b"s.%d" % seq, header, b"%d" % seq)
+        for seq in range(first, first + count)
+    ]
+
+
+async def test_messages_keep_what_they_were(world: TransferWorld) -> None:
+    sent = records(world, 3, header=b"NATS/1.0\r\nA:1\r\nA: 2\r\n\r\n")
+    assert world.bring("S", *sent) == {"stream": "S", "seq": 3}
+    assert await world.taken("S") == sent
+    assert await world.taken("S", seq=2, last_seq=2) == sent[1:2]
+    assert await world.taken("S", start_time_ns=sent[1].time_ns + 1) == sent[2:]
+    assert await world.taken("S", seq=4) == []
+
+
+async def test_a_large_message_goes_alone(world: TransferWorld) -> None:
+    (message,) = records(world, 1, header=b"NATS/1.0\r\nA: 1\r\n\r\n")
+    subject = f"$LAKE.API.IMPORT1.S.1.{message.time_ns}.{len(message.header)}.s.1"
+    assert world.whole(subject, message.header + message.data)["seq"] == 1
+    assert await world.taken("S") == [message]
+    assert "error" in world.whole("$LAKE.API.IMPORT1.S.x.1.1.s.1", b"")
+
+
+def test_a_batch_is_taken_once_and_in_its_place(world: TransferWorld) -> None:
+    sent = records(world, 3)
+    world.bring("S", *sent)
+    answer = world.bring("S", *sent)
+    assert answer["again"] is True
+    assert "next sequence is 4" in answer["error"]["description"]
+    assert world.state("S")["messages"] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"subject": b"other.1"}, "is not one of the stream's"),
+        ({"subject": b"s.*"}, "is not one of the stream's"),
+        ({"time_ns": 1}, "earlier than the message before"),
+        ({"time_ns": 1 << 62}, "in the future"),
+        ({"header": b"NATS/1.0\r\nNats-TTL: 5s\r\n\r\n"}, "TTL"),
+        ({"header": b"NATS/1.0\r\nNats-Rollup: sub\r\n\r\n"}, "rollup"),
+    ],
+)
+def test_a_message_that_the_stream_cannot_have_is_refused(
+    world: TransferWorld, change: dict[str, Any], reason: str
+) -> None:
+    first, second = records(world, 2)
+    fields = {"seq": 2, "time_ns": second.time_ns, "subject": second.subject, "header": b"", "data": b"", **change}
+    answer = world.bring("S", first, Record(**fields))
+    assert reason.lower() in answer["error"]["description"].lower()
+    assert (answer["stored"], answer["again"]) == (1, False)
+    assert world.state("S")["messages"] == 1
+
+
+def test_what_was_expected_at_first_is_not_asked_again(world: TransferWorld) -> None:
+    header = b"NATS/1.0\r\nNats-Msg-Id: same\r\nNats-Expected-Last-Sequence: 77\r\nNats-Expected-Stream: T\r\n\r\n"
+    assert world.bring("S", *records(world, 2, header=header))["seq"] == 2
+
+
+def test_a_limit_that_refuses_new_messages_holds(world: TransferWorld) -> None:
+    world.create("L", subjects=["l.>"], max_msgs=1, discard="new")
+    now = world.clock.now() - SECOND
+    answer = world.bring("L", *(Record(seq, now, b"l.x", b"", b"") for seq in (1, 2)))
+    world.settle()
+    if answer.get("again"):
+        answer = world.bring("L", Record(2, now, b"l.x", b"", b""))
+    assert "maximum messages exceeded" in answer["error"]["description"]
+
+
+def test_damage_and_unknown_streams_are_told(world: TransferWorld) -> None:
+    assert "damaged" in world.whole("$LAKE.API.IMPORT.S", b"\x00" * 40)["error"]["description"]
+    assert "no message" in world.whole("$LAKE.API.IMPORT.S", b"")["error"]["description"]
+    assert world.bring("NONE", *records(world, 1))["error"]["err_code"] == 10059
+    reply = world.send("$LAKE.API.EXPORT.NONE", b"")
+    world.settle()
+    assert world.answers(reply)[0][1].startswith(b"-{")
+
+
+async def test_an_export_that_the_lake_cannot_answer_is_told_so(world: TransferWorld) -> None:
+    world.bring("S", *records(world, 3))
+    lake = world.to_lake("S", 2)
+
+    def away() -> None:
+        raise HistoryUnavailable("the table is away")
+
+    lake.before = away
+    reply = world.send("$LAKE.API.EXPORT.S", b"")
+    with pytest.raises(HistoryUnavailable):
+        await world.awaited()
+    (answer,) = world.answers(reply)
+    assert answer[1].startswith(b"-{")
+    assert b"the table is away" in answer[1]
+
+
+async def test_reads_of_old_messages_keep_to_the_bytes_that_were_asked_for(world: TransferWorld) -> None:
+    now = world.clock.now() - SECOND
+    world.bring("S", *(Record(seq, now, b"s.x", b"", bytes(1000)) for seq in range(1, 101)))
+    world.to_lake("S", 100)
+    stream = world.stream("S")
+    assert [record.seq for record in await stream.fetch_run(1, 4096, 10_000)] == list(range(1, 10))
+    assert [record.seq for record in await stream.fetch_run(1, 4096, 1)] == [1]
+    for seq in range(1, 20):
+        stream.store.remove(seq)
+    stream.store._rows.local_floor = 101  # type: ignore[attr-defined]
+    assert [record.seq for record in await stream.fetch_run(1, 4096, 3_000)] == [20, 21]
+
+
+def test_a_subject_that_no_line_of_the_protocol_can_carry_is_not_imported(world: TransferWorld) -> None:
+    now = world.clock.now() - SECOND
+    answer = world.bring("S", Record(1, now, b"s." + b"x" * MAX_SUBJECT, b"", b""))
+    assert "is not one of the stream's" in answer["error"]["description"]
+    assert world.state("S")["messages"] == 0
+
+
+def test_a_fault_while_a_stream_is_updated_does_not_hold_up_what_comes_after(
+    world: TransferWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(config: object) -> None:
+        raise ValueError("a fault of ours")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.engine.lake, "refusal", fault)
+        with contextlib.suppress(ValueError):
+            world.send("$JS.API.STREAM.UPDATE.S", b'{"name":"S","subjects":["s.>"]}')
+        world.settle()
+    assert world.whole("$JS.API.STREAM.DELETE.S", b"")["success"] is True
