@@ -1,10 +1,11 @@
 """How long a published message takes into its Delta table, and what the embedded compactor weighs.
 
-    python tests/bench/bench_freshness.py [--messages 12]
+    python tests/bench/bench_freshness.py [--seconds 60] [--rate 10] [--draw]
 
-Starts `lakestream up` with its defaults on a temporary store, publishes a message every few seconds and waits until the
-table's log says that it holds it. Prints, as JSON, the time of the first message (the compactor is still starting) and
-the median and maximum of the others, and the largest resident memory of the compactor's JVM. Needs Java 17 or newer.
+Starts `lakestream up` with its defaults on a temporary store. The first message meets a compactor that is still
+starting; then so many messages a second are published, evenly, and each is timed from its pub ack to the commit that
+holds it, as a reader of the table's log sees it (looked at every 50 ms). Prints p50, p99 and the maximum, and the
+resident memory of the compactor's JVM. `--draw` draws docs/pictures/freshness.svg. Needs Java 17 or newer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import argparse
 import asyncio
 import json
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,33 +22,61 @@ from pathlib import Path
 
 import nats
 import psutil
+from draw import lines
 
 from lakestream.lake.timetravel import latest_progress
 
 BIN = Path(sys.executable).parent
 READY = b"Listening for client connections on "
-GAP_S = 4.0
-"""Between messages, so that they meet the segment's age at different moments."""
+LOOK_S = 0.05
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "freshness.svg"
 
 
-async def measure(url: str, table: Path, messages: int) -> list[float]:
-    """Seconds from pub ack to the commit that holds the message, one by one."""
+class Watch:
+    """Notes when messages were acked, and when a table was first seen to hold them."""
+
+    def __init__(self, table: Path) -> None:
+        self._table = table
+        self._acked: dict[int, float] = {}
+        self.took: list[float] = []
+        """Seconds, in the order of commits."""
+
+    def acked(self, seq: int) -> None:
+        """The server has stored it, now."""
+        self._acked[seq] = time.perf_counter()
+
+    async def until_empty(self, more: asyncio.Event) -> None:
+        """Look at the table until it holds every acked message and `more` says that no other comes."""
+        while self._acked or not more.is_set():
+            progress = latest_progress(str(self._table)) if self._table.exists() else None
+            now = time.perf_counter()
+            for seq in sorted(self._acked):
+                if progress is None or seq > progress.last_seq:
+                    break
+                self.took.append(now - self._acked.pop(seq))
+            await asyncio.sleep(LOOK_S)  # the commit is made by another process
+
+
+async def measure(url: str, table: Path, seconds: float, rate: float) -> tuple[float, list[float]]:
+    """Seconds of the first message, and of all others."""
     client = await nats.connect(url)
     js = client.jetstream()
     await js.add_stream(name="FRESH", subjects=["fresh.>"])
-    times = []
-    for number in range(messages):
-        ack = await js.publish(f"fresh.{number % 3}", b"x" * 128)
-        began = time.perf_counter()
-        while True:
-            progress = latest_progress(str(table)) if table.exists() else None
-            if progress is not None and progress.last_seq >= ack.seq:
-                break
-            await asyncio.sleep(0.05)  # the commit is made by another process
-        times.append(time.perf_counter() - began)
-        await asyncio.sleep(GAP_S)
+    watch, last = Watch(table), asyncio.Event()
+    last.set()
+    watch.acked((await js.publish("fresh.0", b"x" * 128)).seq)
+    await watch.until_empty(last)
+    first, watch.took = watch.took[0], []
+    last.clear()
+    looking = asyncio.create_task(watch.until_empty(last))
+    began = time.perf_counter()
+    for number in range(round(seconds * rate)):
+        await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        watch.acked((await js.publish(f"fresh.{number % 3}", b"x" * 128)).seq)
+    last.set()
+    await looking
     await client.close()
-    return times
+    return first, watch.took
 
 
 def jvm_mib(parent: int) -> float:
@@ -63,7 +91,9 @@ def jvm_mib(parent: int) -> float:
 def main() -> None:
     """Run one server with its compactor and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--rate", type=float, default=10, help="messages a second")
+    parser.add_argument("--draw", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as store:
         process = subprocess.Popen(
@@ -75,22 +105,20 @@ def main() -> None:
             assert process.stderr is not None
             url = next(line.split(READY)[1].decode().strip() for line in process.stderr if READY in line)
             table = Path(store) / "lake" / "streams" / "FRESH"
-            times = asyncio.run(measure(f"nats://{url}", table, options.messages))
+            first, times = asyncio.run(measure(f"nats://{url}", table, options.seconds, options.rate))
             weight = jvm_mib(process.pid)
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
-    print(
-        json.dumps(
-            {
-                "first_s": round(times[0], 1),
-                "then_median_s": round(statistics.median(times[1:]), 1),
-                "then_max_s": round(max(times[1:]), 1),
-                "jvm_mib": round(weight),
-            },
-            indent=1,
-        )
-    )
+    times.sort()
+    parts = {f"p{share}_s": round(times[len(times) * share // 100], 1) for share in (50, 99)}
+    figures = {"messages": len(times), "first_s": round(first, 1), **parts, "max_s": round(times[-1], 1)}
+    print(json.dumps({**figures, "jvm_mib": round(weight)}, indent=1))
+    if options.draw:
+        points = [(share, times[min(len(times) - 1, len(times) * share // 100)]) for share in range(0, 101, 2)]
+        title = "From pub ack to a commit in the table, defaults"
+        lines(PICTURE, title, {f"{options.rate:g} messages/s": points}, "percentile of messages", "seconds")
+        print(f"picture: {PICTURE}")
 
 
 if __name__ == "__main__":

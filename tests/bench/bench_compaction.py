@@ -1,0 +1,165 @@
+"""How fast staged segments get into tables, and what the compactor weighs meanwhile.
+
+    python tests/bench/bench_compaction.py [--messages 1000000] [--large] [--profile] [--draw]
+
+128-byte messages that do not compress, in segments of 16 MiB, with 10, 1,000 and 10,000 subjects (`--large`: 1,000,000
+too), each in a process of its own: the compactor as jobs/compact.py runs it (Spark with local[2], a heap of 512 MiB),
+which is warmed up on other streams first. Prints messages a second from staged to committed, the CPU time it took, data
+files, bytes per message in the table and in the segments, and the peak of memory of the JVM, of the Python driver, of
+Spark's Python workers, and of all together (resident; looked at every 0.2 s; shared pages count once). `--profile` runs
+its pieces by themselves too. `--draw` draws docs/pictures/compaction.svg. Needs Java 17 or newer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from draw import bars
+from lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
+
+from lakestream.lake import paths, plan, segments, staging
+from lakestream.lake.compaction import Options, StreamCompaction
+from lakestream.lake.compactor import BatchReport, Compactor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SUBJECTS = (10, 1_000, 10_000)
+LARGE = 1_000_000
+WARM_MESSAGES = 150_000
+WARM_ROUNDS = 2
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "compaction.svg"
+HEADINGS = {
+    "rate": "msgs/s", "seconds": "s", "cpu": "CPU s", "files": "files", "table": "B/msg table", "log": "B/msg log",
+    "java": "JVM, MiB", "workers": "workers, MiB", "driver": "driver, MiB", "all": "all, MiB",
+}  # fmt: skip
+
+
+def measure(messages: int, subjects: int, profile: bool) -> dict[str, Any]:
+    """All figures of one table."""
+    with tempfile.TemporaryDirectory() as scratch:
+        work, lake = Path(scratch) / "work", Path(scratch) / "lake"
+        backlog = Publisher(work, Path(scratch) / "later", "MEASURED", subjects).publish(messages)
+        warm = [Publisher(work, lake, f"WARM{n}", subjects) for n in range(WARM_ROUNDS)]
+        reports: list[BatchReport] = []
+        os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
+        from lakestream.lake import spark as sessions
+
+        with Memory() as memory:
+            spark = sessions.session("compaction benchmark", lake=str(lake))
+            try:
+                compactor = Compactor(spark, str(lake), options=Options(tasks=2), report=reports.append)
+                for each in warm:
+                    each.publish(WARM_MESSAGES)
+                    compactor.once()
+                reports.clear()
+                stage_again(backlog, lake)
+                spent = cpu_seconds()
+                report = compactor.once()
+                spent = cpu_seconds() - spent
+                assert not report.failures, report.failures
+                compactor.stop()
+                rows, seconds = sum(each.rows for each in reports), sum(each.seconds for each in reports)
+                assert rows == messages, reports
+                peaks = dict(memory.peaks)
+                table = paths.table(str(lake), "MEASURED")
+                files, size = table_files(table)
+                found: dict[str, Any] = {"subjects": subjects, "rate": rows / seconds, "seconds": seconds, "cpu": spent}
+                found |= {"files": files, "table": size / rows, "log": backlog.bytes / rows, **peaks}
+                if profile:
+                    found["profile"] = pieces(spark, str(lake), backlog, Path(scratch) / "pieces", seconds)
+            finally:
+                spark.stop()
+    return found
+
+
+def stage_again(staged: Staged, lake: Path) -> None:
+    """Put segments that another lake has in its staging area into this one's."""
+    for each in staging.segments(staged.directory):
+        path = staging.stage(each.path, each.first_index, each.last_index, staged.identity, str(lake))
+    staged.directory = str(Path(path).parent)
+
+
+def pieces(spark: SparkSession, lake: str, staged: Staged, scratch: Path, whole: float) -> dict[str, float]:
+    """Seconds that parts of the work take by themselves: each one includes those before it, from `decode` on."""
+    compaction = StreamCompaction(spark, lake, staged.stream)
+    table = compaction._table
+    layout = table.find().layout  # type: ignore[union-attr]
+    assert layout is not None
+    parts = plan.choose(table.path, 0, staging.segments(staged.directory))
+    footers = [segments.footer(part.path) for part in parts]
+    batch = plan.gather(staged.identity.uid, parts, footers, None)
+    share = batch.rows / staged.messages
+
+    def decoded() -> DataFrame:
+        return compaction._decoded(batch, layout)
+
+    def parquet() -> None:
+        columns = layout.columns
+        table.arrange(decoded(), layout).write.mode("overwrite").partitionBy(*columns).parquet(str(scratch))
+
+    found = {
+        "decode, one process": timed(lambda: [each for part in parts for each in segments.decode(part.path)]),
+        "decode in Spark": timed(lambda: decoded().write.format("noop").mode("overwrite").save()),
+        "and sort": timed(lambda: table.arrange(decoded(), layout).write.format("noop").mode("overwrite").save()),
+        "and write Parquet": timed(parquet),
+    }
+    if layout.kind == "bucket":
+        found["bounds of buckets"] = timed(lambda: compaction._bounds(batch, len(layout.bounds) + 1, False))
+    found = {key: seconds / share for key, seconds in found.items()}
+    found["whole: and statistics, commit, table"] = whole
+    return found
+
+
+def timed(work: Callable[[], object]) -> float:
+    """The better of two tries: warm."""
+    times = []
+    for _ in range(2):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def main() -> None:
+    """Measure each table in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--subjects", type=int, nargs="+", default=SUBJECTS)
+    parser.add_argument("--large", action="store_true", help="a million subjects too")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--draw", action="store_true")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.messages, options.one, options.profile)))
+        return
+    print(f"{'subjects':>10}" + "".join(f"{heading:>14}" for heading in HEADINGS.values()), flush=True)
+    results = []
+    for subjects in (*options.subjects, *([LARGE] if options.large else [])):
+        command = [sys.executable, __file__, "--one", str(subjects), "--messages", str(options.messages)]
+        command += ["--profile"] if options.profile else []
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        found = json.loads(printed.strip().splitlines()[-1])
+        results.append(found)
+        print(f"{subjects:>10,}" + "".join(f"{found[key]:>14,.1f}" for key in HEADINGS), flush=True)
+    for found in results:
+        for piece, seconds in found.get("profile", {}).items():
+            print(f"{found['subjects']:>10,}  {piece:<40}{seconds:>8.2f} s", flush=True)
+    if options.draw:
+        rows = [(f"{found['subjects']:,} subjects", found["rate"], f"({found['all']:,.0f} MiB)") for found in results]
+        bars(PICTURE, "Staged segments into a table", rows, "messages of 128 bytes a second, local[2]; peak memory")
+        print(f"picture: {PICTURE}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""What streams cost a compactor when nothing happens in them, and whether a busy one keeps a quiet one waiting.
+
+    python tests/bench/bench_streams.py [--streams 1000] [--backlog 30] [--s3] [--without-spark]
+
+Prints the time of one look over the staging area (the first, and the ones after it), and what the requests are on an
+object store; then, with Spark, how long a single message of a quiet stream takes into its table while another stream
+has a backlog of many commits, among all those idle streams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import msgspec  # noqa: E402
+
+from lakestream.lake import paths, position, staging  # noqa: E402
+from lakestream.lake.scan import SETTLED_NS, Scanner  # noqa: E402
+from lakestream.lake.staging import StreamIdentity  # noqa: E402
+from lakestream.lake.storage import open_storage  # noqa: E402
+from tests.lake.model import StreamModel, flights  # noqa: E402
+
+LOOKS = 50
+DEADLINE_SECONDS = 600
+
+
+def main() -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=1000, help="idle streams (default: 1000)")
+    parser.add_argument("--backlog", type=int, default=30, help="commits of the busy stream (default: 30)")
+    parser.add_argument("--s3", action="store_true", help="also look over a staging area in an object store (moto)")
+    parser.add_argument("--without-spark", action="store_true", help="only look")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-streams-") as directory:
+        work = Path(directory)
+        lake = str(work / "lake")
+        populate(lake, options.streams)
+        print(f"{options.streams} idle streams in a directory")
+        looks(lake, options.streams)
+        if options.s3:
+            object_store(options.streams)
+        if not options.without_spark:
+            fairness(lake, work, options.backlog)
+    return 0
+
+
+def populate(lake: str, count: int) -> None:
+    """Make the staging directories of streams in which nothing happens."""
+    storage = open_storage(lake)
+    for number in range(count):
+        identity = StreamIdentity(name=f"IDLE-{number}", account="$G", uid=f"uid{number}", created_ns=number)
+        directory = paths.staging(lake, identity.name, identity.uid)
+        storage.write(f"{directory}/{paths.STREAM_FILE}", msgspec.json.encode(identity))
+
+
+def looks(lake: str, count: int) -> None:
+    """Time looks over the staging area."""
+    scanner = Scanner(lake)
+    began = time.perf_counter()
+    assert len(scanner.scan()) == count
+    first = time.perf_counter() - began
+    if open_storage(lake).local:
+        # What changed a moment ago is looked at again; that is not what an idle stream is.
+        past = time.time_ns() - 2 * SETTLED_NS
+        for parent, _, _ in os.walk(f"{lake}/{paths.SEGMENTS}"):
+            os.utime(parent, ns=(past, past))
+        scanner.scan()
+    seconds = []
+    for _ in range(LOOKS):
+        began = time.perf_counter()
+        scanner.scan()
+        seconds.append(time.perf_counter() - began)
+    again = statistics.median(seconds)
+    print(f"  first look {first * 1e3:8.1f} ms; again {again * 1e3:6.2f} ms, {again / count * 1e6:.1f} us a stream")
+
+
+def object_store(count: int) -> None:
+    """The same in an object store that runs as another process on this machine."""
+    from tests.s3_server import S3Server
+
+    server = S3Server()
+    server.start()
+    try:
+        os.environ.update(server.variables())
+        lake = server.url("lake")
+        populate(lake, count)
+        print(f"{count} idle streams in an object store (moto on this machine): one LIST for each 1,000 objects")
+        looks(lake, count)
+    finally:
+        server.stop()
+
+
+def fairness(lake: str, work: Path, commits: int) -> None:
+    """A backlog of many commits, and one message of another stream."""
+    from lakestream.lake import spark as sessions
+    from lakestream.lake.compaction import Options
+    from lakestream.lake.compactor import Compactor
+
+    busy, quiet = StreamModel(work / "busy", "BUSY", "busy"), StreamModel(work / "quiet", "QUIET", "quiet")
+    for model in (busy, quiet):  # both have a table, and Spark is warm
+        publish(model, lake)
+    session = sessions.session("bench streams")
+    compactor = Compactor(session, lake, parallel=2, options=Options(commit_bytes=1))
+    try:
+        compactor.once()
+        compactor.start(0.5)
+        backlog = time.perf_counter()
+        for _ in range(commits):
+            publish(busy, lake, 20_000)
+        reached(lake, busy, len(busy.sealed) - commits + 1)
+        began = time.perf_counter()
+        publish(quiet, lake)
+        reached(lake, quiet, len(quiet.sealed))
+        waited = time.perf_counter() - began
+        reached(lake, busy, len(busy.sealed))
+        total = time.perf_counter() - backlog
+        print(f"a backlog of {commits} commits took {total:.1f} s; meanwhile a quiet stream's {waited:.1f} s")
+    finally:
+        compactor.stop()
+        session.stop()
+
+
+def publish(model: StreamModel, lake: Any, messages: int = 10) -> None:
+    """Seal and stage one segment."""
+    model.publish(flights(messages, subjects=2))
+    staging.stage(*_sealed(model), model.identity, lake)
+
+
+def _sealed(model: StreamModel) -> tuple[str, int, int]:
+    sealed = model.seal()
+    return sealed.path, sealed.first_index, sealed.last_index
+
+
+def reached(lake: str, model: StreamModel, segments: int) -> None:
+    """Wait until the table holds a stream's first `segments` segments."""
+    watch = position.PositionWatch(paths.table(lake, model.identity.name), model.identity.uid)
+    until = time.monotonic() + DEADLINE_SECONDS
+    pause = threading.Event()
+    while (watch.read() or 0) < model.sealed[segments - 1].last_index:
+        if time.monotonic() > until:
+            raise TimeoutError(model.identity.name)
+        pause.wait(0.02)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

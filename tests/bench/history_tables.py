@@ -1,0 +1,82 @@
+"""Tables to measure history reads on, as the compactor, the maintainer and a user's DELETE leave them.
+
+Belongs here: making them with Spark, once, under a directory that later runs find again. Every table holds the same
+messages: sequences 1 to `rows`, subjects `orders.0` to `orders.9` (`sensor.0` to `sensor.999` in buckets), 128 bytes of
+payload that do not compress, a millisecond between two messages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lakestream.lake import schema
+
+T0_NS = 1_700_000_000_000_000_000
+STEP_NS = 1_000_000
+COMMIT_ROWS = 1_000
+"""Messages of one simulated commit."""
+BOUNDS = tuple(f"sensor.{first}" for first in (1, 2, 3, 4, 5, 6, 7))
+
+TABLES = {
+    "1,000 files in sequence order": "files",
+    "10 large files": "large",
+    "8 buckets, a commit each 1,000": "buckets",
+    "10 subjects, a commit each 10,000": "subjects",
+    "10 large files, 5 % deleted": "deleted",
+    "1 large file sorted by subject": "sorted",
+}
+
+
+def ensure(root: Path, rows: int) -> None:
+    """Make the tables that are not there yet."""
+    missing = [name for name in TABLES.values() if not (root / name / "complete").exists()]
+    if not missing:
+        return
+    from lakestream.lake.spark import session
+
+    spark = session("history benchmark", heap_mib=1024)
+    try:
+        for name in missing:
+            _make(spark, root / name, name, rows)
+            (root / name / "complete").touch()
+    finally:
+        spark.stop()
+
+
+def _make(spark: Any, path: Path, name: str, rows: int) -> None:
+    commits = rows // COMMIT_ROWS
+    source = _messages(spark, rows, "sensor" if name == "buckets" else "orders", 1000 if name == "buckets" else 10)
+    layout = schema.SUBJECT if name == "subjects" else schema.Layout("bucket")
+    if name == "files":
+        source = source.repartitionByRange(commits, "seq").sortWithinPartitions("subject", "seq")
+    elif name in ("large", "deleted"):
+        source = source.repartitionByRange(10, "seq").sortWithinPartitions("commit", "subject", "seq")
+    elif name == "buckets":
+        layout = schema.Layout("bucket", bounds=BOUNDS)
+        source = source.repartitionByRange(commits, "seq").sortWithinPartitions("subject", "seq")
+    elif name == "subjects":
+        source = source.repartitionByRange(max(1, commits // 10), "seq").sortWithinPartitions("subject", "seq")
+    else:
+        source = source.repartition(1).sortWithinPartitions("subject", "seq")
+    source = source.drop("commit").selectExpr("*", *layout.expressions())
+    writer = source.write.format("delta").mode("overwrite").partitionBy(*layout.columns)
+    for key in ("delta.enableDeletionVectors", "delta.enableInCommitTimestamps"):
+        writer = writer.option(key, "true")
+    writer.save(str(path))
+    if name == "deleted":
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE seq % 20 = 0")
+
+
+def _messages(spark: Any, rows: int, prefix: str, subjects: int) -> Any:
+    return spark.range(1, rows + 1).selectExpr(
+        f"concat('{prefix}.', cast(pmod(id, {subjects}) as string)) AS subject",
+        "id AS seq",
+        f"timestamp_micros(({T0_NS} + id * {STEP_NS}) div 1000) AS time",
+        f"{T0_NS} + id * {STEP_NS} AS time_ns",
+        "cast(NULL AS map<string, array<string>>) AS headers",
+        "unhex(concat(sha2(cast(id AS string), 512), sha2(cast(-id AS string), 512))) AS data",
+        "cast(NULL AS binary) AS header_block",
+        "cast(NULL AS binary) AS subject_bytes",
+        f"(id - 1) div {COMMIT_ROWS} AS commit",
+    )
