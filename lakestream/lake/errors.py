@@ -17,6 +17,20 @@ class UnsupportedLake(LakeError):
         super().__init__(f"lake {lake!r}: {reason}")
 
 
+class StorageFailed(LakeError):
+    """The object store did not do what it was asked."""
+
+    def __init__(self, what: str, path: str, reason: str) -> None:
+        super().__init__(f"cannot {what} {path}: {reason}")
+
+
+class LeaseLost(LakeError):
+    """A lock in an object store could not be renewed in time; whoever held it must not commit any more."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the lease {path} was lost: the object store did not answer in time, or another took over")
+
+
 class StagingConflict(LakeError):
     """Two different segments claim the same place in the staging area."""
 
@@ -44,7 +58,52 @@ class BadSegment(LakeError):
     def __init__(self, path: str, offset: int, reason: str) -> None:
         self.path = path
         self.offset = offset
+        self.reason = reason
         super().__init__(f"{path} at offset {offset}: {reason}. Restore the file from the server's log or a replica")
+
+
+class PoisonedSegment(LakeError):
+    """A staged segment was set aside because it does not decode; its stream waits for a good copy."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"{path} was set aside: {reason}. The stream's table waits until the server has staged a good copy; the "
+            "server does that by itself if its log has one"
+        )
+
+
+class KeptTable(LakeError):
+    """The table of an earlier stream of the same name is in the way, and must stay."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"{table} belongs to a deleted stream of the same name, and was to be kept (lakestream.on_delete) or has "
+            "clones that need its files; move or remove it, and the clones first, before the new stream gets its table"
+        )
+
+
+class OlderLake(LakeError):
+    """The table is behind what the server has let go from its log: the lake was restored from an older copy."""
+
+    def __init__(self, table: str, position: int, needed: int) -> None:
+        super().__init__(
+            f"{table} holds the stream through log index {position}, but the server's log begins only after {needed}: "
+            "the lake is an older copy than the one that the log was emptied into. Bring back the newer lake; until "
+            "then nothing leaves the log and messages in between cannot be read"
+        )
+
+
+class OlderStore(LakeError):
+    """The table is ahead of the server's log: the store directory was restored from an older copy."""
+
+    def __init__(self, table: str, position: int, applied: int) -> None:
+        super().__init__(
+            f"{table} holds the stream through log index {position}, but the server's log ends at {applied}: the store "
+            "directory is an older copy, or another server writes to this lake. Bring back the newer store, or give "
+            "this server a lake of its own (lake.url); until then nothing of this stream is staged"
+        )
 
 
 class ForeignTable(LakeError):

@@ -9,6 +9,7 @@ Belongs here: every path under the lake's root, and the spelling of names in the
     segments/<STREAM>/<uid>/deleted                           the stream is gone, and its table shall go too
     accounts/<ACCOUNT>/segments/<STREAM>/<uid>/...            the same for another account
     _compactor/                                               the compactor's checkpoint
+    _server.json                                              the server whose lake it is, and where it listens
     _removed/                                                 tables on their way out
 """
 
@@ -22,19 +23,26 @@ from urllib.parse import unquote, urlsplit
 from lakestream.lake.errors import UnsupportedLake
 
 DEFAULT_ACCOUNT = "$G"
+OBJECT_SCHEME = "s3"
+"""The kind of object store that a lake may be in, as its URL begins."""
 STREAMS = "streams"
 SEGMENTS = "segments"
 ACCOUNTS = "accounts"
 CHECKPOINT = "_compactor"
 REMOVED = "_removed"
+KEPT = "kept"
 STREAM_FILE = "stream.json"
 DELETED_FILE = "deleted"
+SERVER_FILE = "_server.json"
 
 MAX_NAME_BYTES = 240
 """Longest directory name made of a stream or account name, in bytes; a longer one is cut and ends in its hash."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-$\u0080-\U0010ffff]")
 _PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
+_BUCKET = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.\-_]{1,254}$")
+_ODD = re.compile(r"[^A-Za-z0-9_\-.$~=\u0080-\U0010ffff]")
+_PLAIN = re.compile(r"^[A-Za-z0-9_\-.$=:/]*$")
 _SEGMENT = re.compile(r"^(\d{20})-(\d{20})\.seg$")
 
 
@@ -58,19 +66,55 @@ def normalise(lake: str) -> str:
     if lake.startswith("file:"):
         return os.path.abspath(unquote(urlsplit(lake).path))
     if "://" in lake:
-        return lake.rstrip("/")
+        scheme, _, rest = lake.partition("://")
+        scheme = scheme.lower()
+        return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
     return os.path.abspath(os.path.expanduser(lake))
 
 
+def is_local(root: str) -> bool:
+    """Whether a root, table or other path of a lake is on this machine's file system."""
+    return "://" not in root
+
+
+def is_plain(path: str) -> bool:
+    """Whether every tool spells a path or URL the same way, encoded or not."""
+    return _PLAIN.match(path) is not None
+
+
+def root(lake: str) -> str:
+    """The lake's root as an absolute path, or as a URL `s3://bucket/prefix` (`s3a://` is taken for it).
+
+    Raises:
+        UnsupportedLake: an address of another kind, or one whose spelling some tool that reads tables would not keep.
+    """
+    found = normalise(lake)
+    if is_local(found):
+        return local_root(found)
+    scheme, _, rest = found.partition("://")
+    if "@" in rest:
+        raise UnsupportedLake(f"{scheme}://…", "credentials belong into the environment, not into the address")
+    if scheme != OBJECT_SCHEME:
+        raise UnsupportedLake(found, "it must be a directory (a path or a file: URL) or s3://bucket/prefix")
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.match(bucket):
+        raise UnsupportedLake(found, f"{bucket!r} is no name of a bucket")
+    for part in prefix.split("/"):
+        if prefix and (not part or part in (".", "..") or _ODD.search(part) or _PERCENT.search(part)):
+            raise UnsupportedLake(found, f"{part!r} cannot be part of its prefix; letters, digits, _ - . $ ~ can")
+    return found
+
+
 def local_root(lake: str) -> str:
-    """The lake's root as an absolute path.
+    """The lake's root as an absolute path, for what works with a directory only.
 
     Raises:
         UnsupportedLake: it is not a directory on this machine, or its path has a `%XX`, which deltalake would decode.
     """
     root = normalise(lake)
-    if "://" in root:
-        raise UnsupportedLake(lake, "only a directory (a path or a file: URL) is supported so far")
+    if not is_local(root):
+        address = root.partition("://")[0] + "://…"
+        raise UnsupportedLake(address, "only a directory (a path or a file: URL) will do here")
     if _PERCENT.search(root):
         raise UnsupportedLake(lake, "a path with a percent sign before two hex digits cannot hold Delta tables")
     return root
@@ -102,9 +146,19 @@ def checkpoint(lake: str) -> str:
     return f"{normalise(lake)}/{CHECKPOINT}"
 
 
+def server_file(lake: str) -> str:
+    """The file by which readers find the server."""
+    return f"{normalise(lake)}/{SERVER_FILE}"
+
+
 def removed(lake: str, uid: str) -> str:
     """Where the table of a deleted stream is moved, so that it disappears at once, before its files are deleted."""
     return f"{normalise(lake)}/{REMOVED}/{uid}"
+
+
+def kept(lake: str, stream: str, uid: str, account: str = DEFAULT_ACCOUNT) -> str:
+    """Where the table of a deleted stream is moved that was to be kept, when a new stream takes its name."""
+    return f"{_account_root(lake, account)}/{KEPT}/{directory_name(stream)}-{uid}"
 
 
 def _account_root(lake: str, account: str) -> str:

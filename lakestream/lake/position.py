@@ -10,12 +10,12 @@ where the log's JSON files no longer reach back far enough.
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import Any
 
 import msgspec
 
+from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import Progress
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
@@ -37,18 +37,20 @@ def read(table: str, uid: str) -> int | None:
 class PositionWatch:
     """The position of one stream in its table, remembered between reads.
 
-    A read when nothing changed costs two `stat` calls. Not for use by two threads at once.
+    A read when nothing changed costs two `stat` calls, or two HEAD requests to an object store. Not for use by two
+    threads at once.
 
     After a `read`, `progress` is what the commit that set the position says of itself (None when that commit can no
     longer be looked at), and `rows` how many messages it added.
     """
 
     def __init__(self, table: str, uid: str) -> None:
-        self._log = os.path.join(table, "_delta_log")
+        self._log = f"{table}/_delta_log"
         self._table = table
+        self._storage = open_storage(table)
         self._app = application(uid)
         self._version = -1
-        self._identity: tuple[int, int] | None = None
+        self._identity: str | None = None
         self._position: int | None = None
         self.progress: Progress | None = None
         self.rows = 0
@@ -91,16 +93,16 @@ class PositionWatch:
         info: dict[str, Any] = {}
         position: int | None = None
         try:
-            with open(self._path(version), "rb") as file:
-                for line in file:
-                    if line.startswith(b'{"txn"'):
-                        action = json.loads(line)["txn"]
-                        if action["appId"] == self._app:
-                            position = int(action["version"])
-                    elif line.startswith(b'{"commitInfo"'):
-                        info = json.loads(line)["commitInfo"]
+            content = self._storage.read(self._path(version))
         except FileNotFoundError:
             return False
+        for line in content.splitlines():
+            if line.startswith(b'{"txn"'):
+                action = json.loads(line)["txn"]
+                if action["appId"] == self._app:
+                    position = int(action["version"])
+            elif line.startswith(b'{"commitInfo"'):
+                info = json.loads(line)["commitInfo"]
         if position is None:
             return False
         self._position, self.progress = position, progress_of(info)
@@ -111,25 +113,20 @@ class PositionWatch:
         """The JSON commits do not go back to version 0 and none names us: ask for the checkpointed state."""
         from deltalake import DeltaTable
 
-        found = DeltaTable(self._table).transaction_version(self._app)
+        table = DeltaTable(self._table, storage_options=self._storage.delta_options())
+        found = table.transaction_version(self._app)
         return None if found is None else int(found)
 
     def _versions(self) -> list[int]:
-        try:
-            names = os.listdir(self._log)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        names = self._storage.names(self._log)
         return sorted(int(match.group(1)) for match in map(_COMMIT.match, names) if match)
 
-    def _stat(self, version: int) -> tuple[int, int] | None:
-        try:
-            status = os.stat(self._path(version))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return status.st_ino, status.st_mtime_ns
+    def _stat(self, version: int) -> str | None:
+        entry = self._storage.stat(self._path(version))
+        return None if entry is None else entry.tag
 
     def _path(self, version: int) -> str:
-        return os.path.join(self._log, f"{version:020d}.json")
+        return f"{self._log}/{version:020d}.json"
 
 
 def progress_of(info: dict[str, Any]) -> Progress | None:

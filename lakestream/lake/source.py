@@ -2,16 +2,15 @@
 
 Belongs here: how Spark Structured Streaming learns that segments were staged. An offset is
 `{staging directory: last log index staged}` over all streams, so that one query serves them all and an idle stream
-costs one directory listing. A row names a stream with news; the segments themselves are read by the compaction of that
-stream, in tasks of its own (lake/compaction.py), because what has to be done is decided by the table, not by the
-checkpoint.
+costs next to nothing (lake/scan.py). A row names a stream with news; the segments themselves are read by the compaction
+of that stream, in tasks of its own (lake/compaction.py), because what has to be done is decided by the table, not by
+the checkpoint.
 
 Spark loads this module in Python workers: `lakestream` has to be on their path (lake/spark.py sees to it).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from lakestream.lake import paths, staging
+from lakestream.lake.scan import Scanner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +56,8 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Tells how far each stream's staging area reaches."""
 
     def __init__(self, lake: str) -> None:
-        self._root = paths.local_root(lake)
+        self._root = paths.root(lake)
+        self._scanner = Scanner(lake)
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:
@@ -88,7 +89,7 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, News)
         rows: list[tuple[str, int, int, int]] = []
         for directory, after, through in partition.streams:
-            for each in staging.segments(os.path.join(self._root, directory)):
+            for each in staging.segments(f"{self._root}/{directory}"):
                 if after < each.last_index <= through:
                     rows.append((directory, each.first_index, each.last_index, each.size))
         columns: list[Any] = list(zip(*rows, strict=True)) or [[], [], [], []]
@@ -103,9 +104,5 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing to release."""
 
     def _heads(self) -> dict[str, int]:
-        live, _ = staging.current(staging.scan(self._root))
-        heads = {}
-        for stream in live:
-            staged = staging.segments(stream.directory)
-            heads[os.path.relpath(stream.directory, self._root)] = staged[-1].last_index if staged else 0
-        return heads
+        live, _ = staging.current(self._scanner.scan())
+        return {stream.directory.removeprefix(f"{self._root}/"): stream.last_index for stream in live}

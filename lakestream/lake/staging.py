@@ -4,22 +4,19 @@ Belongs here: how a sealed segment file gets into the lake and out again, and ho
 puts segments in and takes them out once the table holds them; the compactor only reads, except that it takes away the
 whole directory of a stream that the server has marked as deleted. Every function may be repeated after a crash.
 
-Invariant: a file with its final name is complete and never changes.
+Invariant: a file with its final name is complete, and a segment never changes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import filecmp
 import os
-import shutil
-from collections.abc import Iterator
 
 import msgspec
 
 from lakestream.lake import paths
 from lakestream.lake.errors import StagingConflict
+from lakestream.lake.storage import Entry, Storage, open_storage
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -42,11 +39,13 @@ class StagedSegment(msgspec.Struct, frozen=True, order=True):
 
 
 class StagedStream(msgspec.Struct, frozen=True):
-    """A staging directory: its stream, and whether that stream has been deleted."""
+    """A staging directory: its stream, whether that stream has been deleted, and the last log index that is staged
+    (0: none is)."""
 
     directory: str
     identity: StreamIdentity
     deleted: bool
+    last_index: int = 0
 
 
 def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, stream: StreamIdentity, lake: str) -> str:
@@ -62,24 +61,18 @@ def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, str
         lake: the lake's root.
 
     Raises:
-        UnsupportedLake: the lake is not a directory.
+        UnsupportedLake: the lake's address cannot hold one.
         StagingConflict: another segment with other content has that place.
-        OSError: the file system refuses.
+        OSError, StorageFailed: the file system or the object store refuses.
     """
+    storage = open_storage(lake)
     directory = _directory(lake, stream)
-    _write_identity(directory, stream)
-    target = os.path.join(directory, paths.segment_name(first_index, last_index))
+    _write_identity(storage, directory, stream)
+    target = f"{directory}/{paths.segment_name(first_index, last_index)}"
     try:
-        os.link(sealed, target)
+        storage.put_file(target, sealed)
     except FileExistsError:
-        if not os.path.samefile(sealed, target) and not filecmp.cmp(sealed, target, shallow=False):
-            raise StagingConflict(target) from None
-        return target
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP):
-            raise
-        _copy(sealed, target)
-    _sync_directory(directory)
+        raise StagingConflict(target) from None
     return target
 
 
@@ -88,49 +81,34 @@ def unstage_through(lake: str, stream: StreamIdentity, index: int) -> int:
 
     Only call it with a position read from the table: from then on the table is the lake's only copy.
     """
-    removed = 0
-    for segment in segments(_directory(lake, stream)):
-        if segment.last_index <= index:
-            _unlink(segment.path)
-            removed += 1
-    return removed
+    done = [segment.path for segment in segments(_directory(lake, stream)) if segment.last_index <= index]
+    if done:
+        open_storage(lake).delete_all(done)
+    return len(done)
 
 
 def mark_deleted(lake: str, stream: StreamIdentity) -> None:
     """Tell the compactor that the stream is gone: its staged segments go now, its table when the compactor sees it."""
+    storage = open_storage(lake)
     directory = _directory(lake, stream)
-    _write_identity(directory, stream)
-    _write_whole(os.path.join(directory, paths.DELETED_FILE), b"")
-    for segment in segments(directory):
-        _unlink(segment.path)
+    _write_identity(storage, directory, stream)
+    storage.write(f"{directory}/{paths.DELETED_FILE}", b"")
+    storage.delete_all(segment.path for segment in segments(directory))
 
 
 def segments(directory: str) -> list[StagedSegment]:
     """The staged segments of one stream in log order; none when the directory is not there."""
-    found = []
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                indexes = paths.parse_segment_name(entry.name)
-                if indexes is not None:
-                    found.append(StagedSegment(indexes[0], indexes[1], entry.path, _size(entry)))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    found.sort()
-    return [segment for segment in found if segment.size >= 0]
+    return staged_segments(open_storage(directory).list(directory))
 
 
 def scan(lake: str) -> list[StagedStream]:
-    """Every stream that has a staging directory, of all accounts, oldest stream first."""
-    root = paths.local_root(lake)
-    found = []
-    for directory in _stream_directories(root):
-        identity = read_identity(directory)
-        if identity is not None:
-            deleted = os.path.exists(os.path.join(directory, paths.DELETED_FILE))
-            found.append(StagedStream(directory, identity, deleted))
-    found.sort(key=lambda stream: (stream.identity.created_ns, stream.identity.uid))
-    return found
+    """Every stream that has a staging directory, of all accounts, oldest stream first.
+
+    To ask repeatedly, keep a `scan.Scanner`, for which streams where nothing has happened cost next to nothing.
+    """
+    from lakestream.lake.scan import Scanner
+
+    return Scanner(lake).scan()
 
 
 def current(streams: list[StagedStream]) -> tuple[list[StagedStream], list[StagedStream]]:
@@ -150,15 +128,18 @@ def current(streams: list[StagedStream]) -> tuple[list[StagedStream], list[Stage
 def read_identity(directory: str) -> StreamIdentity | None:
     """Whose staging directory it is; None while it is being made or taken away."""
     try:
-        with open(os.path.join(directory, paths.STREAM_FILE), "rb") as file:
-            return msgspec.json.decode(file.read(), type=StreamIdentity)
+        content = open_storage(directory).read(f"{directory}/{paths.STREAM_FILE}")
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return msgspec.json.decode(content, type=StreamIdentity)
 
 
 def discard(directory: str) -> None:
     """Take away the staging directory of a deleted stream. The compactor calls it after the table is gone."""
-    shutil.rmtree(directory, ignore_errors=True)
+    storage = open_storage(directory)
+    storage.delete_tree(directory)
+    if not storage.local:
+        return
     # The stream's name directory stays for its next incarnation, unless this was the last one.
     try:
         os.rmdir(os.path.dirname(directory))
@@ -167,73 +148,27 @@ def discard(directory: str) -> None:
             raise
 
 
+def staged_segments(files: list[Entry]) -> list[StagedSegment]:
+    """The segments among the files of a staging directory, in log order."""
+    found = []
+    for entry in files:
+        indexes = paths.parse_segment_name(entry.name)
+        if indexes is not None:
+            found.append(StagedSegment(indexes[0], indexes[1], entry.path, entry.size))
+    found.sort()
+    return found
+
+
 def _directory(lake: str, stream: StreamIdentity) -> str:
-    return paths.staging(paths.local_root(lake), stream.name, stream.uid, stream.account)
+    return paths.staging(paths.root(lake), stream.name, stream.uid, stream.account)
 
 
-def _stream_directories(root: str) -> Iterator[str]:
-    yield from _children(_children([os.path.join(root, paths.SEGMENTS)]))
-    for account in _children([os.path.join(root, paths.ACCOUNTS)]):
-        yield from _children(_children([os.path.join(account, paths.SEGMENTS)]))
-
-
-def _children(parents: Iterator[str] | list[str]) -> Iterator[str]:
-    for parent in parents:
-        try:
-            with os.scandir(parent) as entries:
-                names = [entry.path for entry in entries if entry.is_dir()]
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        yield from sorted(names)
-
-
-def _write_identity(directory: str, stream: StreamIdentity) -> None:
-    path = os.path.join(directory, paths.STREAM_FILE)
+def _write_identity(storage: Storage, directory: str, stream: StreamIdentity) -> None:
+    path = f"{directory}/{paths.STREAM_FILE}"
     content = msgspec.json.encode(stream)
     try:
-        with open(path, "rb") as file:
-            if file.read() == content:
-                return
+        if storage.read(path) == content:
+            return
     except FileNotFoundError:
-        os.makedirs(directory, exist_ok=True)
-    _write_whole(path, content)
-
-
-def _write_whole(path: str, content: bytes) -> None:
-    """Make `path` appear with all of its content, and stay."""
-    partial = f"{path}.{os.getpid()}.tmp"
-    with open(partial, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    _sync_directory(os.path.dirname(path))
-
-
-def _copy(source: str | os.PathLike[str], target: str) -> None:
-    partial = f"{target}.{os.getpid()}.tmp"
-    with open(source, "rb") as reader, open(partial, "wb") as writer:
-        shutil.copyfileobj(reader, writer, 1 << 20)
-        writer.flush()
-        os.fsync(writer.fileno())
-    os.replace(partial, target)
-
-
-def _sync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _size(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat().st_size
-    except FileNotFoundError:  # taken out between listing and looking
-        return -1
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        pass
+    storage.write(path, content)

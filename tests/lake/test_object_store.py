@@ -1,0 +1,145 @@
+"""A lake in an object store, from end to end: a real server, a real compactor, a real S3-compatible store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.client import Client
+
+from lakestream.lake import paths
+from lakestream.lake.locks import COMPACTOR_LOCK, Lease
+from lakestream.lake.storage import Storage, open_storage
+from tests.lake.tables import records
+from tests.lake.test_compact_job import Job
+from tests.lake.test_end_to_end import publish, replay
+from tests.s3_server import S3Server
+from tests.servers import Kind, Server
+
+pytestmark = pytest.mark.lake
+
+LEASE_SECONDS = "8"
+SECONDS = 600.0
+"""How long a busy machine may take for any one step."""
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[S3Server]:
+    server = S3Server()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def lake(store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    store.enter(monkeypatch)
+    monkeypatch.setenv("LAKESTREAM_LEASE_SECONDS", LEASE_SECONDS)
+    return store.url("the/lake")
+
+
+@pytest.fixture
+def server(lake: str, tmp_path: Path) -> Iterator[Server]:
+    config = f'lake {{ url: "{lake}", seal_bytes: 16384, seal_age: "200ms", retain_bytes: 0, poll: "100ms" }}'
+    server = Server(Kind.OURS, tmp_path / "store", config=config, args=["-D"])
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def started() -> Iterator[list[Job]]:
+    running: list[Job] = []
+    yield running
+    for each in running:
+        each.kill()
+
+
+@contextlib.asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[Client]:
+    client = await nats.connect(server.url)
+    yield client
+    await client.close()
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until it is so; other processes tell of it by objects only."""
+    async with asyncio.timeout(SECONDS):
+        while not await condition():
+            await asyncio.sleep(0.2)
+
+
+async def let_go(server: Server) -> None:
+    """Wait until the log holds only its newest segments: the table has the rest."""
+    log = server.store / "jetstream" / "$G" / "streams" / "HIST" / "log"
+
+    async def done() -> bool:
+        return len(list(log.glob("*.seg"))) <= 2 and any(log.glob("*.outline"))
+
+    await eventually(done)
+
+
+async def test_publish_compact_kill_resume_and_read_back(
+    store: S3Server, lake: str, server: Server, started: list[Job]
+) -> None:
+    storage = open_storage(lake)
+    first = Job(lake, "--interval", "0.2")
+    started.append(first)
+    async with connected(server) as client:
+        await client.jetstream().add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
+        expected = await publish(client, 1, 400)
+        await asyncio.to_thread(first.wait_for, "rows", SECONDS)
+        assert not await asyncio.to_thread(Lease(f"{lake}/{COMPACTOR_LOCK}").acquire), "there is one compactor"
+        publishing = asyncio.create_task(publish(client, 401, 400))
+        await asyncio.sleep(0)
+        first.kill()
+        server_log = server.log()
+        expected |= await publishing
+        await client.jetstream().delete_msg("HIST", 10)
+        await client.jetstream().purge_stream("HIST", subject="HIST.b", seq=100)
+    expected = {seq: one for seq, one in expected.items() if seq != 10 and (one[0] != "HIST.b" or seq >= 100)}
+    server.kill()
+    server.start()
+    second = Job(lake, "--interval", "0.2")
+    started.append(second)
+    await asyncio.to_thread(second.wait_for, "compactor ready", SECONDS)
+    async with connected(server) as client:
+        await let_go(server)
+        expected |= await publish(client, 801, 20)
+        assert await replay(client) == expected, "across the border between table and log, after both were killed"
+        for seq in (2, 99, 101, 500, 810):
+            message = await client.jetstream().get_msg("HIST", seq, direct=True)
+            assert (message.subject, message.data) == expected[seq][:2]
+
+        async def table_is_the_stream() -> bool:
+            return await asyncio.to_thread(_rows, storage, lake) == {seq: one[:2] for seq, one in expected.items()}
+
+        await eventually(table_is_the_stream)
+        await client.jetstream().delete_stream("HIST")
+
+        async def gone() -> bool:
+            return not await asyncio.to_thread(_left, storage, lake)
+
+        await eventually(gone)
+    second.process.terminate()
+    assert await asyncio.to_thread(second.end, SECONDS) == 0, second.lines
+    assert await asyncio.to_thread(Lease(f"{lake}/{COMPACTOR_LOCK}").acquire), "it let go of its lease"
+    said = "\n".join([server_log, server.log(), *first.lines, *second.lines])
+    kept = b"".join(storage.read(entry.path) for entry in storage.tree(lake) if entry.size)
+    for secret in store.secrets:
+        assert secret not in said
+        assert secret.encode() not in kept
+
+
+def _rows(storage: Storage, lake: str) -> dict[int, tuple[str, bytes]]:
+    return {row.seq: (row.subject.decode(), row.data) for row in records(paths.table(lake, "HIST"))}
+
+
+def _left(storage: Storage, lake: str) -> list[str]:
+    """What there is of a stream; the empty objects by which Hadoop marks directories do not count."""
+    found = [*storage.tree(f"{lake}/{paths.SEGMENTS}"), *storage.tree(f"{lake}/{paths.STREAMS}")]
+    return [entry.path for entry in found if entry.size or entry.path.endswith(paths.DELETED_FILE)]

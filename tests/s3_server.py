@@ -1,0 +1,96 @@
+"""An S3-compatible server as a process of its own, for tests and benchmarks: moto, which keeps conditional writes,
+multipart uploads and listings as Amazon documents them. It keeps its objects in memory."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+_PROGRAM = """
+import logging, sys, time
+from moto.server import ThreadedMotoServer
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+host, port = server.get_host_and_port()
+print(port, flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+AWS_VARIABLES = ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN")
+"""What could lead away from the server; `S3Server.environ` leaves it out."""
+
+
+class S3Server:
+    """The server, with one bucket and credentials made up for it."""
+
+    bucket = "lakes"
+
+    def __init__(self) -> None:
+        self.access_key = f"AKIA{secrets.token_hex(8).upper()}"
+        self.secret_key = secrets.token_urlsafe(30)
+        self.endpoint = ""
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def secrets(self) -> tuple[str, str]:
+        """What must not be seen anywhere."""
+        return self.access_key, self.secret_key
+
+    def start(self) -> None:
+        """Start it on a free port and make the bucket."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.endpoint = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+        urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{self.bucket}", method="PUT")).close()
+
+    def stop(self) -> None:
+        """End it; its objects are gone."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait()
+            self._process = None
+
+    def variables(self) -> dict[str, str]:
+        """The environment that leads to it."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """A whole environment for a child process."""
+        kept = {name: value for name, value in os.environ.items() if name not in AWS_VARIABLES}
+        return {**kept, **self.variables(), **more}
+
+    def enter(self, monkeypatch: Any) -> None:
+        """Let this very process use it."""
+        for name in AWS_VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in self.variables().items():
+            monkeypatch.setenv(name, value)
+
+    def url(self, name: str) -> str:
+        """A lake's root."""
+        return f"s3://{self.bucket}/{name}"
+
+    def seen_in(self, *files: Path) -> list[str]:
+        """Lines of log files in which one of its secrets stands."""
+        return [
+            f"{path}: {line[:200]}"
+            for path in files
+            for line in path.read_text(errors="replace").splitlines()
+            if any(secret in line for secret in self.secrets)
+        ]

@@ -1,0 +1,346 @@
+"""`lakestream.lake.storage`: one contract, kept by a directory and by an object store."""
+
+from __future__ import annotations
+
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from lakestream.lake import paths, s3
+from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
+from lakestream.lake.locks import COMPACTOR_LOCK, Lease, lease_seconds, table_lock
+from lakestream.lake.storage import Storage, open_storage
+from lakestream.lake.storage_object import describe
+from tests.s3_server import S3Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    server = S3Server()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["directory", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    if request.param == "directory":
+        return open_storage(tmp_path / "lake of $X #1")
+    server: S3Server = request.getfixturevalue("server")
+    server.enter(monkeypatch)
+    return open_storage(server.url(tmp_path.name))
+
+
+@pytest.fixture
+def bucket(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    server.enter(monkeypatch)
+    return open_storage(server.url(tmp_path.name))
+
+
+def test_what_is_written_is_read_and_listed(storage: Storage) -> None:
+    root = storage.root
+    assert storage.list(f"{root}/a") == []
+    assert storage.directories(f"{root}/a") == []
+    assert storage.tree(f"{root}/a") == []
+    assert storage.names(f"{root}/a") == []
+    assert storage.stat(f"{root}/a/x") is None
+    with pytest.raises(FileNotFoundError):
+        storage.read(f"{root}/a/x")
+    for name in ("a/x", "a/b/y", "a/Grün~20$", "a.b/z"):
+        storage.write(f"{root}/{name}", name.encode())
+    assert [entry.name for entry in storage.list(f"{root}/a")] == ["Grün~20$", "x"]
+    assert storage.directories(root) == ["a", "a.b"]
+    assert [entry.path for entry in storage.tree(f"{root}/a")] == [f"{root}/a/{n}" for n in ("Grün~20$", "b/y", "x")]
+    assert storage.read(f"{root}/a/Grün~20$") == "a/Grün~20$".encode()
+    content, entry = storage.read_entry(f"{root}/a/x")
+    assert (content, entry) == (b"a/x", storage.stat(f"{root}/a/x"))
+    assert entry.size == 3
+    storage.write(f"{root}/a/x", b"more")
+    after = storage.stat(f"{root}/a/x")
+    assert after is not None
+    assert (after.size, after.tag != entry.tag) == (4, True)
+    assert storage.read_end(f"{root}/a/x", 2) == (b"re", 4)
+    assert storage.read_end(f"{root}/a/x", 9) == (b"more", 4)
+
+
+def test_deleting(storage: Storage) -> None:
+    root = storage.root
+    storage.delete(f"{root}/nothing")
+    storage.delete_tree(f"{root}/nothing")
+    for number in range(12):
+        storage.write(f"{root}/a/{number % 3}/{number}", b"")
+    storage.delete(f"{root}/a/0/0")
+    storage.delete_all([f"{root}/a/1/1", f"{root}/a/1/4"])
+    assert len(storage.tree(f"{root}/a")) == 9
+    storage.delete_tree(f"{root}/a/2")
+    assert len(storage.tree(root)) == 5
+    assert storage.exists(f"{root}/a/0/3")
+    assert not storage.exists(f"{root}/a/2/2")
+
+
+def test_of_many_who_create_a_file_one_does(storage: Storage) -> None:
+    path = f"{storage.root}/one"
+    won: list[int] = []
+    gate = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        gate.wait()
+        if storage.create(path, b"%d" % number):
+            won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert storage.read(path) == b"%d" % won[0]
+    assert len(won) == 1
+
+
+def test_swap_replaces_only_what_it_has_seen(storage: Storage) -> None:
+    path = f"{storage.root}/one"
+    assert storage.swap(path, b"0", "never") is None
+    first = storage.swap(path, b"1", None)
+    assert first is not None
+    assert storage.swap(path, b"2", None) is None
+    second = storage.swap(path, b"3", first)
+    assert second not in (None, first)
+    assert storage.swap(path, b"4", first) is None
+    assert storage.read(path) == b"3"
+
+
+@pytest.mark.parametrize("size", [1000, 70 * 1024 * 1024], ids=["small", "in parts"])
+def test_a_file_is_put_once(storage: Storage, tmp_path: Path, size: int) -> None:
+    path, mine, other = f"{storage.root}/a/file", tmp_path / "mine", tmp_path / "other"
+    mine.write_bytes(os.urandom(1000) + bytes(size - 1000))
+    other.write_bytes(os.urandom(size))
+    assert storage.put_file(path, mine)
+    assert not storage.put_file(path, mine)
+    with pytest.raises(FileExistsError):
+        storage.put_file(path, other)
+    with storage.fetch(path) as there:
+        assert Path(there).read_bytes() == mine.read_bytes()
+    assert os.path.exists(there) is storage.local
+    with pytest.raises(FileNotFoundError):
+        storage.put_file(f"{storage.root}/b", tmp_path / "nothing")
+
+
+def test_addresses() -> None:
+    assert paths.root("s3a://bucket/a/b/") == "s3://bucket/a/b"
+    assert open_storage("S3://bucket").spark_path("s3://bucket/streams/A") == "s3a://bucket/streams/A"
+    assert paths.root("file:///x%20y/z") == "/x y/z"
+    for wrong in ("gs://b/x", "s3://", "s3:///x", "s3://b/a b", "s3://b/../x", "s3://b//x", "s3://b/%41", "s3://b?x=1"):
+        with pytest.raises(UnsupportedLake):
+            open_storage(wrong)
+    with pytest.raises(UnsupportedLake, match="directory"):
+        paths.local_root("s3://bucket/lake")
+
+
+@pytest.mark.parametrize("address", ["s3://key:hunter2@bucket/lake", "https://key:hunter2@host/x"])
+def test_credentials_in_an_address_are_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(UnsupportedLake, match="environment") as caught:
+        open_storage(address)
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(UnsupportedLake) as caught:
+        paths.local_root(address)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_failures_are_told_without_the_answers_text(bucket: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StorageFailed, match="NoSuchBucket") as caught:
+        open_storage("s3://nothing").write("s3://nothing/x", b"")
+    assert caught.value.__context__ is None
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(StorageFailed, match="AWS_ALLOW_HTTP"):
+        bucket.read(f"{bucket.root}/x")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:1")
+    with pytest.raises(StorageFailed, match="no connection"):
+        bucket.read(f"{bucket.root}/x")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://key:hunter2@localhost:1")
+    with pytest.raises(UnsupportedLake) as refused:
+        bucket.read(f"{bucket.root}/x")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_refusal_names_its_code_only() -> None:
+    answer = (
+        "Server returned non-2xx status code: 403 Forbidden: <Error><Code>SignatureDoesNotMatch</Code>"
+        "<AWSAccessKeyId>AKIAEXAMPLE</AWSAccessKeyId><StringToSign>AWS4-HMAC-SHA256</StringToSign></Error>"
+    )
+    said = describe(Exception(answer))
+    assert said.startswith("403 Forbidden SignatureDoesNotMatch")
+    assert "AKIAEXAMPLE" not in said
+    assert "HMAC" not in said
+
+
+def test_nothing_of_a_storage_shows_credentials(bucket: Storage, server: S3Server) -> None:
+    shown = f"{bucket!r} {vars(bucket)} {bucket.delta_options()} {s3.settings()}"
+    assert not [secret for secret in server.secrets if secret in shown]
+
+
+def test_spark_goes_where_the_environment_says() -> None:
+    amazon = s3.settings({"AWS_REGION": "eu-central-1", "AWS_SECRET_ACCESS_KEY": "hunter2"})
+    assert amazon["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
+    assert "spark.hadoop.fs.s3a.endpoint" not in amazon
+    assert "hunter2" not in str(amazon)
+    own = s3.settings({"AWS_ENDPOINT_URL": "http://host:9000/"})
+    assert own["spark.hadoop.fs.s3a.endpoint"] == "http://host:9000"
+    assert own["spark.hadoop.fs.s3a.path.style.access"] == "true"
+    assert own["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "false"
+
+
+# Leases
+
+
+def _lease(bucket: Storage, seconds: float = 30.0) -> Lease:
+    return Lease(f"{bucket.root}/{COMPACTOR_LOCK}", seconds)
+
+
+def test_a_lease_has_one_holder_at_a_time(bucket: Storage) -> None:
+    first, second = _lease(bucket), _lease(bucket)
+    first.check()
+    assert first.acquire()
+    first.check()
+    assert not second.acquire()
+    first.release()
+    first.release()
+    third = _lease(bucket)
+    assert third.acquire()
+    assert not _lease(bucket).acquire()
+    third.release()
+
+
+def test_a_lease_is_renewed_and_runs_out_when_it_is_not(bucket: Storage) -> None:
+    holder = _lease(bucket, 3.0)
+    assert holder.acquire()
+    path = f"{bucket.root}/{COMPACTOR_LOCK}"
+    before = bucket.read(path)
+    _until(lambda: bucket.read(path) != before)
+    holder.check()
+    dead = holder._renewer
+    assert dead is not None
+    holder._stop.set()  # as if its process had been stopped
+    dead.join()
+    _until(lambda: _lost(holder))
+    waiting = _lease(bucket, 3.0)
+    _until(waiting.acquire)
+    holder.release()
+    waiting.check()
+    assert not _lease(bucket).acquire(), "the late release of the first took nothing from the second"
+    waiting.release()
+
+
+def test_a_lease_that_another_took_is_lost(bucket: Storage) -> None:
+    holder = _lease(bucket, 3.0)
+    assert holder.acquire()
+    path = f"{bucket.root}/{COMPACTOR_LOCK}"
+    bucket.write(path, bucket.read(path).replace(b'"number":', b'"number":9'))
+    _until(lambda: _lost(holder))
+    holder.release()
+
+
+def test_of_many_who_want_a_lease_one_gets_it(bucket: Storage) -> None:
+    leases = [_lease(bucket) for _ in range(6)]
+    got: list[Lease] = []
+
+    def acquire(lease: Lease) -> None:
+        if lease.acquire():
+            got.append(lease)
+
+    threads = [threading.Thread(target=acquire, args=(lease,)) for lease in leases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1
+    got[0].release()
+
+
+def test_the_length_of_leases_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKESTREAM_LEASE_SECONDS", "1")
+    assert lease_seconds() == 3.0
+    monkeypatch.setenv("LAKESTREAM_LEASE_SECONDS", "soon")
+    with pytest.raises(UnsupportedLake):
+        lease_seconds()
+
+
+def test_locks_of_tables_lie_beside_them() -> None:
+    one, other = (table_lock("s3://b/lake", f"s3://b/lake/streams/{name}") for name in ("A", "B"))
+    assert one.startswith("s3://b/lake/_locks/")
+    assert one != other
+
+
+def _lost(lease: Lease) -> bool:
+    try:
+        lease.check()
+    except LeaseLost:
+        return True
+    return False
+
+
+def _until(condition: object) -> None:
+    """Wait for what another thread, or time itself, brings about."""
+    deadline = threading.Event()
+    assert callable(condition)
+    for _ in range(600):
+        if condition():
+            return
+        deadline.wait(0.05)
+    raise AssertionError("it did not come about")
+
+
+# A store that ignores conditions
+
+
+class _Forgetful(BaseHTTPRequestHandler):
+    """Passes every request on, but for its conditions."""
+
+    target = ""
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("if-match", _IF_NONE)}
+        request = urllib.request.Request(self.target + self.path, body or None, headers, method=self.command)
+        try:
+            answer = urllib.request.urlopen(request)
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
+            content = answer.read()
+            self.send_response(answer.status or 500)
+            for name in ("ETag", "Last-Modified", "Content-Type"):
+                if answer.headers.get(name):
+                    self.send_header(name, answer.headers[name])
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _pass_on
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+_IF_NONE = "if-none-match"
+
+
+def test_a_store_that_ignores_conditions_is_refused(bucket: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = type("Handler", (_Forgetful,), {"target": os.environ["AWS_ENDPOINT_URL"]})
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_port}")
+        with pytest.raises(UnsupportedLake, match="conditional writes"):
+            _lease(bucket).acquire()
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
