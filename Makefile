@@ -9,13 +9,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
+# Processes that share the tests; each has a Spark of its own, of some 1.5 GiB.
+WORKERS ?= 2
 
 # The first interpreter that is new enough; PYTHON=... overrides.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$name; break; }; done)
 
-.PHONY: help setup jars run demo bench chaos test test-unit test-socket test-lake lint clean
+.PHONY: help setup jars jar run demo bench chaos test test-unit test-socket test-lake lint clean
 
 help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
@@ -23,6 +25,7 @@ help:
 	@echo "make test     everything: lint, unit, socket, lake"
 	@echo "make bench    figures, ours beside nats-server's"
 	@echo "make chaos    the long kill and fault tests"
+	@echo "make jar      rebuilds lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
 	@echo "make lint     ruff, mypy, import-linter"
 	@echo "make clean    removes .venv and caches; ./data stays"
 
@@ -39,6 +42,10 @@ $(INSTALLED): pyproject.toml
 jars: $(INSTALLED)
 	@$(BIN)/python -m lakestream.lake.jars >/dev/null || true
 
+# Spark's side of delta.`streams/…` and of atomic commits: the Java sources are in jvm/, what they make is in the repository.
+jar: $(INSTALLED)
+	@$(BIN)/python jvm/build.py
+
 run: setup jars
 	@$(BIN)/lakestream up -a 127.0.0.1 -sd data $(ARGS)
 
@@ -50,7 +57,8 @@ bench: setup
 
 chaos: setup jars
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_SOAK_ROUNDS=60 \
-		$(BIN)/pytest tests/chaos tests/lake/test_soak.py $(ARGS)
+	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_COMMIT_RACES=25 \
+		$(BIN)/pytest tests/chaos tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_log_stores.py $(ARGS)
 
 # Quick ones first: what fails, fails early.
 test: setup jars
@@ -68,7 +76,7 @@ lint: setup
 
 test-unit: setup
 	@echo "== unit: no sockets, no JVM"
-	@$(BIN)/pytest -q tests/unit $(ARGS)
+	@$(BIN)/pytest -q -n $(WORKERS) tests/unit $(ARGS)
 
 test-socket: setup
 	@echo "== socket: against lakestream and a real nats-server, with unmodified clients, with kills"
@@ -76,7 +84,7 @@ test-socket: setup
 
 test-lake: setup jars
 	@echo "== lake: real Spark"
-	@$(BIN)/pytest -q tests/lake $(ARGS)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/lake $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

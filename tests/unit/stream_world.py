@@ -15,8 +15,9 @@ import msgspec
 
 from lakestream.jetstream.operations import CreateStream, decode_operation
 from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.stream import Stream, StreamState
+from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.stream_state import StreamState
 from lakestream.log.files import Files
 from lakestream.log.store import LogOptions, Store
 from lakestream.server.hub import Hub

@@ -115,6 +115,10 @@ def _jetstream(options: Options) -> JetStreamOptions:
                 )
             },
         ),
+        (
+            "lake { staged_grace: 0, staged_grace_bytes: 2M }",
+            {"lake": LakeOptions(staged_grace_ns=0, staged_grace_bytes=2 * 10**6)},
+        ),
         ("store_dir: x", {}),
         ("accounts {}, websocket: false, cluster {}", {}),
     ],
