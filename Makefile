@@ -57,7 +57,7 @@ bench: setup
 
 chaos: setup jars
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_SOAK_ROUNDS=60 \
-	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_COMMIT_RACES=25 \
+	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 \
 		$(BIN)/pytest tests/chaos tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_log_stores.py $(ARGS)
 
 # Quick ones first: what fails, fails early.
