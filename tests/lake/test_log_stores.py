@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import py4j.java_gateway
+import py4j.protocol
 import pyarrow as pa
 import pyspark
 import pytest
@@ -40,6 +42,12 @@ sys.stdin.readline()
 append(spark, sys.argv[1], "there")
 spark.stop()
 """
+
+
+@pytest.fixture(autouse=True)
+def plain_java_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Spark in this process has PySpark translate all errors of Java, and ask Spark's own JVM about them."""
+    monkeypatch.setattr(py4j.java_gateway, "get_return_value", py4j.protocol.get_return_value)
 
 
 @contextmanager
@@ -91,7 +99,11 @@ def race(writers: Sequence[Callable[[str, str], bool]], paths: Sequence[str]) ->
         won = []
         for path in paths:
             together.wait(timeout=300)
-            won.append(write(path, name))
+            try:
+                won.append(write(path, name))
+            except BaseException:
+                together.abort()
+                raise
         return won
 
     with ThreadPoolExecutor(2) as threads:
