@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,30 +144,31 @@ def under_spark_submit() -> bool:
 
 
 def _require_delta(spark: SparkSession) -> None:
+    names = [*DELTA["spark.sql.extensions"].split(","), DELTA["spark.delta.logStore.file.impl"]]
+    _require(
+        spark,
+        names,
+        "start it with --jars $(python -m lakestream.lake.jars) and "
+        "--properties-file spark_conf/local/spark-defaults.conf, or run the job with plain python",
+    )
+
+
+def _require_s3(spark: SparkSession) -> None:
+    _require(
+        spark,
+        ["org.apache.hadoop.fs.s3a.S3AFileSystem", s3.CREDENTIALS_CHAIN],
+        "a lake in an object store needs it: start it with --jars $(python -m lakestream.lake.jars --s3), "
+        "or with plain python",
+    )
+
+
+def _require(spark: SparkSession, names: Sequence[str], remedy: str) -> None:
     """Say at once, and in words, that a JAR is missing; Spark only warns and fails at the first table."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     loader = jvm.Thread.currentThread().getContextClassLoader()
-    for name in (*DELTA["spark.sql.extensions"].split(","), DELTA["spark.delta.logStore.file.impl"]):
+    for name in names:
         try:
             jvm.java.lang.Class.forName(name, False, loader)
         except Exception:
-            raise JarsMissing(
-                f"this Spark has no {name}: start it with --jars $(python -m lakestream.lake.jars) and "
-                "--properties-file spark_conf/local/spark-defaults.conf, or run the job with plain python"
-            ) from None
-
-
-def _require_s3(spark: SparkSession) -> None:
-    """Say at once, and in words, that Spark cannot reach an object store."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    loader = jvm.Thread.currentThread().getContextClassLoader()
-    for name in ("org.apache.hadoop.fs.s3a.S3AFileSystem", s3.CREDENTIALS_CHAIN):
-        try:
-            jvm.java.lang.Class.forName(name, False, loader)
-        except Exception:
-            raise JarsMissing(
-                f"this Spark has no {name}, which a lake in an object store needs: start it with "
-                "--jars $(python -m lakestream.lake.jars --s3), or with plain python"
-            ) from None
+            raise JarsMissing(f"this Spark has no {name}: {remedy}") from None
