@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.pairs import Pair
+from tests.s3_server import S3Server
 from tests.servers import Kind, Server
 
 _SHOWN_LOGS = pytest.StashKey[list[Callable[[], str]]]()
@@ -50,6 +51,15 @@ def pair(_pair: Pair, request: pytest.FixtureRequest) -> Pair:
 def server(pair: Pair) -> Server:
     """The session's server under test, running, with JetStream; other tests use it too."""
     return pair.tested
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[S3Server]:
+    """An S3-compatible server with an empty bucket, for one module."""
+    server = S3Server()
+    server.start()
+    yield server
+    server.stop()
 
 
 StartServer = Callable[..., Server]

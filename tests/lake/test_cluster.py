@@ -24,16 +24,8 @@ SECONDS = 900.0
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[S3Server]:
-    server = S3Server()
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def cluster(store: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    started = Cluster(tmp_path_factory.mktemp("cluster"), store.environ())
+def cluster(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    started = Cluster(tmp_path_factory.mktemp("cluster"), s3_server.environ())
     started.start()
     yield started
     started.stop()
@@ -61,10 +53,10 @@ def publish(model: StreamModel, lake: str, segments: int) -> None:
 
 
 def test_the_lake_on_s3_then_on_a_mount_and_with_a_worker_less(
-    cluster: Cluster, store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.enter(monkeypatch)
-    remote, local = store.url("lake"), str(tmp_path / "lake")
+    s3_server.enter(monkeypatch)
+    remote, local = s3_server.url("lake"), str(tmp_path / "lake")
     model = StreamModel(tmp_path / "log")
     publish(model, remote, 4)
     said = compact(cluster, remote, executors=2).lines
@@ -76,5 +68,5 @@ def test_the_lake_on_s3_then_on_a_mount_and_with_a_worker_less(
     publish(other, local, 2)
     said += compact(cluster, local, executors=1).lines
     assert records(other.table(local)) == other.expected()
-    assert store.seen_in(*cluster.logs()) == []
-    assert not [line for line in said if any(secret in line for secret in store.secrets)]
+    assert s3_server.seen_in(*cluster.logs()) == []
+    assert not [line for line in said if any(secret in line for secret in s3_server.secrets)]

@@ -27,19 +27,11 @@ SECONDS = 600.0
 """How long a busy machine may take for any one step."""
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[S3Server]:
-    server = S3Server()
-    server.start()
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def lake(store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    store.enter(monkeypatch)
+def lake(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    s3_server.enter(monkeypatch)
     monkeypatch.setenv("LAKESTREAM_LEASE_SECONDS", LEASE_SECONDS)
-    return store.url("the/lake")
+    return s3_server.url("the/lake")
 
 
 @pytest.fixture
@@ -84,7 +76,7 @@ async def let_go(server: Server) -> None:
 
 
 async def test_publish_compact_kill_resume_and_read_back(
-    store: S3Server, lake: str, server: Server, started: list[Job]
+    s3_server: S3Server, lake: str, server: Server, started: list[Job]
 ) -> None:
     storage = open_storage(lake)
     first = Job(lake, "--interval", "0.2")
@@ -130,7 +122,7 @@ async def test_publish_compact_kill_resume_and_read_back(
     assert await asyncio.to_thread(Lease(f"{lake}/{COMPACTOR_LOCK}").acquire), "it let go of its lease"
     said = "\n".join([server_log, server.log(), *first.lines, *second.lines])
     kept = b"".join(storage.read(entry.path) for entry in storage.tree(lake) if entry.size)
-    for secret in store.secrets:
+    for secret in s3_server.secrets:
         assert secret not in said
         assert secret.encode() not in kept
 

@@ -245,18 +245,10 @@ def ask(lake: str, query: str, *options: str) -> tuple[int, str, str]:
 # ---------------------------------------------------------------------------- in an object store
 
 
-@pytest.fixture
-def objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    server = S3Server()
-    server.start()
-    server.enter(monkeypatch)
-    yield server
-    server.stop()
-
-
-def test_a_lake_in_an_object_store(objects: S3Server, tmp_path: Path) -> None:
+def test_a_lake_in_an_object_store(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Table and tail, now and then, as in a directory."""
-    lake = test_sql_live.Lake(tmp_path, objects.url("a_lake"))
+    s3_server.enter(monkeypatch)
+    lake = test_sql_live.Lake(tmp_path, s3_server.url("a_lake"))
     lake.publish(5)
     lake.stage()
     lake.commit()
@@ -270,6 +262,6 @@ def test_a_lake_in_an_object_store(objects: S3Server, tmp_path: Path) -> None:
         found = session.query(f"SELECT seq FROM as_of('ORDERS', {lake.time(3)}) ORDER BY seq").fetchall()
         assert found == [(1,), (2,), (3,)]
         secrets = str(session.query("FROM duckdb_secrets()").fetchall())
-        assert objects.secret_key not in secrets
+        assert s3_server.secret_key not in secrets
     with pytest.raises(UnsupportedLake), Session("s3://user:pass@bucket/lake"):
         pass

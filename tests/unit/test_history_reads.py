@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -215,19 +215,11 @@ def test_blocks_of_any_order_of_reads_fit_together(
         assert history.read(first, first + width, limit) == expected
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    server = S3Server()
-    server.start()
-    yield server
-    server.stop()
-
-
 def test_a_table_in_an_object_store(
-    server: S3Server, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3_server: S3Server, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.enter(monkeypatch)
-    url = f"{server.url(tmp_path.name)}/streams/ORDERS"
+    s3_server.enter(monkeypatch)
+    url = f"{s3_server.url(tmp_path.name)}/streams/ORDERS"
     options = open_storage(url).delta_options()
     stored = [record(seq) for seq in range(1, 121)]
     for start in range(0, 120, 40):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,21 +16,13 @@ from lakestream.lake.storage import open_storage
 from tests.s3_server import S3Server
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    server = S3Server()
-    server.start()
-    yield server
-    server.stop()
-
-
 @pytest.fixture(params=["directory", "s3"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "directory":
         return str(tmp_path / "lake")
-    server: S3Server = request.getfixturevalue("server")
-    server.enter(monkeypatch)
-    return server.url(tmp_path.name)
+    s3_server: S3Server = request.getfixturevalue("s3_server")
+    s3_server.enter(monkeypatch)
+    return s3_server.url(tmp_path.name)
 
 
 @pytest.fixture

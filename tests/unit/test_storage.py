@@ -6,7 +6,6 @@ import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,27 +19,19 @@ from lakestream.lake.storage_object import describe
 from tests.s3_server import S3Server
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    server = S3Server()
-    server.start()
-    yield server
-    server.stop()
-
-
 @pytest.fixture(params=["directory", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     if request.param == "directory":
         return open_storage(tmp_path / "lake of $X #1")
-    server: S3Server = request.getfixturevalue("server")
-    server.enter(monkeypatch)
-    return open_storage(server.url(tmp_path.name))
+    s3_server: S3Server = request.getfixturevalue("s3_server")
+    s3_server.enter(monkeypatch)
+    return open_storage(s3_server.url(tmp_path.name))
 
 
 @pytest.fixture
-def bucket(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
-    server.enter(monkeypatch)
-    return open_storage(server.url(tmp_path.name))
+def bucket(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    s3_server.enter(monkeypatch)
+    return open_storage(s3_server.url(tmp_path.name))
 
 
 def test_what_is_written_is_read_and_listed(storage: Storage) -> None:
@@ -181,9 +172,9 @@ def test_a_refusal_names_its_code_only() -> None:
     assert "HMAC" not in said
 
 
-def test_nothing_of_a_storage_shows_credentials(bucket: Storage, server: S3Server) -> None:
+def test_nothing_of_a_storage_shows_credentials(bucket: Storage, s3_server: S3Server) -> None:
     shown = f"{bucket!r} {vars(bucket)} {bucket.delta_options()} {s3.settings()}"
-    assert not [secret for secret in server.secrets if secret in shown]
+    assert not [secret for secret in s3_server.secrets if secret in shown]
 
 
 def test_spark_goes_where_the_environment_says() -> None:
