@@ -40,7 +40,6 @@ from lakestream.lake.schema import (
 )
 from lakestream.lake.staging import StagedStream
 from lakestream.lake.storage import open_storage
-from lakestream.lake.table import TABLE_PROPERTIES as TABLE_PROPERTIES
 from lakestream.lake.table import Found, StreamTable
 
 if TYPE_CHECKING:

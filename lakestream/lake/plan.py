@@ -18,6 +18,7 @@ from lakestream.lake.schema import REMOVED_COLUMN
 from lakestream.lake.segments import Dead, Ending
 from lakestream.lake.staging import StagedSegment
 from lakestream.lake.timetravel import Progress
+from lakestream.log.runs import stretches
 from lakestream.log.segment import Footer
 
 COMMIT_BYTES = 256 * 1024 * 1024
@@ -152,7 +153,7 @@ def deletions(position: int, before: Progress | None, dead: Dead) -> list[str]:
         floor_moved = min(dead.floor - 1, before.last_seq) >= max(before.floor, 1)
         erased = [(first, min(last, before.last_seq)) for first, last in erased if first <= before.last_seq]
     terms = [f"seq < {dead.floor}"] if floor_moved else []
-    return _conditions(terms, [*runs(removed), *erased])
+    return _conditions(terms, [*stretches(removed), *erased])
 
 
 def updates(position: int, before: Progress | None, endings: Sequence[Ending] | None) -> list[Update]:
@@ -167,7 +168,7 @@ def updates(position: int, before: Progress | None, endings: Sequence[Ending] | 
             removed = [seq for seq in removed if seq <= before.last_seq]
             last = min(last, before.last_seq)
         terms = [f"seq BETWEEN {first} AND {last}"] if last >= max(first, 1) else []
-        for condition in _conditions(terms, list(runs(removed))):
+        for condition in _conditions(terms, list(stretches(removed))):
             found.append(Update(f"{REMOVED_COLUMN} IS NULL AND ({condition})", str(ending.at_ns)))
     return _joined(found)
 
@@ -193,14 +194,14 @@ def _one(group: list[Update]) -> Update:
     return Update(" OR ".join(f"({update.condition})" for update in group), f"CASE {cases} END")
 
 
-def _conditions(terms: list[str], stretches: Sequence[tuple[int, int]]) -> list[str]:
-    """Conditions of bounded length that together name `terms` and all sequences of `stretches`."""
+def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
+    """Conditions of bounded length that together name `terms` and all sequences of `runs`."""
     terms = list(terms)
     singles: list[int] = []
-    # Where there are many stretches, short ones are listed too: a list of as many conditions names more of them.
-    many = len(stretches) > CONDITION_RANGES
+    # Where there are many runs, short ones are listed too: a list of as many conditions names more of them.
+    many = len(runs) > CONDITION_RANGES
     shortest = CONDITION_TERMS // CONDITION_RANGES if many else 3
-    for first, last in stretches:
+    for first, last in runs:
         if last - first + 1 < shortest:
             singles.extend(range(first, last + 1))
         else:
@@ -213,17 +214,3 @@ def _conditions(terms: list[str], stretches: Sequence[tuple[int, int]]) -> list[
         listed = ", ".join(map(str, some))
         conditions.append(f"seq BETWEEN {some[0]} AND {some[-1]} AND seq IN ({listed})")
     return conditions
-
-
-def runs(ascending: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The (first, last) of each stretch of consecutive numbers."""
-    first = last = 0
-    for number in ascending:
-        if first and number == last + 1:
-            last = number
-            continue
-        if first:
-            yield first, last
-        first = last = number
-    if first:
-        yield first, last

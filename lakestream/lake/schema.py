@@ -47,9 +47,6 @@ BOUNDS_METADATA = "lakestream.bounds"
 
 REMOVED_COLUMN = "removed_time_ns"
 
-MESSAGE_COLUMNS = ("subject", "seq", "time_ns", "headers", "data", "header_block", "subject_bytes")
-"""What the decoder yields; `time` and `bucket` are computed from these by the compactor."""
-
 MESSAGE_DDL = (
     "subject string, seq bigint, time_ns bigint, headers map<string, array<string>>, data binary, "
     "header_block binary, subject_bytes binary"
@@ -157,7 +154,7 @@ def fits_partition(value: str) -> bool:
 
 
 def message_schema(archive: bool = False) -> pa.Schema:
-    """Arrow schema of decoded segments (MESSAGE_COLUMNS, and REMOVED_COLUMN in archives)."""
+    """Arrow schema of decoded segments (archives: with REMOVED_COLUMN); the compactor computes `time` and `bucket`."""
     import pyarrow as pa
 
     return pa.schema(

@@ -1,13 +1,14 @@
 """Rows of a table by sequence.
 
-Belongs here: `Runs`, the map from stream sequences to rows 0, 1, 2, … that segment tables and outlines share. Streams
-number without gaps almost always, so it is one addition; where a stream jumps, a new run begins.
+Belongs here: `Runs`, the map from stream sequences to rows 0, 1, 2, … that segment tables and outlines share, and
+`stretches`, which finds runs in a list of numbers. Streams number without gaps almost always, so the map is one
+addition; where a stream jumps, a new run begins.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 MAX_GAP = 1024
 """Missing sequences that keep their (empty) rows; a longer gap begins a new run, so that no jump makes a table huge."""
@@ -74,3 +75,17 @@ class Runs:
         """The sequence of every row, the empty ones too."""
         for first, rows in self.pairs():
             yield from range(first, first + rows)
+
+
+def stretches(ascending: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The (first, last) of each stretch of consecutive numbers."""
+    first = last = -1
+    for number in ascending:
+        if number == last + 1 and first >= 0:
+            last = number
+            continue
+        if first >= 0:
+            yield first, last
+        first = last = number
+    if first >= 0:
+        yield first, last

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +21,7 @@ from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import MAX_BODY, Frame, encode_header
 from lakestream.log.record import TIME_AT
+from lakestream.log.runs import stretches
 from lakestream.log.segment import (
     HEADER_SIZE,
     Footer,
@@ -323,20 +324,6 @@ class SegmentLog:
             runs=segment.tables.runs.pairs(),
             erased=list(stretches(sorted(state.erased))),
         )
-
-
-def stretches(ascending: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """The (first, last) of each stretch of consecutive numbers."""
-    first = last = -1
-    for number in ascending:
-        if number == last + 1 and first >= 0:
-            last = number
-            continue
-        if first >= 0:
-            yield first, last
-        first = last = number
-    if first >= 0:
-        yield first, last
 
 
 def _nothing(error: BaseException | None) -> None:

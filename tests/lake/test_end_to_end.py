@@ -53,7 +53,11 @@ class Compaction:
             fresh = segments[-1].stat().st_size == HEADER_SIZE
             return fresh and len(segments) <= 2 and any(log.glob("*.outline")) and not self.staged()
 
-        await eventually(done)
+        try:
+            await eventually(done)
+        except TimeoutError:
+            held = sorted((path.name, path.stat().st_size) for path in log.iterdir())
+            raise AssertionError(f"not caught up: log {held}, staged {self.staged()}") from None
 
     async def run(self) -> None:
         """Compact what is staged."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,10 +143,3 @@ def test_conditions_hit_the_dead_rows_and_no_others(floor: int, removed: set[int
     for seq in range(before, last_seq + 1):
         expected = seq < floor or seq in dead.removed
         assert any(matches(condition, seq) for condition in conditions) is expected
-
-
-@given(st.sets(st.integers(1, 50)))
-def test_runs_cover_the_numbers(numbers: set[int]) -> None:
-    found = list(plan.runs(sorted(numbers)))
-    assert [n for first, last in found for n in range(first, last + 1)] == sorted(numbers)
-    assert all(following > last + 1 for (_, last), (following, _) in itertools.pairwise(found))
