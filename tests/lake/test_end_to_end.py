@@ -15,6 +15,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from lakestream.lake import paths, staging
 from lakestream.lake.compactor import Compactor
 from lakestream.log.segment import HEADER_SIZE
+from lakestream.log.upkeep import CHECKPOINT_FACTOR
 from tests.lake import tables
 from tests.servers import Kind, Server
 
@@ -44,14 +45,20 @@ class Compaction:
         self._compactor = Compactor(spark, self.lake)
 
     async def until_caught_up(self, stream: str) -> None:
-        """Compact until everything is sealed and in the table, and the log has let go of all but its newest segment."""
-        log = self.server.store / "jetstream" / "$G" / "streams" / stream / "log"
+        """Compact until everything is sealed and in the table, and the log has let go of what it need not keep: all but
+        its newest segments, and those that are too small to be worth a checkpoint."""
+        directory = self.server.store / "jetstream" / "$G" / "streams" / stream
+        log = directory / "log"
 
         async def done() -> bool:
             await self.run()
             segments = sorted(log.glob("*.seg"))
             fresh = segments[-1].stat().st_size == HEADER_SIZE
-            return fresh and len(segments) <= 2 and any(log.glob("*.outline")) and not self.staged()
+            held = sum(path.stat().st_size for path in segments[:-2])
+            checkpoint = directory / "checkpoint"
+            size = checkpoint.stat().st_size if checkpoint.exists() else 0
+            released = held <= CHECKPOINT_FACTOR * size
+            return fresh and released and any(log.glob("*.outline")) and not self.staged()
 
         try:
             await eventually(done)
