@@ -39,12 +39,17 @@ assert _HEADER.size == HEADER_SIZE
 
 
 class Kind(IntEnum):
-    """What a frame's body is: records back to back, or MessagePack that only JetStream reads, or nothing."""
+    """What a frame's body is: records back to back, or MessagePack that only JetStream reads, or nothing.
+
+    MEMBERSHIP is MessagePack that only Raft reads. SEAL is empty: the segment ends with it, on every replica alike.
+    """
 
     MESSAGES = 1
     OPERATION = 2
     PROGRESS = 3
     NOOP = 4
+    MEMBERSHIP = 5
+    SEAL = 6
 
 
 _KINDS = {int(kind): kind for kind in Kind}

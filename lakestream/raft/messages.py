@@ -1,0 +1,180 @@
+"""What the members of a group say to each other.
+
+Belongs here: the messages of the Raft core as records, the records that a group keeps beside its log (hard state,
+membership), and the encoding of many messages of many groups as one buffer. What a message means is core.py's.
+
+An entry is a frame of the log (log/frame.py): the bytes that the leader's log holds are the bytes that travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lakestream.log.frame import Frame, Kind
+
+
+class HardState(msgspec.Struct, frozen=True):
+    """What a member must not forget (Raft §5.1, §5.2): durable before any message that depends on it leaves.
+
+    `commit` may lag behind what the member knows; it saves a restarted member from waiting for its leader.
+    """
+
+    term: int = 0
+    vote: str = ""
+    commit: int = 0
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """Who belongs to a group. Ids are node names, ascending. Learners get entries and do not vote (Raft §4.2.1)."""
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Voters and learners."""
+        return tuple(sorted({*self.voters, *self.learners}))
+
+    @property
+    def quorum(self) -> int:
+        """How many voters decide."""
+        return len(self.voters) // 2 + 1
+
+
+class Entry(msgspec.Struct, array_like=True, gc=False):
+    """A frame on the wire; see `Frame`. How the write that brings it to disk is marked is each log's own."""
+
+    kind: int
+    term: int
+    index: int
+    count: int
+    body: bytes
+
+
+class Append(msgspec.Struct, array_like=True, tag="a", gc=False):
+    """AppendEntries (Raft §5.3); without entries a probe or a heartbeat.
+
+    `read` > 0: the receiver echoes it, which tells the leader that it still led when that read began (ReadIndex, §6.4).
+    """
+
+    term: int
+    prev_index: int
+    prev_term: int
+    commit: int
+    entries: list[Entry] = []
+    read: int = 0
+
+
+class AppendReply(msgspec.Struct, array_like=True, tag="ar", gc=False):
+    """Answers Append. `match`: entries through here are durable here and agree with the leader's.
+
+    When `rejected`, (hint_index, hint_term) is the newest entry at or before the refused one whose term is not above
+    the leader's `prev_term` (fast back-off, §5.3); `match` is then the refused `prev_index`.
+    """
+
+    term: int
+    match: int
+    rejected: bool = False
+    hint_index: int = 0
+    hint_term: int = 0
+    read: int = 0
+
+
+class Vote(msgspec.Struct, array_like=True, tag="v", gc=False):
+    """RequestVote (§5.2). `pre`: would you vote for me in that term (§9.6). `transfer`: the leader wants me (§3.10)."""
+
+    term: int
+    last_index: int
+    last_term: int
+    pre: bool = False
+    transfer: bool = False
+
+
+class VoteReply(msgspec.Struct, array_like=True, tag="vr", gc=False):
+    """Answers Vote, a pre-vote with the term that it asked about when granted."""
+
+    term: int
+    granted: bool
+    pre: bool = False
+
+
+class TimeoutNow(msgspec.Struct, array_like=True, tag="tn", gc=False):
+    """The leader asks its follower to stand for election at once (leader transfer, §3.10)."""
+
+    term: int
+
+
+class Install(msgspec.Struct, array_like=True, tag="is", gc=False):
+    """InstallSnapshot (§7): the log before `index` is gone here, take the state as of it.
+
+    The state itself is fetched by the receiver's shell, from the sender, out of band.
+    """
+
+    term: int
+    index: int
+    last_term: int
+    membership: Membership
+
+
+class InstallReply(msgspec.Struct, array_like=True, tag="ir", gc=False):
+    """Answers Install once the state is durable here (`ok`), or could not be had."""
+
+    term: int
+    index: int
+    ok: bool
+
+
+class Quiesce(msgspec.Struct, array_like=True, tag="q", gc=False):
+    """Nothing more to come: everything through `index` is committed and matched everywhere. The receiver's election
+    clock stops for as long as the sender's node is alive; any other message of the group starts it again."""
+
+    term: int
+    index: int
+    last_term: int
+
+
+Message = Append | AppendReply | Vote | VoteReply | TimeoutNow | Install | InstallReply | Quiesce
+
+
+class Envelope(msgspec.Struct, array_like=True, gc=False):
+    """One message of one group between two nodes; the connection says which."""
+
+    group: str
+    message: Message
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[list[Envelope]] = msgspec.msgpack.Decoder(list[Envelope])
+_membership: msgspec.msgpack.Decoder[Membership] = msgspec.msgpack.Decoder(Membership)
+
+
+def encode_envelopes(envelopes: Sequence[Envelope]) -> bytes:
+    """Messages of many groups as one buffer."""
+    return _encoder.encode(envelopes)
+
+
+def decode_envelopes(buffer: bytes | memoryview) -> list[Envelope]:
+    """The inverse of `encode_envelopes`. Raises `msgspec.DecodeError` on anything else."""
+    return _decoder.decode(buffer)
+
+
+def encode_membership(membership: Membership) -> bytes:
+    """The body of a MEMBERSHIP entry."""
+    return _encoder.encode(membership)
+
+
+def decode_membership(body: bytes) -> Membership:
+    """The inverse of `encode_membership`. Raises `msgspec.DecodeError`."""
+    return _membership.decode(body)
+
+
+def entry_of(frame: Frame) -> Entry:
+    """A frame as it travels."""
+    return Entry(int(frame.kind), frame.term, frame.index, frame.count, frame.body)
+
+
+def frame_of(entry: Entry) -> Frame:
+    """An entry as the log takes it. Raises ValueError for a kind that this release does not know."""
+    return Frame(Kind(entry.kind), entry.term, entry.index, entry.count, entry.body)
