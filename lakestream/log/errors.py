@@ -33,6 +33,10 @@ class CorruptLog(LogError):
         self.what = what
 
 
+class Compacted(LogError):
+    """An entry that was asked for is no longer in the log: its state is in a snapshot."""
+
+
 class LogFrozen(LogError):
     """A write or a sync failed: what is on the disk is unknown, so this log takes no more entries in this process."""
 

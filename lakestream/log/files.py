@@ -73,6 +73,14 @@ class Files:
         with open(path, "rb") as file:
             return file.read()
 
+    def salt(self) -> int:
+        """A number of 32 bits that nobody can guess."""
+        return int.from_bytes(os.urandom(4), "little")
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory of that name."""
+        return os.path.exists(path)
+
     def size(self, fd: int) -> int:
         """The length in bytes of an open file."""
         return os.fstat(fd).st_size

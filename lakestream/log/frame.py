@@ -29,6 +29,8 @@ MAGIC = 0x4C4B4631  # "1FKL" on disk
 MAGIC_BYTES = struct.pack("<I", MAGIC)
 VERSION = 1
 HEADER_SIZE = 48
+LENGTH_AT = 8
+"""Where a frame says how long its body is."""
 MAX_BODY = 1 << 30
 """Longest body in bytes: with the default seal size a segment stays far below the 4 GiB that its u32 offsets reach."""
 

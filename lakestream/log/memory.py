@@ -76,7 +76,7 @@ class MemoryLog:
     def sync(self) -> None:
         """Nothing to do."""
 
-    def frames(self, first_index: int) -> Iterator[tuple[Frame, Appended]]:
+    def frames(self, first_index: int, last_index: int = 1 << 62) -> Iterator[tuple[Frame, Appended]]:
         """Nothing is kept."""
         return iter(())
 

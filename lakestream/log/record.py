@@ -98,6 +98,55 @@ def iter_records(buf: bytes, start: int = 0, end: int | None = None) -> Iterator
         yield record
 
 
+class Columns(msgspec.Struct, gc=False):
+    """Records that lie back to back, with consecutive sequences from `first_seq` on, without their payloads.
+
+    `headers` has (place, header block, time) of those that have one; times in ns.
+    """
+
+    first_seq: int
+    subjects: list[bytes]
+    lengths: list[int]
+    headers: list[tuple[int, bytes, int]]
+    last_time: int
+
+
+def columns(buf: bytes) -> Columns | None:
+    """The records of a frame whose bytes are known to be good; None when their sequences jump.
+
+    Raises CorruptRecord when one does not end where the buffer does.
+    """
+    subjects: list[bytes] = []
+    lengths: list[int] = []
+    headers: list[tuple[int, bytes, int]] = []
+    unpack_head, unpack_u32, stop = _unpack_head, _unpack_u32, len(buf)
+    offset, expected, first_seq, time_ns = 0, 0, 0, 0
+    while stop - offset >= FIXED:
+        _, seq, time_ns, subject_length, flags, data_length, _ = unpack_head(buf, offset)
+        if seq != expected:
+            if expected:
+                return None
+            first_seq = seq
+        expected = seq + 1
+        at = offset + FIXED
+        if flags:
+            (header_length,) = unpack_u32(buf, at)
+            at += 4
+            subject_end = at + subject_length
+            header_end = subject_end + header_length
+            headers.append((len(subjects), buf[subject_end:header_end], time_ns))
+            end = header_end + data_length
+        else:
+            subject_end = at + subject_length
+            end = subject_end + data_length
+        subjects.append(buf[at:subject_end])
+        lengths.append(end - offset)
+        offset = end
+    if offset != stop:
+        raise CorruptRecord(offset, f"the records end where {stop} bytes should")
+    return Columns(first_seq, subjects, lengths, headers, time_ns)
+
+
 def decode_spans(buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> list[Record]:
     """Decode the records at `offsets`, each `lengths` bytes long, in a tight loop.
 

@@ -6,11 +6,18 @@ cutting what a crash tore off, and refusing whatever else is wrong (DESIGN §4, 
 The rule for a damaged frame in the last segment. A write is only begun once the one before is durable, and every frame
 carries the index of the first entry of its write. So if the damaged frame has index i, and a valid frame behind it
 belongs to a write that began after i, then entry i was durable and is damaged: CorruptLog. Otherwise it may be what a
-crash left of a write that was never acknowledged: it is cut off.
+crash left of a write that was never acknowledged: it is cut off. A member of a group keeps beside its log through
+which entry it was durable: nothing before that may be missing or damaged either.
+
+Which entries are in the tables. A checkpoint covers the entries through its index, so their records are entered here;
+what comes after is entered when it is applied, by the replay, or later by the group. With other members the newest
+entries may not be committed: the replay ends where the member knows them to be, and the rest stays in the file and in
+no table until the group hands it out or cuts it off.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
@@ -25,13 +32,15 @@ from lakestream.log.record import TIME_AT
 from lakestream.log.segment import (
     HEADER_SIZE,
     SUFFIX,
+    Header,
     Segment,
     decode_segment_header,
     encode_segment_header,
+    iter_frames,
     read_end,
     record_spans,
 )
-from lakestream.log.segment_log import begin_segment, new_header
+from lakestream.log.segment_log import LogOptions, SegmentLog, begin_segment, last_term, write_frames
 
 STORE_VERSION = 1
 GONE = ".deleted-"
@@ -114,8 +123,29 @@ def find_outlines(directory: str, files: Files) -> list[OutlineFile]:
     return [OutlineFile(path, read_outline_info(files, path)) for path in paths]
 
 
+def open_log(
+    directory: str,
+    files: Files,
+    options: LogOptions,
+    now: Callable[[], int],
+    *,
+    outlined: int = 0,
+    checkpoint_index: int = 0,
+    durable_through: int = 0,
+) -> SegmentLog:
+    """The log in `directory`, which is made when it is not there; see `find_segments`. Blocks. Raises CorruptLog."""
+    files.make_directory(directory)
+    segments = find_segments(directory, files, now, outlined, checkpoint_index, durable_through)
+    return SegmentLog(directory, files, options, now, segments, last_term(segments))
+
+
 def find_segments(
-    directory: str, files: Files, now: Callable[[], int], outlined: int, checkpoint_index: int
+    directory: str,
+    files: Files,
+    now: Callable[[], int],
+    outlined: int,
+    checkpoint_index: int,
+    durable_through: int = 0,
 ) -> list[Segment]:
     """The segments of a log, ascending, the last one open and cut to whole frames. Raises CorruptLog.
 
@@ -125,9 +155,13 @@ def find_segments(
         now: wall time in ns, for the header of a new segment.
         outlined: entries through this index are in outlines; segments of theirs are leftovers and are removed.
         checkpoint_index: what the checkpoint covers. The records of entries above it are left to the replay.
+        durable_through: the entries that are known to have been durable here, beyond the checkpoint.
     """
     segments: list[Segment] = []
     names = _segment_names(directory, files, outlined)
+    durable_through = max(checkpoint_index, durable_through)
+    if len(names) > 1:
+        names = _join_split(directory, files, names, checkpoint_index)
     for position, name in enumerate(names):
         path = os.path.join(directory, name)
         last = position == len(names) - 1
@@ -135,15 +169,32 @@ def find_segments(
         if int(name[: -len(SUFFIX)]) != expected:
             raise CorruptLog(path, 0, f"the segment that begins with entry {expected} is missing before it")
         first_seq = _next_seq(segments[-1]) if segments else 1
-        segments.append(_open_segment(path, files, now, expected, first_seq, last, checkpoint_index))
-    if not segments and max(outlined, checkpoint_index):
-        raise CorruptLog(directory, 0, f"the segments after entry {max(outlined, checkpoint_index)} are missing")
+        opened = _open_segment(path, files, now, expected, first_seq, last)
+        if opened.footer is None:
+            _scan(opened, files, checkpoint_index, durable_through)
+        segments.append(opened)
+    if not segments and max(outlined, durable_through):
+        raise CorruptLog(directory, 0, f"the segments after entry {max(outlined, durable_through)} are missing")
+    if names:  # what a killed process left in the page cache is taken for durable from here on
+        _make_durable(directory, files, segments[-1].path)
     if not segments or segments[-1].footer is not None:
         first_index, first_seq = (segments[-1].last_index + 1, _next_seq(segments[-1])) if segments else (1, 1)
         fresh, fd = begin_segment(directory, files, first_index, first_seq, now())
         files.close(fd)
         segments.append(fresh)
+    newest = segments[-1]
+    if checkpoint_index <= newest.last_index < durable_through:  # Store.open says it of checkpoints
+        raise CorruptLog(newest.path, newest.end, f"the log ends before entry {durable_through}, which was durable")
     return segments
+
+
+def _make_durable(directory: str, files: Files, path: str) -> None:
+    fd = files.open(path, write=True)
+    try:
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.sync_directory(directory)
 
 
 def _segment_names(directory: str, files: Files, outlined: int) -> list[str]:
@@ -165,7 +216,7 @@ def _next_seq(segment: Segment) -> int:
 
 
 def _open_segment(
-    path: str, files: Files, now: Callable[[], int], first_index: int, first_seq: int, last: bool, checkpoint_index: int
+    path: str, files: Files, now: Callable[[], int], first_index: int, first_seq: int, last: bool
 ) -> Segment:
     fd = files.open(path, write=True)
     try:
@@ -182,39 +233,51 @@ def _open_segment(
             raise CorruptLog(path, 0, f"the header says that it begins with entry {header.first_index}")
         if end is not None:
             return Segment.sealed(path, header, end.footer, end.frames_end, end.file_bytes)
-        segment = Segment(path, header)
         if not last:
             raise CorruptLog(path, files.size(fd), "the footer of this sealed segment is damaged")
-        content = files.read_at(fd, files.size(fd), 0)
-        _scan(segment, content, checkpoint_index)
-        if segment.end < len(content):
-            files.truncate(fd, segment.end)
-            files.sync(fd)
-        return segment
+        return Segment(path, header)
     finally:
         files.close(fd)
 
 
 def _remake(files: Files, fd: int, first_index: int, first_seq: int, now_ns: int) -> None:
     files.truncate(fd, 0)
-    files.write(fd, [encode_segment_header(new_header(first_index, first_seq, now_ns))], 0)
+    files.write(fd, [encode_segment_header(Header(first_index, first_seq, now_ns, files.salt()))], 0)
     files.sync(fd)
 
 
-def _scan(segment: Segment, content: bytes, checkpoint_index: int) -> None:
-    """Walk the frames of the last segment; `segment.end` is where the good ones end. Raises CorruptLog."""
+def _scan(segment: Segment, files: Files, checkpoint_index: int, durable_through: int) -> None:
+    """Walk the frames of the last segment and cut off what a crash tore. Raises CorruptLog."""
+    fd = files.open(segment.path, write=True)
+    try:
+        content = files.read_at(fd, files.size(fd), 0)
+        _walk(segment, content, checkpoint_index, durable_through)
+        if segment.end < len(content):
+            files.truncate(fd, segment.end)
+            files.sync(fd)
+    finally:
+        files.close(fd)
+
+
+def _walk(segment: Segment, content: bytes, checkpoint_index: int, durable_through: int) -> None:
+    """Enter the frames into the segment; `segment.end` is where the good ones end. Raises CorruptLog."""
     offset, index, end = HEADER_SIZE, segment.first_index, len(content)
-    salt = segment.header.salt
+    salt, term = segment.header.salt, -1
     while offset < end:
         frame = decode_frame(content, offset, end, salt)
         if isinstance(frame, Frame) and frame.index != index:
             frame = f"the frame has index {frame.index} where {index} belongs"
         if isinstance(frame, str):
-            if later_write(content, offset, end, salt, index) >= 0 or index <= checkpoint_index:
+            if later_write(content, offset, end, salt, index) >= 0 or index <= durable_through:
                 raise CorruptLog(segment.path, offset, frame)
             break
         if frame.kind == Kind.MESSAGES and index <= checkpoint_index:
             place_body(segment, frame.body, offset + FRAME_HEADER)
+        elif frame.kind == Kind.MEMBERSHIP:
+            segment.memberships.append((index, frame.body))
+        if frame.term != term:
+            term = frame.term
+            segment.terms.append((index, term))
         segment.frame_offsets.append(offset)
         segment.last_index = index
         offset += FRAME_HEADER + len(frame.body)
@@ -222,6 +285,61 @@ def _scan(segment: Segment, content: bytes, checkpoint_index: int) -> None:
     segment.end = offset
     if segment.last_index >= segment.first_index:
         segment.first_append_ns = segment.header.created_ns
+
+
+def _join_split(directory: str, files: Files, names: list[str], checkpoint_index: int) -> list[str]:
+    """Undo a seal in the middle of the newest entries that did not get as far as its footer; the names that are left.
+
+    Such a seal puts the entries behind the SEAL into the next segment before it touches the older one (`_split` of
+    segment_log.py), so whichever of the two has more of them has them all.
+    """
+    path, later = (os.path.join(directory, name) for name in names[-2:])
+    first_later = int(names[-1][: -len(SUFFIX)])
+    if checkpoint_index >= first_later:
+        return names  # what was applied behind a SEAL was applied after the seal
+    old, moved = _intact_frames(path, files), _intact_frames(later, files)
+    if not old or moved is None or old[-1].index < first_later - 1:
+        return names
+    if old[-1].index == first_later - 1 and old[-1].kind != Kind.SEAL:
+        return names
+    if moved and moved[-1].index > old[-1].index:
+        _join(path, files, [frame for frame in old if frame.index < first_later], moved)
+    files.remove(later)
+    files.sync_directory(directory)
+    return names[:-1]
+
+
+def _join(path: str, files: Files, kept: list[Frame], moved: list[Frame]) -> None:
+    fd = files.open(path, write=True)
+    try:
+        header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+        assert not isinstance(header, str)
+        segment = Segment(path, header)
+        segment.end += sum(FRAME_HEADER + len(frame.body) for frame in kept)
+        write_frames(files, fd, segment, moved, moved[0].index)
+        files.truncate(fd, segment.end)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+
+
+def _intact_frames(path: str, files: Files) -> list[Frame] | None:
+    """The frames of a segment that is not sealed, up to the first damage; None when it is sealed."""
+    fd = files.open(path)
+    try:
+        if read_end(files, fd) is not None:
+            return None
+        header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+        content = files.read_at(fd, files.size(fd), 0)
+    finally:
+        files.close(fd)
+    if isinstance(header, str):
+        return []
+    frames: list[Frame] = []
+    with contextlib.suppress(CorruptLog):
+        for frame, _ in iter_frames(content, path, header, len(content)):
+            frames.append(frame)
+    return frames
 
 
 def place_body(segment: Segment, body: bytes, at: int) -> None:
@@ -242,23 +360,3 @@ def place_body(segment: Segment, body: bytes, at: int) -> None:
         next_seq = seq + 1
     if lengths:
         segment.place(first, offsets, lengths, last_time)
-
-
-def last_term(segments: list[Segment], files: Files) -> int:
-    """The term of the newest entry; 0 for an empty log."""
-    segment = segments[-1]
-    if segment.frame_offsets:
-        fd = files.open(segment.path)
-        try:
-            at = segment.frame_offsets[-1]
-            content = files.read_at(fd, segment.end - at, at)
-        finally:
-            files.close(fd)
-        frame = decode_frame(content, 0, len(content), segment.header.salt)
-        assert isinstance(frame, Frame)
-        return frame.term
-    if len(segments) > 1:
-        footer = segments[-2].footer
-        assert footer is not None
-        return footer.last_term
-    return 0

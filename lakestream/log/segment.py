@@ -65,7 +65,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     removed, for whatever cause, while this segment was open; `erased` are runs (first, last) of the sequences, also
     below `floor`, that somebody asked to be removed then (delete, purge), which no archive keeps; `subjects` is the
     number of distinct subjects in the stream; `config` is the stream's configuration as JSON. Times in ns since the
-    epoch, 0 without messages.
+    epoch, 0 without messages. `terms` are the runs (first index, term) of the entries in this file, `marks` pairs
+    (index, offset of its frame) at some distance from each other; an older release wrote neither.
     """
 
     uid: str
@@ -87,6 +88,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     closed_ns: int
     runs: list[tuple[int, int]]
     erased: list[tuple[int, int]] = []
+    terms: list[tuple[int, int]] = []
+    marks: list[tuple[int, int]] = []
 
 
 class SealedSegment(msgspec.Struct, frozen=True):
@@ -144,7 +147,8 @@ class Segment:
 
     `end` is where its frames end and the next one goes; `tables` is always there while it is open, and may be dropped
     and read again once `footer` is set, which is what makes it sealed. `frame_offsets[i]` is where the frame of entry
-    first_index + i starts (open segments only).
+    first_index + i starts (open segments only). `terms` are its runs (first index, term). `memberships` are the
+    (index, body) of the MEMBERSHIP entries that recovery found in an open segment.
     """
 
     __slots__ = (
@@ -161,8 +165,10 @@ class Segment:
         "last_index",
         "last_seq",
         "last_time",
+        "memberships",
         "path",
         "tables",
+        "terms",
         "used",
     )
 
@@ -183,6 +189,8 @@ class Segment:
         self.tables: Tables | None = Tables.empty()
         self.used = False  # the tables, since the cache last asked
         self.footer: Footer | None = None
+        self.terms: list[tuple[int, int]] = []
+        self.memberships: list[tuple[int, bytes]] = []
 
     @classmethod
     def sealed(cls, path: str, header: Header, footer: Footer, frames_end: int, file_bytes: int) -> Segment:
@@ -192,6 +200,8 @@ class Segment:
         made.last_index, made.last_seq, made.last_time = footer.last_index, footer.last_seq, footer.last_time
         made.first_seq, made.count, made.bytes, made.end = footer.first_seq, footer.count, footer.bytes, frames_end
         made.file_bytes = file_bytes
+        # Before there were runs there were no other members either: one term from the first entry to the last.
+        made.terms = footer.terms or [(footer.first_index, footer.last_term)]
         made.tables = None
         return made
 

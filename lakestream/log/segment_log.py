@@ -2,7 +2,12 @@
 
 Belongs here: everything that changes segment files, and the rule that one failed write or sync ends it for good. Its
 methods block: the group calls them in an I/O thread, never two at a time. What is read of a record goes through
-reader.py.
+segment_rows.py.
+
+A group of one seals when its segment is due, and every entry in it is committed. In a group of several members a
+SEAL entry says where a segment ends, on every replica alike: each seals through that entry once it is applied
+(`seal_through`). Entries behind it may have been written already, when the leader changed in between: they move to
+the new segment. Entries behind the last applied one are in no table, so that they can be truncated.
 """
 
 from __future__ import annotations
@@ -11,12 +16,14 @@ import logging
 import os
 import threading
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.errors import LogClosed, LogError, LogFrozen
+from lakestream.log.entries import marks_of, read_entries, term_runs
+from lakestream.log.errors import Compacted, CorruptLog, LogClosed, LogError, LogFrozen
 from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import MAX_BODY, Frame, encode_header
@@ -118,6 +125,14 @@ class SegmentLog:
         """Called in the I/O thread after a segment is sealed and its successor exists. It must be quick."""
         self.seal_state: Callable[[int], SealState | None] = _never
         """Set by the store: the stream's state when the open segment is due for sealing (at a time in ns), or None."""
+        self.seal_due: Callable[[int], bool] = self._long_enough
+        """Set by the store: whether the open segment is due for sealing at a time in ns, applied or not."""
+        self.sealing_state: Callable[[], SealState] = _stateless
+        """Set by the store: the stream's state as of its applied entry, a SEAL."""
+        self.applied: Callable[[], int] | None = None
+        """Set by the store: the index of the newest applied entry."""
+        self.propose_seal: Callable[[], None] | None = None
+        """Set by a group of several members: have the open segment sealed, if it is due, by an entry of the log."""
         self._lock = threading.Lock()  # writers take turns by `busy`; this is for closing while one is at work
         self._fd = files.open(segments[-1].path, write=True)
         self._write = 0  # relaxed mode: the first index since the last sync; 0 = nothing waits for a sync
@@ -127,6 +142,16 @@ class SegmentLog:
     def last_index(self) -> int:
         """The index of the newest entry; 0 for an empty log."""
         return self.segments[-1].last_index
+
+    @property
+    def first_index(self) -> int:
+        """The index of the oldest entry that is still here, or of the next one."""
+        return self.segments[0].first_index
+
+    @property
+    def terms(self) -> list[tuple[int, int]]:
+        """(first index, term) of each run of entries with one term, ascending, from `first_index` on."""
+        return term_runs(self.segments)
 
     @property
     def open_segment(self) -> Segment:
@@ -159,10 +184,15 @@ class SegmentLog:
         buffers: list[bytes] = []
         placed: list[Appended] = []
         starts: list[int] = []
+        terms: list[tuple[int, int]] = []
+        term = segment.terms[-1][1] if segment.terms else -1
         offset, index = segment.end, segment.last_index + 1
         for frame in frames:
             if frame.index != index or frame.term < self.last_term or len(frame.body) > MAX_BODY:
                 raise ValueError(f"entry {frame.index} (term {frame.term}, {len(frame.body)} bytes) cannot be {index}")
+            if frame.term != term:
+                term = frame.term
+                terms.append((index, term))
             frame.write = write
             buffers += (encode_header(frame, write, segment.header.salt), frame.body)
             starts.append(offset)
@@ -183,6 +213,7 @@ class SegmentLog:
             segment.first_append_ns = self.now()
         self.appended_bytes += offset - segment.end
         segment.frame_offsets.extend(starts)
+        segment.terms += terms
         segment.end = offset
         segment.last_index = index - 1
         self.last_term = frames[-1].term
@@ -199,6 +230,15 @@ class SegmentLog:
                     raise self._freeze(self.segments[-1].path, error) from error
                 self._write = 0
 
+    def settle(self) -> None:
+        """Make durable what recovery found: a process that was killed may not have got to it. Raises LogFrozen."""
+        with self._lock:
+            self._check()
+            try:
+                self.files.sync(self._fd)
+            except BaseException as error:
+                raise self._freeze(self.segments[-1].path, error) from error
+
     def seal(self, state: SealState) -> SealedSegment:
         """End the open segment with a footer and begin the next one; both are durable when this returns.
 
@@ -206,34 +246,85 @@ class SegmentLog:
         """
         with self._lock:
             sealed = self._seal(state)
+        self._tell_sealed(sealed)
+        return sealed
+
+    def seal_through(self, state: SealState, index: int) -> list[Appended]:
+        """Like `seal`, with the footer right behind entry `index`; returns where the entries behind it are now.
+
+        Invariant: `state` is as of entry `index`, and nothing behind it was applied. Raises LogFrozen.
+        """
+        moved: list[Appended] = []
+        with self._lock:
+            if index < self.segments[-1].last_index:
+                moved = self._split(state, index)
+                sealed = describe(self.segments[-2])
+            else:
+                sealed = self._seal(state)
+        self._tell_sealed(sealed)
+        return moved
+
+    def _tell_sealed(self, sealed: SealedSegment) -> None:
         if self.on_sealed is not None:
             try:
                 self.on_sealed(sealed)
             except Exception:  # the lake must never stop the log; at the next start it sees every sealed segment
                 _logger.exception("%s was sealed, but could not be handed on", sealed.path)
-        return sealed
 
     def _seal(self, state: SealState) -> SealedSegment:
         self._check()
         segment = self.segments[-1]
         assert segment.last_index >= segment.first_index, "an empty segment is never sealed"
         try:
-            footer = self._footer(segment, state)
-            assert segment.tables is not None
-            pieces = encode_footer(footer, segment.tables, segment.end)
-            self.files.write(self._fd, pieces, segment.end)
-            self.files.sync(self._fd)
-            segment.file_bytes = segment.end + sum(map(len, pieces))
+            footer = self._end(segment, state)
             fresh, fd = begin_segment(self.directory, self.files, segment.last_index + 1, state.next_seq, self.now())
             self.files.close(self._fd)
         except BaseException as error:
             raise self._freeze(segment.path, error) from error
+        self._go_on(fresh, fd, footer)
+        return describe(segment)
+
+    def _end(self, segment: Segment, state: SealState, cut: bool = False) -> Footer:
+        """Write the footer of the open segment, durably; `cut`: the file may be longer."""
+        footer = self._footer(segment, state)
+        assert segment.tables is not None
+        pieces = encode_footer(footer, segment.tables, segment.end)
+        self.files.write(self._fd, pieces, segment.end)
+        segment.file_bytes = segment.end + sum(map(len, pieces))
+        if cut:
+            self.files.truncate(self._fd, segment.file_bytes)
+        self.files.sync(self._fd)
+        return footer
+
+    def _go_on(self, fresh: Segment, fd: int, footer: Footer) -> None:
+        segment = self.segments[-1]
         self._fd, self._write = fd, 0
         segment.last_seq = footer.last_seq
         segment.footer = footer
         segment.frame_offsets = array("I")
         self.segments = [*self.segments, fresh]  # replaced, not changed: readers in the loop hold the old list
-        return describe(segment)
+
+    def _split(self, state: SealState, index: int) -> list[Appended]:
+        """Seal through `index`. The entries behind it are durable in the new segment before they go from the old one:
+        recovery joins them again when it finds that the footer was not reached."""
+        self._check()
+        segment, fd = self.segments[-1], -1
+        assert segment.first_index <= index
+        try:
+            frames = [frame for frame, _ in read_entries(self.files, segment, index + 1, 1 << 32)]
+            fresh, fd = begin_segment(self.directory, self.files, index + 1, state.next_seq, self.now())
+            placed = write_frames(self.files, fd, fresh, frames, index + 1)
+            self.files.sync(fd)
+            fresh.first_append_ns = self.now()
+            _cut(segment, index)
+            footer = self._end(segment, state, cut=True)
+            self.files.close(self._fd)
+        except BaseException as error:
+            if fd >= 0:
+                self.files.close(fd)
+            raise self._freeze(segment.path, error) from error
+        self._go_on(fresh, fd, footer)
+        return placed
 
     def truncate(self, last_index: int) -> None:
         """Remove the entries after `last_index`, which were never committed. Raises LogFrozen.
@@ -251,24 +342,63 @@ class SegmentLog:
             raise ValueError(f"entry {last_index + 1} is in a sealed segment and cannot be truncated")
         if last_index >= segment.last_index:
             return
-        end = segment.frame_offsets[kept]
+        # Invariant: what was applied was committed, and what was committed is not truncated.
+        assert segment.tables is not None
+        assert not segment.tables.offsets or segment.tables.offsets[-1] < segment.frame_offsets[kept]
         try:
-            self.files.truncate(self._fd, end)
+            self.files.truncate(self._fd, segment.frame_offsets[kept])
             self.files.sync(self._fd)
         except BaseException as error:
             raise self._freeze(segment.path, error) from error
-        del segment.frame_offsets[kept:]
-        segment.end, segment.last_index, self._write = end, last_index, 0
+        _cut(segment, last_index)
+        self._write = 0
+        self.last_term = last_term(self.segments)
 
-    def frames(self, first_index: int) -> Iterator[tuple[Frame, Appended]]:
-        """The entries from `first_index` on, as they are on disk. Raises CorruptLog on any damage."""
+    def frames(self, first_index: int, last_index: int = 1 << 62) -> Iterator[tuple[Frame, Appended]]:
+        """The entries from `first_index` through `last_index`, as they are on disk. Raises CorruptLog on any damage."""
         for segment in list(self.segments):
             if segment.last_index < first_index:
                 continue
+            if segment.first_index > last_index:
+                break
             content = self.files.read(segment.path)
             for frame, offset in iter_frames(content, segment.path, segment.header, segment.end):
+                if frame.index > last_index:
+                    break
                 if frame.index >= first_index:
                     yield frame, Appended(segment, offset, frame.index)
+
+    def entries(self, first_index: int, max_bytes: int) -> list[tuple[Frame, Appended]]:
+        """Entries from `first_index` on, as many as fit into `max_bytes` and are in one segment, at least one.
+
+        Blocks, in any thread, also while another one writes. Raises Compacted when the log begins after `first_index`,
+        ValueError when it ends before, CorruptLog, OSError.
+        """
+        try:
+            return self._entries(first_index, max_bytes)
+        except (CorruptLog, IndexError, FileNotFoundError):
+            with self._lock:  # the segment was being sealed, cut or removed meanwhile; or it is damaged indeed
+                return self._entries(first_index, max_bytes)
+
+    def _entries(self, first_index: int, max_bytes: int) -> list[tuple[Frame, Appended]]:
+        segments = self.segments
+        if first_index < segments[0].first_index:
+            raise Compacted(f"{self.directory}: entry {first_index} has left the log")
+        segment = segments[bisect_right(segments, first_index, key=_first_index) - 1]
+        if first_index > segment.last_index:
+            raise ValueError(f"{self.directory}: entry {first_index} is not in the log")
+        found = read_entries(self.files, segment, first_index, max_bytes)
+        return [(frame, Appended(segment, offset, frame.index)) for frame, offset in found]
+
+    def remove_through(self, index: int) -> None:
+        """Remove sealed segments whose entries are all ≤ `index`, but never the newest sealed one. Raises OSError.
+
+        For a log without a store; the other logs lose their segments to the lake (upkeep.py).
+        """
+        leaving = [segment for segment in self.segments[:-2] if segment.last_index <= index]
+        self.forget(leaving)
+        for segment in leaving:
+            self.files.remove(segment.path)
 
     def forget(self, segments: list[Segment]) -> None:
         """Take sealed segments that are about to be removed out of the list."""
@@ -309,7 +439,7 @@ class SegmentLog:
             account=state.account,
             first_index=segment.first_index,
             last_index=segment.last_index,
-            last_term=self.last_term,
+            last_term=segment.terms[-1][1],
             first_seq=segment.first_seq,
             last_seq=state.next_seq - 1,
             count=segment.count,
@@ -323,7 +453,12 @@ class SegmentLog:
             closed_ns=self.now(),
             runs=segment.tables.runs.pairs(),
             erased=list(stretches(sorted(state.erased))),
+            terms=segment.terms,
+            marks=marks_of(segment.first_index, segment.frame_offsets),
         )
+
+    def _long_enough(self, now_ns: int) -> bool:
+        return self.open_segment.end >= self.options.seal_bytes
 
 
 def _nothing(error: BaseException | None) -> None:
@@ -332,6 +467,29 @@ def _nothing(error: BaseException | None) -> None:
 
 def _never(now_ns: int) -> None:
     return None
+
+
+def _stateless() -> SealState:
+    """A log without messages has no state to tell."""
+    return SealState("", "", "", b"", 0, 1, [], 0, [])
+
+
+def _first_index(segment: Segment) -> int:
+    return segment.first_index
+
+
+def _cut(segment: Segment, last_index: int) -> None:
+    """Forget the entries of an open segment after `last_index`, none of which was applied."""
+    kept = last_index + 1 - segment.first_index
+    segment.end, segment.last_index = segment.frame_offsets[kept], last_index
+    del segment.frame_offsets[kept:]
+    segment.terms = [run for run in segment.terms if run[0] <= last_index]
+
+
+def last_term(segments: list[Segment]) -> int:
+    """The term of the newest entry; 0 for an empty log."""
+    runs = segments[-1].terms or (segments[-2].terms if len(segments) > 1 else [])
+    return runs[-1][1] if runs else 0
 
 
 def describe(segment: Segment) -> SealedSegment:
@@ -349,14 +507,9 @@ def describe(segment: Segment) -> SealedSegment:
     )
 
 
-def new_header(first_index: int, first_seq: int, now_ns: int) -> Header:
-    """The header of a segment that is begun at `now_ns`, with a salt that nobody can guess."""
-    return Header(first_index, first_seq, now_ns, int.from_bytes(os.urandom(4), "little"))
-
-
 def begin_segment(directory: str, files: Files, first_index: int, first_seq: int, now_ns: int) -> tuple[Segment, int]:
     """Create a segment, durably; returns it with a descriptor open for writing."""
-    header = new_header(first_index, first_seq, now_ns)
+    header = Header(first_index, first_seq, now_ns, files.salt())
     path = os.path.join(directory, segment_name(first_index))
     fd = files.create(path)
     try:
@@ -367,3 +520,22 @@ def begin_segment(directory: str, files: Files, first_index: int, first_seq: int
         files.close(fd)
         raise
     return Segment(path, header), fd
+
+
+def write_frames(files: Files, fd: int, segment: Segment, frames: list[Frame], write: int) -> list[Appended]:
+    """Put frames, that belong to one write, at the end of an open segment, and note where; not synced."""
+    buffers: list[bytes] = []
+    placed: list[Appended] = []
+    start, term = segment.end, segment.terms[-1][1] if segment.terms else -1
+    for frame in frames:
+        frame.write = write
+        buffers += (encode_header(frame, write, segment.header.salt), frame.body)
+        placed.append(Appended(segment, segment.end + FRAME_HEADER, frame.index))
+        if frame.term != term:
+            term = frame.term
+            segment.terms.append((frame.index, term))
+        segment.frame_offsets.append(segment.end)
+        segment.end += FRAME_HEADER + len(frame.body)
+        segment.last_index = frame.index
+    files.write(fd, buffers, start)
+    return placed

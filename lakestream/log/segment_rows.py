@@ -38,6 +38,8 @@ class SegmentRows:
         self.outlines = outlines
         self.cache = cache
         self.local_floor = self.segments[0].first_seq
+        self.on_corrupt: Callable[[CorruptLog], None] = lambda error: None
+        """Told of damage that a read has met, before the read raises it."""
 
     def place(self, at: Appended, first_seq: int, lengths: Sequence[int], last_time: int) -> int:
         """See `Rows.place`. A sealed segment already knows its messages: recovery replays it."""
@@ -61,9 +63,9 @@ class SegmentRows:
         try:
             record = decode_record(self.cache.read_at(segment.path, length, offset))
         except CorruptRecord as error:
-            raise CorruptLog(segment.path, offset, error.what) from error
+            raise self._corrupt(segment, offset, error.what) from error
         if record.seq != seq:
-            raise CorruptLog(segment.path, offset, f"message {record.seq} lies where {seq} belongs")
+            raise self._corrupt(segment, offset, f"message {record.seq} lies where {seq} belongs")
         return record
 
     def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
@@ -79,7 +81,7 @@ class SegmentRows:
                 base = offsets[start]
                 found = self._decode(segment, base, offsets[start:stop], lengths[start:stop])
                 if found[0].seq != part[start] or found[-1].seq != part[stop - 1]:
-                    raise CorruptLog(segment.path, base, f"message {found[0].seq} lies where {part[start]} belongs")
+                    raise self._corrupt(segment, base, f"message {found[0].seq} lies where {part[start]} belongs")
                 records += found
             if keep < len(part):
                 break
@@ -207,7 +209,11 @@ class SegmentRows:
         segment.used = True
         tables = segment.tables
         if tables is None:
-            _, tables, _ = read_footer(segment.path, self.cache.files)
+            try:
+                _, tables, _ = read_footer(segment.path, self.cache.files)
+            except CorruptLog as error:
+                self.on_corrupt(error)
+                raise
             segment.tables = tables
             self.cache.keep(segment, tables.memory())
         return tables
@@ -216,7 +222,11 @@ class SegmentRows:
         file.used = True
         outline = file.outline
         if outline is None:
-            outline = file.outline = read_outline(self.cache.files, file.path)
+            try:
+                outline = file.outline = read_outline(self.cache.files, file.path)
+            except CorruptLog as error:
+                self.on_corrupt(error)
+                raise
             self.cache.keep(file, outline.memory())
         return outline
 
@@ -259,12 +269,17 @@ class SegmentRows:
         try:
             return decode_spans(buf, [offset - base for offset in offsets], lengths)
         except CorruptRecord as error:
-            raise CorruptLog(segment.path, base + error.offset, error.what) from error
+            raise self._corrupt(segment, base + error.offset, error.what) from error
+
+    def _corrupt(self, segment: Segment, offset: int, what: str) -> CorruptLog:
+        error = CorruptLog(segment.path, offset, what)
+        self.on_corrupt(error)
+        return error
 
     def _bytes(self, segment: Segment, base: int, length: int) -> bytes:
         buf = self.cache.read_at(segment.path, length, base)
         if len(buf) < length:
-            raise CorruptLog(segment.path, base + len(buf), "the file is cut short")
+            raise self._corrupt(segment, base + len(buf), "the file is cut short")
         return buf
 
     def _time_at(self, segment: Segment, offset: int) -> int:

@@ -22,11 +22,12 @@ from lakestream.log.checkpoint import State, read_checkpoint
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files, Io
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
-from lakestream.log.frame import Frame
+from lakestream.log.frame import Frame, Kind
 from lakestream.log.memory import Log, MemoryLog, MemoryRows
+from lakestream.log.mend import adopt
 from lakestream.log.outline import OutlineFile
 from lakestream.log.record import FIXED, Record, record_length
-from lakestream.log.segment import SealedSegment, Segment
+from lakestream.log.segment import Header, SealedSegment, Segment
 from lakestream.log.segment_log import Appended, LogOptions, SealState, SegmentLog
 from lakestream.log.segment_rows import SegmentRows
 from lakestream.log.sequences import SequenceSet
@@ -34,6 +35,7 @@ from lakestream.log.subject_index import SubjectIndex
 from lakestream.log.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from lakestream.log.export import Export
     from lakestream.log.rows import Rows
 
 LOOK_AHEAD = 256
@@ -79,7 +81,8 @@ class Store:
         self._replaying = 0  # first index of the segment that is being replayed; 0 = not replaying
         self.upkeep = Upkeep(self, log, rows, io)
         if isinstance(log, SegmentLog):
-            log.seal_state = self.seal_state
+            log.seal_state, log.seal_due, log.sealing_state = self.seal_state, self.seal_due, self.sealing_state
+            log.applied = lambda: self.applied
 
     @classmethod
     def in_memory(cls, io: Io, uid: str = "") -> Store:
@@ -97,11 +100,13 @@ class Store:
         files: Files | None = None,
         now: Callable[[], int] = time.time_ns,
         cache: ReadCache | None = None,
+        durable_through: int = 0,
     ) -> Store:
         """Open the stream kept in `directory`, or begin one there. Blocks.
 
         The caller then applies `replay()`. `uid` is for a new stream; an older one knows its own from its checkpoint,
         or is told by `describe`. `now` is wall time in ns. `cache` is best shared by all stores of a server.
+        `durable_through`: the index through which the log is known to have been durable, for a member of a group.
 
         Raises CorruptLog naming file and offset, StoreVersionError, OSError.
         """
@@ -112,12 +117,21 @@ class Store:
         index = found[0].index if found else 0
         outlines = recovery.find_outlines(log_directory, files)
         outlined = max((outline.info.last_index for outline in outlines), default=0)
-        segments = recovery.find_segments(log_directory, files, now, outlined, index)
-        _check_whole(segments, outlines, index)
-        log = SegmentLog(
-            log_directory, files, options or LogOptions(), now, segments, recovery.last_term(segments, files)
+        log = recovery.open_log(
+            log_directory,
+            files,
+            options or LogOptions(),
+            now,
+            outlined=outlined,
+            checkpoint_index=index,
+            durable_through=durable_through,
         )
-        store = cls(log, SegmentRows(segments, outlines, cache or ReadCache(files)), io, uid)
+        try:
+            _check_whole(log.segments, outlines, index)
+        except CorruptLog:
+            log.close()
+            raise
+        store = cls(log, SegmentRows(log.segments, outlines, cache or ReadCache(files)), io, uid)
         store.upkeep.directory = directory
         store._opened_index = log.open_segment.first_index
         if found is not None:
@@ -139,22 +153,53 @@ class Store:
         """Whose log this is, for the footers of its segments. `config` is the stream's configuration as JSON."""
         self.uid, self.stream, self.account, self.config = uid, stream, account, config
 
-    def replay(self) -> Iterator[tuple[Frame, Appended]]:
-        """The entries after the checkpoint, to be applied in turn. Blocks. Raises CorruptLog on any damage."""
+    def replay(self, through: int | None = None) -> Iterator[tuple[Frame, Appended]]:
+        """The entries after the checkpoint, to be applied in turn. Blocks. Raises CorruptLog on any damage.
+
+        `through`: the index through which a member of a group knows them to be committed; the group hands out the rest
+        when it is. A segment that ends with one of these entries, and was not sealed before the process ended, is.
+        """
         replayed = 0
+        last = self.log.last_index
+        if through is not None and isinstance(self.log, SegmentLog):
+            last = min(max(through, self.log.open_segment.first_index - 1), last)  # what is sealed is committed
         try:
-            for frame, at in self.log.frames(self.applied + 1):
-                if isinstance(at.segment, Segment):
-                    self._replaying = at.segment.first_index
-                    self._enter()
-                replayed += FRAME_HEADER + len(frame.body)
-                yield frame, at
+            self._seal_restored()
+            resume = True
+            while resume:
+                resume = False
+                for frame, at in self.log.frames(self.applied + 1, last):
+                    if isinstance(at.segment, Segment):
+                        self._replaying = at.segment.first_index
+                        self._enter()
+                    replayed += FRAME_HEADER + len(frame.body)
+                    yield frame, at
+                    if frame.kind == Kind.SEAL and self._seal_replayed(frame, at):
+                        resume = True  # what comes behind it lies elsewhere now
+                        break
         except CorruptLog:
             self.log.close()
             raise
         self._replaying = 0
         self._enter()
         self.upkeep.replayed(replayed)
+
+    def _seal_restored(self) -> None:
+        """Seal the open segment if the checkpoint is of an entry that ends it."""
+        log, index = self.log, self.applied
+        if isinstance(log, SegmentLog) and log.open_segment.first_index <= index <= log.last_index:
+            [(frame, at)] = log.entries(index, 1)
+            if frame.kind == Kind.SEAL:
+                self._seal_replayed(frame, at)
+
+    def _seal_replayed(self, frame: Frame, at: Appended) -> bool:
+        """Seal the open segment if the entry that was just applied ends it."""
+        log, segment = self.log, at.segment
+        if not isinstance(log, SegmentLog) or segment is not log.open_segment:
+            return False
+        assert self.applied == frame.index, "an entry that is replayed is applied before the next one is asked for"
+        log.seal_through(self.sealing_state(), frame.index)
+        return True
 
     # ------------------------------------------------------------------ apply
     def apply_messages(
@@ -354,15 +399,27 @@ class Store:
         """
         log = self.log
         assert isinstance(log, SegmentLog)
-        segment, options = log.open_segment, log.options
-        if segment.last_index < segment.first_index or self.applied != segment.last_index:
+        if self.applied != log.open_segment.last_index or not self.seal_due(now_ns):
             return None
+        return self.sealing_state()
+
+    def seal_due(self, now_ns: int) -> bool:
+        """Whether the open segment should end: it is long enough, or old and of use."""
+        log = self.log
+        assert isinstance(log, SegmentLog)
+        segment, options = log.open_segment, log.options
+        if segment.last_index < segment.first_index:
+            return False
         self._enter()
-        if segment.end < options.seal_bytes:
-            worth = segment.count or self._moved
-            due = segment.first_index <= self._seal_through or now_ns - segment.first_append_ns >= options.seal_age_ns
-            if not worth or not due:
-                return None
+        if segment.end >= options.seal_bytes:
+            return True
+        if not (segment.count or self._moved):
+            return False
+        return segment.first_index <= self._seal_through or now_ns - segment.first_append_ns >= options.seal_age_ns
+
+    def sealing_state(self) -> SealState:
+        """The state as of `applied`, for the footer of the segment that ends there."""
+        self._enter()
         self.upkeep.sealing()
         return SealState(
             uid=self.uid,
@@ -454,6 +511,32 @@ class Store:
         """Save the state at `applied`, with JetStream's `extra`: copied now, written in a thread."""
         self.upkeep.checkpoint(extra, done)
 
+    def watch_damage(self, found: Callable[[CorruptLog], None]) -> None:
+        """Call `found` with each damage that a read meets, before it raises it."""
+        if isinstance(self._rows, SegmentRows):
+            self._rows.on_corrupt = found
+
+    def sealed_at(self, path: str) -> Segment | None:
+        """The sealed segment that is kept in this file."""
+        segments = self.log.segments if isinstance(self.log, SegmentLog) else []
+        return next((each for each in segments if each.path == path and each.footer is not None), None)
+
+    def mend(self, segment: Segment, fetched: str) -> Header:
+        """Put another replica's file in the place of a damaged sealed segment's; `mended` follows. Blocks.
+
+        Raises CorruptLog when the other file is no good, LogClosed.
+        """
+        return self.upkeep.mend(segment, fetched)
+
+    def mended(self, segment: Segment, header: Header) -> None:
+        """Another replica's file has taken the place of a sealed segment's; see mend.py."""
+        assert isinstance(self._rows, SegmentRows), "only files are replaced"
+        adopt(self._rows.cache, segment, header)
+
+    def export(self, extra: bytes, skip_through: int) -> Export:
+        """What another node needs to have this store as of now, with JetStream's `extra`; see `Export`."""
+        return self.upkeep.export(extra, skip_through)
+
     def drop_through(self, index: int) -> list[SealedSegment]:
         """Let go of sealed segments whose entries are all ≤ `index`, because the lake holds their messages.
 
@@ -466,6 +549,10 @@ class Store:
     def close(self, extra: bytes = b"") -> None:
         """Save a last checkpoint and close the files. Blocks. Raises OSError when the checkpoint cannot be written."""
         self.upkeep.close(extra)
+
+    def abandon(self) -> None:
+        """Close the files as they are, without a checkpoint. Blocks; any thread."""
+        self.upkeep.abandon()
 
     def destroy(self) -> None:
         """Remove the stream from disk for good; reading finds nothing from now on. Blocks; any thread."""

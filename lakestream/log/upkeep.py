@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 from lakestream.log.checkpoint import NAME as CHECKPOINT
 from lakestream.log.checkpoint import Snapshot, State, write_checkpoint
 from lakestream.log.errors import LogClosed, LogError
+from lakestream.log.export import Export
 from lakestream.log.files import Io
 from lakestream.log.memory import Log, MemoryRows
+from lakestream.log.mend import take_over
 from lakestream.log.outline import MERGE_ROWS, Outline, OutlineFile, outline_path, read_outline, write_outline
 from lakestream.log.recovery import GONE
-from lakestream.log.segment import SealedSegment, Segment
+from lakestream.log.segment import Header, SealedSegment, Segment
 from lakestream.log.segment_log import SegmentLog, describe
 from lakestream.log.segment_rows import SegmentRows
 
@@ -68,7 +70,12 @@ class Upkeep:
     def seal_if_old(self) -> None:
         """See `Store.seal_if_old`."""
         log = self._log
-        if not isinstance(log, SegmentLog) or log.busy or log.failed is not None or self.closed:
+        if not isinstance(log, SegmentLog) or log.failed is not None or self.closed:
+            return
+        if log.propose_seal is not None:
+            log.propose_seal()
+            return
+        if log.busy:
             return
         state = log.seal_state(log.now())
         if state is None:
@@ -149,6 +156,13 @@ class Upkeep:
             log.sync()
             return write_checkpoint(log.files, os.path.join(self.directory, CHECKPOINT), snapshot)
 
+    def export(self, extra: bytes, skip_through: int) -> Export:
+        """See `Store.export`."""
+        log, rows = self._log, self._rows
+        assert isinstance(log, SegmentLog), "a stream in memory has no files"
+        assert isinstance(rows, SegmentRows), "a stream in memory has no files"
+        return Export(log, rows.outlines, self._snapshot(extra), skip_through, self._lock)
+
     # ------------------------------------------------------------------ drop
     def drop_through(self, index: int) -> list[SealedSegment]:
         """See `Store.drop_through`."""
@@ -193,6 +207,8 @@ class Upkeep:
             if kept == options.retain_segments or size > options.retain_bytes:
                 break
             kept += 1
+        if log.propose_seal is not None:  # with other members: what a log begins with is committed, and has a term
+            kept = max(kept, 1)
         return [segment for segment in sealed[: len(sealed) - kept] if segment.last_index <= index]
 
     def _outline(self, log: SegmentLog, leaving: list[Segment], outlines: list[OutlineFile]) -> list[OutlineFile]:
@@ -237,6 +253,21 @@ class Upkeep:
         finally:
             self._rows.close()
             log.close()
+
+    def mend(self, segment: Segment, fetched: str) -> Header:
+        """See `Store.mend`."""
+        with self._lock:
+            if self.closed:
+                raise LogClosed(f"{self.directory}: the store is closed")
+            assert isinstance(self._log, SegmentLog), "only files are replaced"
+            return take_over(self._log.files, segment, fetched)
+
+    def abandon(self) -> None:
+        """See `Store.abandon`."""
+        self.closed = True
+        with self._lock:
+            self._rows.close()
+            self._log.close()
 
     def destroy(self) -> None:
         """See `Store.destroy`. Renamed first, so that a kill leaves a whole stream or one that is known to be gone."""

@@ -100,6 +100,10 @@ class FaultyFiles(QuickFiles):
         self._enter("sync_directory")
         super().sync_directory(path)
 
+    def truncate(self, fd: int, length: int) -> None:
+        self._enter("truncate")
+        super().truncate(fd, length)
+
     def replace(self, source: str, target: str) -> None:
         self._enter("replace")
         super().replace(source, target)

@@ -142,7 +142,7 @@ def test_an_entry_that_does_not_follow_is_refused_before_anything_is_written(tmp
     stream = MiniStream(str(tmp_path), files=files)
     stream.publish(message(1))
     calls = dict(files.calls)
-    stream.group.last_index = 7
+    stream.group._last_index = 7
     stream.publish(message(2))
     assert isinstance(stream.failures[0], ValueError)
     assert files.calls == calls
