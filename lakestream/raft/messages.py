@@ -107,9 +107,10 @@ class TimeoutNow(msgspec.Struct, array_like=True, tag="tn", gc=False):
 
 
 class Install(msgspec.Struct, array_like=True, tag="is", gc=False):
-    """InstallSnapshot (§7): the log before `index` is gone here, take the state as of it.
+    """InstallSnapshot (§7): the log through `index` is gone here, take a state as of it or later.
 
-    The state itself is fetched by the receiver's shell, from the sender, out of band.
+    The state itself is fetched by the receiver's shell, from the sender, out of band, and the membership as of it, too;
+    `membership` is the newest that the sender knows to be committed.
     """
 
     term: int
@@ -135,7 +136,27 @@ class Quiesce(msgspec.Struct, array_like=True, tag="q", gc=False):
     last_term: int
 
 
-Message = Append | AppendReply | Vote | VoteReply | TimeoutNow | Install | InstallReply | Quiesce
+class Recover(msgspec.Struct, array_like=True, tag="rc", gc=False):
+    """A member whose log was damaged asks its leader through where it must refill it before it may vote again.
+
+    `forgot`: it lost its hard state, too, so it can not tell a leader from a former one, and wants to be answered only
+    when a majority without it confirms that this leader leads.
+    """
+
+    term: int
+    nonce: int
+    forgot: bool = False
+
+
+class RecoverTo(msgspec.Struct, array_like=True, tag="rt", gc=False):
+    """Answers Recover with the leader's last index: nothing that the asker ever acknowledged lies beyond it."""
+
+    term: int
+    nonce: int
+    index: int
+
+
+Message = Append | AppendReply | Vote | VoteReply | TimeoutNow | Install | InstallReply | Quiesce | Recover | RecoverTo
 
 
 class Envelope(msgspec.Struct, array_like=True, gc=False):

@@ -11,6 +11,26 @@ from enum import IntEnum
 from typing import Protocol
 
 
+class Timer(Protocol):
+    """A call that is still to come."""
+
+    def cancel(self) -> None:
+        """Forget it; idempotent."""
+
+
+class Clock(Protocol):
+    """Time as groups see it: wall time for what people read, turns and delays of the event loop for everything else."""
+
+    def now(self) -> int:
+        """Nanoseconds since the epoch."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back at the end of this turn of the event loop."""
+
+    def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Timer:
+        """Call back after a delay."""
+
+
 class Channel(IntEnum):
     """What a buffer between two nodes is about; each channel has one receiver in a node."""
 

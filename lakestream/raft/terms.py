@@ -1,0 +1,114 @@
+"""Which entry has which term.
+
+Belongs here: the terms of a log as runs, and the searches that log matching and fast back-off need (Raft §5.3). A log
+has as many runs as it has seen leaders, so this stays small however long the log is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+
+class TermMap:
+    """The terms of the entries from `base` (the last entry that is gone, whose term is known) through `last`.
+
+    Invariant: runs ascend in index and in term; the first one begins at `base`.
+    """
+
+    __slots__ = ("_firsts", "_terms", "base", "last")
+
+    def __init__(
+        self, base: int = 0, base_term: int = 0, runs: Iterable[tuple[int, int]] = (), last: int | None = None
+    ) -> None:
+        """A log whose entries through `base` are gone.
+
+        Args:
+            base: index of the last entry that is gone; 0 when there is none.
+            base_term: its term.
+            runs: (first index, term) of each run of entries with one term, ascending, all after `base`.
+            last: index of the last entry; `base` when there is none.
+        """
+        self.base = base
+        self.last = base if last is None else last
+        self._firsts = [base]
+        self._terms = [base_term]
+        for first, term in runs:
+            self._add(first, term)
+        assert self._firsts[-1] <= self.last, "a run begins after the last entry"
+
+    def _add(self, first: int, term: int) -> None:
+        newest = self._terms[-1]
+        if term == newest:
+            return
+        assert first > self._firsts[-1], f"a run at {first} does not come after {self._firsts[-1]}"
+        assert term > newest, f"term {term} at {first} follows term {newest}"
+        self._firsts.append(first)
+        self._terms.append(term)
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry."""
+        return self._terms[-1]
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """(first index, term) of each run after `base`."""
+        found = list(zip(self._firsts[1:], self._terms[1:], strict=True))
+        if self.last > self.base and (not found or found[0][0] > self.base + 1):
+            found.insert(0, (self.base + 1, self._terms[0]))
+        return found
+
+    def term(self, index: int) -> int | None:
+        """The term of entry `index`; None before `base` and after `last`."""
+        if index > self.last or index < self.base:
+            return None
+        if index >= self._firsts[-1]:
+            return self._terms[-1]
+        return self._terms[bisect_right(self._firsts, index) - 1]
+
+    def append(self, index: int, term: int) -> None:
+        """The next entry. Invariant: no gap, and terms do not fall."""
+        assert index == self.last + 1, f"entry {index} follows {self.last}"
+        if term != self._terms[-1]:
+            self._add(index, term)
+        self.last = index
+
+    def extend(self, last: int, term: int) -> None:
+        """The next entries through `last`, all of one term."""
+        assert last > self.last, f"entries through {last} follow {self.last}"
+        if term != self._terms[-1]:
+            self._add(self.last + 1, term)
+        self.last = last
+
+    def cut(self, after: int) -> None:
+        """Forget the entries after `after`."""
+        assert self.base <= after <= self.last, f"a cut after {after} of a log {self.base}…{self.last}"
+        keep = bisect_right(self._firsts, after)
+        del self._firsts[keep:], self._terms[keep:]
+        self.last = after
+
+    def forget(self, through: int) -> None:
+        """The entries through `through` are gone from the log; its term stays known."""
+        if through <= self.base:
+            return
+        assert through <= self.last, f"entries through {through} can not be gone from a log that ends at {self.last}"
+        at = bisect_right(self._firsts, through) - 1
+        del self._firsts[:at], self._terms[:at]
+        self._firsts[0] = self.base = through
+
+    def newest(self, index: int, term: int) -> tuple[int, int]:
+        """The last entry at or before `index` whose term is not above `term`, as (index, term) (fast back-off, §5.3).
+
+        It is `base` when there is none such: what is before it is committed, so everybody agrees on it.
+        """
+        index = min(index, self.last)
+        if index <= self.base:
+            return self.base, self._terms[0]
+        at = bisect_right(self._firsts, index) - 1
+        if self._terms[at] <= term:
+            return index, self._terms[at]
+        at = bisect_right(self._terms, term) - 1
+        if at < 0:
+            return self.base, self._terms[0]
+        return self._firsts[at + 1] - 1, self._terms[at]

@@ -1,0 +1,673 @@
+"""Campaigns, pre-votes, check-quorum, the leader's lease, leader transfer."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakestream.raft.core import NotLeader, Options, Role, Transferring
+from lakestream.raft.leader import LEASE_MARGIN
+from lakestream.raft.messages import AppendReply, HardState, Membership, Message, TimeoutNow, Vote, VoteReply
+from tests.unit.raft_net import ELECTION, OPTIONS, Net, append, drain, entry, log_of, lone, terms_in
+
+pytestmark = pytest.mark.unit
+
+
+def forget_lease(net: Net, *names: str) -> None:
+    """As if they had not heard from a leader for long."""
+    for name in names:
+        net[name].heard = -1000
+
+
+# -- campaign ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_campaign_asks_for_pre_votes_then_for_votes() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    assert [m.pre for m in net.sent(Vote, to="b")] == [True, False]  # type: ignore[union-attr]
+    assert {net[name].term for name in "abc"} == {1}
+    assert {net[name].leader for name in "abc"} == {"a"}
+
+
+@pytest.mark.parametrize(("down", "wins"), [("", True), ("c", True), ("bc", False)])
+def test_leader_election_needs_a_majority_that_answers(down: str, wins: bool) -> None:
+    net = Net("a", "b", "c")
+    for name in down:
+        net.isolate(name)
+    net["a"].campaign()
+    net.settle()
+    assert (net["a"].role is Role.LEADER) is wins
+
+
+def test_leader_cycle_everybody_can_be_elected_after_the_other() -> None:
+    net = Net("a", "b", "c")
+    for at, name in enumerate("abcabc", 1):
+        forget_lease(net, *"abc")
+        if net["abc"[(at - 2) % 3]].role is Role.LEADER:
+            net["abc"[(at - 2) % 3]].become_follower(net["a"].term, "")
+        net.elect(name)
+        net.tick()
+        assert {net[other].leader for other in "abc"} == {name}
+
+
+def test_a_new_leader_overwrites_entries_of_leaders_that_committed_nothing() -> None:
+    net = Net("a", "b", "c", logs={"a": log_of(1), "b": log_of(1, 2, 2), "c": log_of(1, 1)}, hard={"a": HardState(3)})
+    net.isolate("b")
+    net["c"].campaign()
+    net.settle()
+    net.elect("c")  # the first question only told it the newer term
+    net.heal()
+    net.tick(2)
+    assert terms_in(net["b"]) == terms_in(net["c"]) == [1, 1, net["c"].term]
+
+
+def test_dueling_candidates_one_of_them_leads_in_the_end() -> None:
+    net = Net("a", "b", "c")
+    net.cut("a", "c")
+    net["a"].campaign()
+    net["c"].campaign()
+    net.settle()
+    net.heal()
+    leader = net.leader()
+    net.tick(2)
+    assert {net[name].leader for name in "abc"} == {leader}
+
+
+def test_a_lost_question_is_repeated_with_the_next_tick() -> None:
+    net = Net("a", "b", "c")
+    net.drop = lambda sender, to, message: isinstance(message, Vote)
+    net["a"].campaign()
+    net.settle()
+    net.heal()
+    net.tick(2)
+    assert net["a"].role is Role.LEADER
+
+
+def test_a_leader_does_not_campaign() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    assert not net["a"].campaign()
+    assert net["a"].term == 1
+
+
+def test_a_learner_does_not_campaign_and_is_not_asked() -> None:
+    net = Net("a", "b", learners=["c"])
+    net.tick(10 * ELECTION, only=["c"])
+    assert net["c"].role is Role.FOLLOWER
+    assert not net["c"].campaign()
+    net.elect("a")
+    assert net.sent(Vote, to="c") == []
+    assert net["c"].leader == "a"
+
+
+def test_a_learner_votes_when_it_is_asked() -> None:
+    """Who asks may have a newer membership than the learner, in which it is a voter."""
+    core = lone(me="c", voters="ab", learners="c")
+    core.step("a", Vote(1, 0, 0))
+    assert drain(core) == [("a", VoteReply(1, True))]
+
+
+def test_a_learner_forgets_a_leader_that_it_does_not_hear() -> None:
+    net = Net("a", "b", learners=["c"])
+    net.elect("a")
+    net.isolate("c")
+    net.tick(2 * ELECTION)
+    assert net["c"].leader == ""
+
+
+def test_a_member_without_a_membership_waits() -> None:
+    core = lone(voters="")
+    for _ in range(5 * ELECTION):
+        core.tick()
+    assert core.role is Role.FOLLOWER
+    assert drain(core) == []
+
+
+# -- pre-vote ----------------------------------------------------------------------------------------------------------
+
+
+def test_pre_vote_changes_neither_term_nor_vote() -> None:
+    core = lone(1)
+    core.step("b", Vote(2, 1, 1, True))
+    ready = core.ready()
+    assert ready is not None
+    assert ready.hard is None
+    assert ready.messages == [("b", VoteReply(2, True, True))]
+    assert (core.term, core.vote) == (1, "")
+
+
+def test_pre_vote_is_given_to_many() -> None:
+    core = lone(1, vote="c")
+    core.step("b", Vote(2, 1, 1, True))
+    core.step("c", Vote(2, 1, 1, True))
+    assert [reply.granted for _, reply in drain(core)] == [True, True]  # type: ignore[union-attr]
+
+
+def test_pre_vote_an_isolated_member_does_not_raise_the_term_and_follows_when_it_returns() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("c")
+    net.tick(20 * ELECTION)
+    assert net["c"].role is Role.PRE_CANDIDATE
+    assert net["c"].term == 1
+    net.heal()
+    net.tick(2)
+    assert net["a"].role is Role.LEADER
+    assert (net["c"].role, net["c"].leader, net["c"].term) == (Role.FOLLOWER, "a", 1)
+
+
+def test_pre_vote_is_refused_for_a_shorter_log_and_the_candidate_becomes_a_follower() -> None:
+    net = Net("a", "b", "c", logs={"b": log_of(1, 1), "c": log_of(1, 1)}, hard={"a": HardState(1)})
+    net["a"].campaign()
+    net.settle()
+    assert (net["a"].role, net["a"].term) == (Role.FOLLOWER, 1)
+
+
+def test_pre_vote_with_check_quorum_is_refused_while_the_leader_is_heard() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net["b"].step("c", Vote(2, 9, 9, True))
+    assert drain(net["b"]) == [("c", VoteReply(1, False, True))]
+    net.tick()
+    assert net["a"].role is Role.LEADER
+
+
+def test_pre_vote_a_candidate_of_an_older_term_learns_the_newer_one_and_is_then_elected() -> None:
+    net = Net("a", "b", "c", logs={"a": log_of(1), "b": log_of(1), "c": log_of(1)}, hard={"b": HardState(5)})
+    net.isolate("c")
+    net["a"].campaign()
+    net.settle()
+    assert (net["a"].role, net["a"].term) == (Role.FOLLOWER, 5)
+    net.elect("a")
+    assert net["a"].term == 6
+
+
+def test_pre_vote_a_late_consent_starts_nothing() -> None:
+    core = lone(1)
+    core.step("b", VoteReply(2, True, True))
+    assert core.role is Role.FOLLOWER
+    core.campaign()
+    core.step("b", VoteReply(1, True, True))
+    assert core.role is Role.PRE_CANDIDATE
+    core.step("b", VoteReply(2, True))
+    assert core.role is not Role.LEADER
+
+
+def test_pre_vote_a_split_pre_vote_is_repeated_until_somebody_wins() -> None:
+    net = Net("a", "b", "c")
+    for name in "abc":
+        net[name].campaign()
+    net.settle()
+    leader = net.leader()
+    assert sum(net[name].role is Role.LEADER for name in "abc") == 1
+    assert net[leader].term >= 1
+
+
+def test_a_member_with_a_newer_term_frees_itself_by_deposing_the_leader() -> None:
+    """It can not follow a leader of an older term, so there must be a new one."""
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net["c"].become_follower(7, "")
+    net.tick(5 * ELECTION)
+    leader = net.leader()
+    net.tick(2)
+    assert net[leader].term > 7
+    assert {net[name].leader for name in "abc"} == {leader}
+
+
+# -- check-quorum and the lease ----------------------------------------------------------------------------------------
+
+
+def test_check_quorum_a_leader_that_hears_nobody_steps_down() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("a")
+    net.tick(ELECTION - 1, only=["a"])
+    assert net["a"].role is Role.LEADER
+    net.tick(1, only=["a"])
+    assert net["a"].role is not Role.LEADER
+    assert (net["a"].leader, net["a"].term) == ("", 1)
+
+
+def test_check_quorum_a_leader_with_a_majority_goes_on() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("c")
+    net.tick(5 * ELECTION)
+    assert net["a"].role is Role.LEADER
+
+
+def test_check_quorum_learners_do_not_count() -> None:
+    net = Net("a", "b", "c", learners=["d", "e"])
+    net.elect("a")
+    net.isolate("b")
+    net.isolate("c")
+    net.tick(ELECTION)
+    assert net["a"].role is not Role.LEADER
+
+
+def test_check_quorum_a_leader_that_can_send_but_not_hear_steps_down() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.cuts = {("b", "a"), ("c", "a")}
+    net.tick(ELECTION + 1)
+    assert net["a"].role is not Role.LEADER
+    net.tick(4 * ELECTION)
+    assert net.leader() != "a"
+
+
+def test_leader_lease_nobody_votes_within_an_election_timeout_of_hearing_the_leader() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    for age in range(ELECTION):
+        net["b"].step("c", Vote(9, 9, 9))
+        assert (net["b"].term, drain(net["b"])) == (1, []), f"after {age} ticks"
+        if age < ELECTION - 1:
+            net["b"].tick()
+    net["b"].tick()
+    net["b"].step("c", Vote(9, 9, 9))
+    assert net["b"].vote == "c"
+
+
+def test_leader_lease_a_leader_does_not_vote_while_it_hears_a_quorum() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net["a"].step("c", Vote(9, 9, 9))
+    assert net["a"].role is Role.LEADER
+    assert net["a"].term == 1
+
+
+def test_leader_superseding_with_check_quorum_a_new_leader_comes_when_the_old_one_is_silent() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("a")
+    net.tick(ELECTION, only=["b"])
+    net.tick(3 * ELECTION, only=["c", "b"])
+    assert "a" not in {net["b"].leader, net["c"].leader}
+    assert net["a"].role is Role.LEADER, "it was not ticked"
+    net.heal()
+    net.tick(2)
+    assert net["a"].role is Role.FOLLOWER
+
+
+def test_disruptive_follower_with_a_newer_term_gets_no_votes_while_the_leader_is_heard() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net["c"].heard = -1000
+    net["c"].become_follower(net["c"].term, "")
+    net.cut("a", "c")
+    assert net["c"].campaign()
+    net.tick(5, only=["c"])
+    assert net["c"].role is Role.PRE_CANDIDATE
+    assert {net[name].term for name in "abc"} == {1}
+
+
+def test_a_free_stuck_candidate_with_check_quorum_gets_a_leader_again() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("c")
+    core = net["c"]
+    core.become_follower(4, "")
+    net.heal()
+    net.tick()
+    assert net["a"].term == 4, "its refusal of the older term told the leader"
+    assert net.leader() in "abc"
+
+
+def test_a_restarted_member_keeps_the_promise_that_it_may_have_made() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.members["b"].start()
+    net["b"].step("c", Vote(9, 9, 9))
+    assert net["b"].term == 1
+    for _ in range(ELECTION):
+        net["b"].tick()
+    net["b"].become_follower(net["b"].term, "")
+    net["b"].step("c", Vote(9, 9, 9))
+    assert net["b"].vote == "c"
+
+
+def test_the_lease_ends_before_anybody_else_may_be_elected() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    assert net["a"].lease_valid
+    net.isolate("a")
+    net.drop = lambda sender, to, message: False
+    for age in range(ELECTION):
+        others_may_vote = all(net[name].now - net[name].heard >= ELECTION - 1 for name in "bc")
+        assert not (net["a"].lease_valid and others_may_vote), f"after {age} ticks"
+        net.tick()
+    assert not net["a"].lease_valid
+
+
+def test_the_lease_counts_from_when_the_heartbeat_left_not_from_when_the_answer_came() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    kept: list[tuple[str, str, Message]] = []
+    net.drop = lambda sender, to, message: kept.append((sender, to, message)) is None
+    net.tick(only=["a"])
+    left = net["a"].now
+    beats = list(kept)
+    net.tick(6, only=["a"])
+    net.heal()
+    for sender, to, message in beats:
+        net.deliver(sender, to, message)
+    net.settle()
+    assert net["a"].ticks_since_contact("b") == 0
+    while net["a"].now < left + ELECTION - LEASE_MARGIN:
+        assert net["a"].lease_valid
+        net.isolate("a")
+        net.tick(only=["a"])
+    assert not net["a"].lease_valid
+    assert net["a"].role is Role.LEADER
+
+
+def test_there_is_no_lease_before_an_entry_of_the_own_term_is_committed() -> None:
+    net = Net("a", "b", "c")
+    for name in "abc":
+        net.members[name].hold = True
+    net.elect("a")
+    net.tick()
+    assert not net["a"].established
+    assert not net["a"].lease_valid
+
+
+# -- leader transfer ---------------------------------------------------------------------------------------------------
+
+
+def test_transfer_to_an_up_to_date_follower_is_immediate_and_ignores_leases() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    assert net["a"].transfer("b") == "b"
+    net.settle()
+    assert (net["b"].role, net["a"].role) == (Role.LEADER, Role.FOLLOWER)
+    assert net["a"].leader == "b"
+    assert not any(m.pre for m in net.sent(Vote, sender="b"))  # type: ignore[union-attr]
+
+
+def test_transfer_back_and_forth() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    for old, new in [("a", "b"), ("b", "a"), ("a", "c")]:
+        net[old].transfer(new)
+        net.settle()
+        assert net[new].role is Role.LEADER
+
+
+def test_transfer_chooses_the_most_caught_up_voter_when_none_is_named() -> None:
+    net = Net("a", "b", "c", learners=["d"])
+    net.elect("a")
+    net.isolate("b")
+    net.propose("a", b"x")
+    net.heal()
+    assert net["a"].transfer() == "c"
+
+
+def test_transfer_to_a_slow_follower_waits_until_it_has_everything() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("c")
+    net.propose("a", b"x", b"y")
+    net.heal()
+    net["a"].unreachable("c")
+    net["a"].transfer("c")
+    assert net["a"].transferring == "c"
+    net.settle()
+    assert net["c"].role is Role.LEADER
+    assert net.bodies("c") == [b"x", b"y"]
+
+
+def test_transfer_to_a_follower_that_needs_a_state_waits_for_it() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("c")
+    net.propose("a", b"x", b"y")
+    net.tick()
+    net.members["a"].compact(3)
+    net.heal()
+    net["a"].unreachable("c")
+    net["a"].transfer("c")
+    net.settle()
+    assert net["a"].role is Role.LEADER
+    net.members["c"].install(net.members["a"])
+    net.settle()
+    assert net["c"].role is Role.LEADER
+
+
+def test_transfer_to_self_has_no_effect() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    assert net["a"].transfer("a") == ""
+    net.propose("a", b"x")
+    assert net.bodies("a") == [b"x"]
+
+
+@pytest.mark.parametrize("to", ["d", "nobody"])
+def test_transfer_to_somebody_who_does_not_vote_is_refused(to: str) -> None:
+    net = Net("a", "b", "c", learners=["d"])
+    net.elect("a")
+    with pytest.raises(ValueError, match="no voter"):
+        net["a"].transfer(to)
+    assert net["a"].transferring == ""
+
+
+def test_transfer_asked_of_a_follower_is_refused() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    with pytest.raises(NotLeader):
+        net["b"].transfer("c")
+
+
+def test_transfer_times_out_and_the_leader_takes_proposals_again() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("b")
+    net["a"].transfer("b")
+    with pytest.raises(Transferring):
+        net["a"].propose([entry(2, 1)])
+    with pytest.raises(Transferring):
+        net["a"].propose_membership(Membership(("a", "b")))
+    net.tick(OPTIONS.transfer_ticks)
+    assert net["a"].transferring == ""
+    net.propose("a", b"x")
+    assert net.bodies("a") == [b"x"]
+
+
+def test_transfer_that_was_given_up_leaves_no_lease_behind() -> None:
+    """The request to campaign may still be on its way."""
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("b")
+    net["a"].transfer("b")
+    net.tick(OPTIONS.transfer_ticks + 2)
+    assert net["a"].role is Role.LEADER
+    assert not net["a"].lease_valid
+
+
+def test_transfer_second_call_to_another_replaces_the_first() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("b")
+    net["a"].transfer("b")
+    net.settle()
+    net["a"].transfer("c")
+    net.settle()
+    assert net["c"].role is Role.LEADER
+
+
+def test_transfer_second_call_to_the_same_does_not_prolong_it() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("b")
+    net["a"].transfer("b")
+    net.tick(OPTIONS.transfer_ticks - 1)
+    net["a"].transfer("b")
+    net.tick()
+    assert net["a"].transferring == ""
+
+
+def test_transfer_a_lost_request_to_campaign_is_repeated() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.drop = lambda sender, to, message: isinstance(message, TimeoutNow)
+    net["a"].transfer("b")
+    net.settle()
+    net.heal()
+    net.tick()
+    assert net["b"].role is Role.LEADER
+
+
+def test_transfer_ends_when_a_newer_term_is_seen() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("b")
+    net["a"].transfer("b")
+    net["a"].step("c", AppendReply(5, 0, True))
+    assert net["a"].transferring == ""
+    assert net["a"].role is Role.FOLLOWER
+
+
+def test_transfer_while_a_proposal_is_not_committed_keeps_it() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.propose("a", b"x", settle=False)
+    net["a"].transfer("b")
+    net.settle()
+    assert net["b"].role is Role.LEADER
+    assert net.bodies("b") == [b"x"]
+
+
+def test_a_request_to_campaign_counts_only_from_the_leader() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net["b"].step("c", TimeoutNow(1))
+    assert net["b"].role is Role.FOLLOWER
+
+
+def test_a_request_to_campaign_to_a_learner_is_ignored() -> None:
+    net = Net("a", "b", learners=["c"])
+    net.elect("a")
+    net["c"].step("a", TimeoutNow(1))
+    assert net["c"].role is Role.FOLLOWER
+
+
+def test_step_down_lets_the_most_caught_up_voter_take_over_at_once() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("c")
+    net.propose("a", b"x")
+    net.heal()
+    net["a"].step_down()
+    assert net["a"].role is Role.FOLLOWER
+    net.settle()
+    assert net["b"].role is Role.LEADER
+
+
+def test_step_down_of_a_lone_leader_leaves_it_to_its_clock() -> None:
+    net = Net("a")
+    net.elect("a")
+    net["a"].step_down()
+    net.settle()
+    assert net["a"].role is Role.FOLLOWER
+    net.tick(2 * ELECTION)
+    assert net["a"].role is Role.LEADER
+
+
+def test_a_frozen_member_neither_votes_nor_acknowledges_nor_leads() -> None:
+    core = lone(1)
+    core.step("b", append(1, (1, 1), 1))
+    drain(core, persist=False)
+    core.freeze()
+    core.persisted(2, 0)
+    core.step("c", Vote(5, 9, 9))
+    core.step("b", append(1, (2, 1), 1, read=4))
+    for _ in range(5 * ELECTION):
+        core.tick()
+    assert drain(core) == []
+    assert core.role is Role.FOLLOWER
+
+
+def test_a_leader_that_freezes_hands_over() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net["a"].freeze()
+    net.settle()
+    assert net["a"].role is Role.FOLLOWER
+    leader = net.leader()
+    assert leader in "bc"
+    net.propose(leader, b"x")
+    assert net.bodies(leader) == [b"x"]
+
+
+def test_changes_of_role_leader_and_term_are_told_once() -> None:
+    core = lone(1)
+    core.step("b", append(2, (1, 1)))
+    ready = core.ready()
+    assert ready is not None
+    assert ready.changed
+    assert core.ready() is None
+    core.step("b", append(2, (1, 1), read=1))
+    ready = core.ready()
+    assert ready is not None
+    assert not ready.changed
+
+
+def test_options_that_can_not_work_are_refused() -> None:
+    with pytest.raises(AssertionError):
+        lone(options=Options(election_ticks=2))
+    with pytest.raises(AssertionError):
+        lone(options=Options(election_ticks=10, heartbeat_ticks=10))
+
+
+# -- any state ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("pre", [False, True])
+def test_vote_from_any_state(role: Role, pre: bool) -> None:
+    """A newer term with as good a log gets the vote of everybody but a leader, and the pre-vote changes nobody."""
+    net = Net("a", "b", "c")
+    core = net["a"]
+    if role is Role.LEADER:
+        net.elect("a")
+    elif role is not Role.FOLLOWER:
+        core.campaign()
+        if role is Role.CANDIDATE:
+            core.step("b", VoteReply(1, True, True))
+    assert core.role is role
+    drain(core)
+    term = core.term
+    core.step("c", Vote(term + 1, 9, 9, pre))
+    reply = drain(core)
+    if pre:
+        assert (core.role, core.term) == (role, term)
+        granted = role is not Role.LEADER
+        assert reply == [("c", VoteReply(term + granted, granted, True))]
+    elif role is Role.LEADER:
+        assert (core.role, core.term, reply) == (role, term, [])
+    else:
+        assert (core.role, core.term, core.vote) == (Role.FOLLOWER, term + 1, "c")
+        assert reply == [("c", VoteReply(term + 1, True))]
+
+
+def test_a_member_with_a_smaller_term_can_complete_an_election() -> None:
+    """The one with the newest term has an old log; the one with the good log must not be stuck behind its term."""
+    net = Net("a", "b", "c", logs={"a": log_of(1, 1), "b": log_of(1, 1), "c": log_of(1)}, hard={"c": HardState(9)})
+    net.isolate("b")
+    leader = net.leader()
+    assert leader == "a"
+    assert net["a"].term > 9
+
+
+def test_a_member_whose_change_is_not_committed_yet_may_campaign() -> None:
+    net = Net("a", "b", "c")
+    net.elect("a")
+    net.isolate("c")
+    net.add("d", Membership(()))
+    net.propose("a", b"x")
+    net["a"].propose_membership(Membership(("a", "b", "c", "d")))
+    net.settle()
+    net.isolate("a")
+    net.cuts -= {("b", "c"), ("c", "b"), ("c", "d"), ("d", "c")}
+    net.tick(6 * ELECTION)
+    assert Role.LEADER in {net["b"].role, net["d"].role}
