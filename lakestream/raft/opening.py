@@ -1,0 +1,96 @@
+"""A core over what lies on the disk, and how far members are.
+
+Belongs here: what a core is told when a log is opened (terms, memberships, what is committed), and what is read out of
+it for people.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from lakestream.log.segment_log import SegmentLog
+from lakestream.raft.core import Core
+from lakestream.raft.hard_state import Kept
+from lakestream.raft.messages import HardState, decode_membership
+from lakestream.raft.ready import Options, Role
+from lakestream.raft.terms import TermMap
+
+TICK_NS = 100_000_000
+"""What a tick of the core is."""
+
+
+class MemberProgress(msgspec.Struct, frozen=True):
+    """How far a member is, as its leader sees it. `contact_ns`: since it was last heard, in ns; 0 for itself."""
+
+    name: str
+    match: int
+    learner: bool
+    active: bool
+    contact_ns: int
+
+
+def of_a_group_of_one(kept: Kept, log: SegmentLog) -> Kept:
+    """What to keep beside a log that had no such file: a new one, or that of a group of one.
+
+    Everything in it is committed then, and its segments end where no entry says so: other members install that state.
+    """
+    return msgspec.structs.replace(
+        kept,
+        hard=HardState(log.last_term, "", log.last_index),
+        durable=log.last_index,
+        base=log.last_index,
+        base_term=log.last_term,
+    )
+
+
+def terms_of(log: SegmentLog, kept: Kept) -> TermMap:
+    """The terms of the log from its base: before that, others install a state."""
+    base, base_term = kept.base, kept.base_term
+    runs = log.terms
+    if log.first_index > base + 1:  # the first entry is the oldest whose term is known
+        base, base_term = (log.first_index, runs[0][1]) if runs else (log.last_index, log.last_term)
+    ends = [first for first, _ in runs[1:]] + [log.last_index + 1]
+    known = [(max(first, base + 1), term) for (first, term), end in zip(runs, ends, strict=False) if end > base + 1]
+    return TermMap(base, base_term, known, log.last_index)
+
+
+def core_over(
+    me: str, log: SegmentLog, kept: Kept, terms: TermMap, handed: int, options: Options, random: Random
+) -> Core:
+    """A core that goes on where the log ended; everything through `handed` is applied."""
+    hard = kept.hard
+    changes = [
+        (index, decode_membership(body))
+        for segment in log.segments
+        for index, body in segment.memberships
+        if index > kept.membership_index
+    ]
+    commit = max(handed, min(hard.commit, log.last_index))
+    return Core(
+        me,
+        kept.membership,
+        HardState(max(hard.term, log.last_term), hard.vote if hard.term >= log.last_term else "", commit),
+        terms,
+        options=options,
+        random=random,
+        changes=changes,
+        recovering=kept.recovering,
+    )
+
+
+def progress_of(core: Core, options: Options) -> list[MemberProgress]:
+    """How far each member is; empty unless this one leads."""
+    if core.role is not Role.LEADER:
+        return []
+    found = []
+    for name in core.membership.members:
+        learner = name not in core.membership.voters
+        if name == core.me:
+            found.append(MemberProgress(name, core.durable_index, learner, True, 0))
+            continue
+        ticks = core.ticks_since_contact(name)
+        active = ticks is not None and ticks < options.election_ticks
+        found.append(MemberProgress(name, core.match_of(name), learner, active, (ticks or 0) * TICK_NS))
+    return found

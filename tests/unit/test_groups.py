@@ -1,0 +1,434 @@
+"""Many groups of one node: one connection, one timer, and nobody's trouble is another's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from lakestream.log.files import Files
+from lakestream.log.frame import Frame, Kind
+from lakestream.log.recovery import open_log
+from lakestream.log.segment_log import LogOptions, SegmentLog
+from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.raft.hard_state import KeptFile
+from lakestream.raft.member import MembershipBusy, NotLeader
+from lakestream.raft.messages import (
+    Append,
+    Entry,
+    Envelope,
+    Membership,
+    Vote,
+    VoteReply,
+    decode_envelopes,
+    encode_envelopes,
+)
+from lakestream.raft.multi import BUFFER_BYTES, MAX_EARLY, Groups
+from lakestream.raft.ports import Channel
+from lakestream.raft.ready import Options
+from tests.unit.group_world import GROUP, World, named
+from tests.unit.logkit import Clock, FaultyFiles, HeldIo, QuickFiles, flip
+
+pytestmark = pytest.mark.unit
+
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    worlds: list[World] = []
+
+    def build(names: str = "ABC", **more: Any) -> World:
+        worlds.append(World(tmp_path, names, **more))
+        return worlds[-1]
+
+    yield build
+    for world in worlds:
+        world.close()
+
+
+class Desk:
+    """Clock, peers and threads of one node, all of which only take notes."""
+
+    me = "A"
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[Envelope]]] = []
+        self.soon: list[Callable[[], None]] = []
+        self.timers: list[Callable[[], None]] = []
+        self.io = HeldIo()
+
+    def now(self) -> int:
+        return 1
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Desk:
+        self.timers.append(callback)
+        return self
+
+    def cancel(self) -> None:
+        self.timers.clear()
+
+    def send(self, node: str, channel: Channel, payload: bytes) -> bool:
+        assert channel is Channel.RAFT
+        self.sent.append((node, decode_envelopes(payload)))
+        return True
+
+    def receive(self, channel: Channel, handler: Callable[[str, bytes], None]) -> None:
+        self.handler = handler
+
+    def watch(self, callback: Callable[[str, bool], None]) -> None:
+        self.watcher = callback
+
+    def groups(self, **more: Any) -> Groups:
+        groups = Groups(self, self.io, self, random=Random(1), files=QuickFiles(), **more)  # type: ignore[arg-type]
+        groups.start()
+        return groups
+
+    def tick(self) -> None:
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            timer()
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+        self.io.run_all()
+
+
+_logs: list[SegmentLog] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    for log in _logs:
+        log.close()
+    _logs.clear()
+
+
+def begin(desk: Desk, groups: Groups, directory: Path, group: str) -> Group:
+    member = groups.member(group, str(directory / group), Membership(("A", "B", "C")))
+    _logs.append(open_log(str(directory / group / "log"), QuickFiles(), LogOptions(), Clock()))
+    made = Group(_logs[-1], desk.io, lambda entries: None, lambda error: None, member=member)
+    made.start()
+    return made
+
+
+def test_what_all_groups_say_to_a_node_in_a_turn_is_one_buffer(tmp_path: Path) -> None:
+    desk = Desk()
+    groups = desk.groups()
+    for number in range(5):
+        begin(desk, groups, tmp_path, f"S-{number}")
+    desk.turn()
+    for _ in range(25):
+        desk.tick()
+        desk.turn()
+    assert {node for node, _ in desk.sent} == {"B", "C"}
+    by_turn = [envelopes for node, envelopes in desk.sent if node == "B"]
+    assert sum(map(len, by_turn)) >= 5
+    assert any(len(envelopes) > 1 for envelopes in by_turn)
+    assert {envelope.group for envelopes in by_turn for envelope in envelopes} == {f"S-{n}" for n in range(5)}
+
+
+def test_long_buffers_are_cut(tmp_path: Path) -> None:
+    desk = Desk()
+    groups = desk.groups()
+    big = Append(1, 0, 0, 0, [Entry(1, 1, 1, 1, b"x" * (BUFFER_BYTES // 2))])
+    for _ in range(5):
+        groups._send("S-1", "B", big)
+    groups._send("S-1", "C", Append(1, 0, 0, 0))
+    groups._flush(True)
+    assert [(node, len(envelopes)) for node, envelopes in desk.sent] == [("B", 2), ("B", 2), ("B", 1), ("C", 1)]
+
+
+def test_messages_for_groups_that_are_not_here_are_counted(tmp_path: Path) -> None:
+    desk = Desk()
+    groups = desk.groups()
+    desk.handler("B", encode_envelopes([Envelope("S-9", Append(1, 0, 0, 0))]))
+    desk.handler("B", b"\xff nonsense")
+    assert (groups.unknown, groups.refused) == (1, 1)
+    made = begin(desk, groups, tmp_path, "S-9")
+    made.stop()
+    desk.handler("B", encode_envelopes([Envelope("S-9", Append(1, 0, 0, 0))]))
+    assert groups.unknown == 2
+
+
+def test_a_vote_asked_for_before_the_group_is_here_is_answered_when_it_is(tmp_path: Path) -> None:
+    desk = Desk()
+    groups = desk.groups()
+    desk.handler("B", encode_envelopes([Envelope("S-1", Vote(1, 0, 0, pre=True))]))
+    for number in range(2000):
+        desk.handler("C", encode_envelopes([Envelope(f"S-gone-{number}", Vote(1, 0, 0))]))
+    desk.handler("B", encode_envelopes([Envelope("S-2", Vote(1, 0, 0, pre=True))]))
+    assert len(groups._early) == MAX_EARLY
+    begin(desk, groups, tmp_path, "S-2")
+    desk.turn()
+    desk.turn()
+    [(node, [envelope])] = desk.sent
+    assert (node, envelope.group) == ("B", "S-2")
+    assert isinstance(envelope.message, VoteReply)
+    assert envelope.message.granted
+
+
+def test_the_error_of_one_owner_ends_its_group_and_no_other(make: Make, tmp_path: Path) -> None:
+    world = make()
+    leader = world.elect()
+    name = next(name for name in world.nodes if name != leader.name)
+    errors: list[tuple[str, Exception]] = []
+    node = world.nodes[name]
+    node.groups.on_error = lambda group, error: errors.append((group, error))
+
+    def broken(entries: list[Committed]) -> None:
+        raise ValueError("cannot be applied")
+
+    node.group._on_commit = broken
+    leader.publish("x")
+    leader.publish("y")
+    world.ticks(2)
+    assert [(group, str(error)) for group, error in errors] == [(GROUP, "cannot be applied")]
+    assert node.group.failed is not None
+    assert leader.messages == named("x", "y")
+
+
+def test_a_stopped_group_says_when_its_directory_is_free(tmp_path: Path) -> None:
+    desk = Desk()
+    groups = desk.groups()
+    made = begin(desk, groups, tmp_path, "S-1")
+    assert desk.io.waiting  # its file is being written
+    free: list[bool] = []
+    made.stop(lambda: free.append(True))
+    assert free == []
+    desk.io.run_all()
+    assert free == [True]
+    made.stop(lambda: free.append(True))
+    assert free == [True, True]
+    begin(desk, groups, tmp_path, "S-1").stop()
+
+
+def test_a_damaged_file_is_refused_or_begun_anew_as_lost(make: Make) -> None:
+    from lakestream.log.errors import CorruptLog
+
+    world = make()
+    leader = world.elect()
+    leader.publish("x")
+    name = next(name for name in world.nodes if name != leader.name)
+    directory = world.nodes[name].directory
+    world.kill(name)
+    for slot in (0, 16 << 10):
+        flip(f"{directory}/raft", slot + 22)
+    with pytest.raises(CorruptLog, match="slots"):
+        world.start(name)
+    node = world.start(name, lost=True)
+    assert node.replayed == 0  # which of its entries are committed is not known either
+    world.ticks(30)
+    assert node.messages == named("x")
+    assert not node.member.core.recovering
+
+
+def test_proposals_beyond_the_limit_wait_for_room(make: Make) -> None:
+    world = make(options=Options(max_uncommitted_bytes=1000))
+    leader = world.elect()
+    world.isolate(leader.name)
+    turns = 0
+    while not leader.group.in_flight:
+        leader.publish(turns, size=400)
+        turns += 1
+    assert turns < 6
+    woken = leader.woken
+    world.ticks(2)
+    assert leader.woken == woken  # it is not told to go on
+    world.heal()
+    world.ticks(2)
+    assert leader.contexts == list(range(turns))
+    assert not leader.group.in_flight
+
+
+def test_what_waited_for_room_is_lost_with_the_leadership(make: Make) -> None:
+    world = make(options=Options(max_uncommitted_bytes=1000))
+    leader = world.elect()
+    world.isolate(leader.name)
+    turns = 0
+    while not leader.group.in_flight:
+        leader.publish(turns, size=400)
+        turns += 1
+    world.ticks(30)
+    assert leader.lost == list(range(turns))
+    assert not leader.leads
+    with pytest.raises(NotLeader):
+        leader.propose("more")
+
+
+def test_one_change_of_membership_at_a_time(make: Make) -> None:
+    world = make()
+    leader = world.elect()
+    world.isolate(leader.name)
+    done: list[bool] = []
+    leader.group.propose_membership(Membership(("A", "B", "C"), ("D",)), done.append)
+    with pytest.raises(MembershipBusy):
+        leader.group.propose_membership(Membership(("A", "B", "C", "D")), done.append)
+    world.heal()
+    world.ticks(2)
+    with pytest.raises(ValueError, match="voter"):
+        leader.group.propose_membership(Membership(("A",)), done.append)
+    assert done == [True]
+
+
+def test_relaxed_logs_count_as_written_without_a_sync(make: Make) -> None:
+    world = make(sync_always=False)
+    leader = world.elect()
+    world.ticks(2)
+    before = [node.files.calls["sync"] for node in world.nodes.values()]  # type: ignore[attr-defined]
+    for turn in range(10):
+        leader.publish(turn)
+    assert [node.files.calls["sync"] for node in world.nodes.values()] == before  # type: ignore[attr-defined]
+    assert leader.contexts == list(range(10))
+    leader.group.sync()
+    world.run()
+    assert leader.files.calls["sync"] > before[list(world.nodes).index(leader.name)]  # type: ignore[attr-defined]
+    kept = KeptFile(QuickFiles(), leader.directory).read()
+    assert kept is not None
+    assert kept.durable == 0  # after a power cut the log may end anywhere
+
+
+def test_a_log_without_a_store_loses_what_a_snapshot_holds(make: Make) -> None:
+    world = make("A", seal_bytes=1000)
+    node = world.nodes["A"]
+    world.run()
+    for turn in range(12):
+        node.publish(turn, size=400)
+    assert len(node.sealed) >= 4
+    done: list[BaseException | None] = []
+    node.group.compact_through(node.sealed[2][1], done.append)
+    world.run()
+    assert done == [None]
+    assert node.log.first_index == node.sealed[0][0] > 1
+    node.publish("more")
+    assert node.contexts[-1] == "more"
+
+
+def test_the_commit_that_is_kept_lets_a_killed_member_start_where_it_was(make: Make) -> None:
+    world = make()
+    leader = world.elect()
+    for turn in range(10):
+        leader.publish(turn)
+    world.kill("A")
+    node = world.start("A")
+    assert node.replayed >= 9
+
+
+async def test_members_with_real_threads(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    handlers: dict[str, Callable[[str, bytes], None]] = {}
+
+    class Threads:
+        def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+            def run() -> None:
+                try:
+                    result = work()
+                except BaseException as error:
+                    loop.call_soon_threadsafe(done, None, error)
+                else:
+                    loop.call_soon_threadsafe(done, result, None)
+
+            loop.run_in_executor(None, run)
+
+    class Near:
+        """Peers whose wire is the event loop, and a clock that is ten times too fast."""
+
+        def __init__(self, me: str) -> None:
+            self.me = me
+
+        def send(self, node: str, channel: Channel, payload: bytes) -> bool:
+            loop.call_soon(lambda: handlers[node](self.me, payload) if node in handlers else None)
+            return True
+
+        def receive(self, channel: Channel, handler: Callable[[str, bytes], None]) -> None:
+            handlers[self.me] = handler
+
+        def watch(self, callback: Callable[[str, bool], None]) -> None: ...
+
+        def call_soon(self, callback: Callable[[], None]) -> None:
+            loop.call_soon(callback)
+
+        def call_later(self, delay_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+            return loop.call_later(delay_ns / 1e10, callback)
+
+    applied: dict[str, list[Frame]] = {name: [] for name in "ABC"}
+    leaders: asyncio.Queue[str] = asyncio.Queue()
+    made: dict[str, Group] = {}
+    nodes: list[Groups] = []
+    logs = []
+    acked = 0
+    finished = loop.create_future()
+
+    def start(name: str) -> None:
+        near = Near(name)
+        groups = Groups(near, Threads(), near, random=Random(name))  # type: ignore[arg-type]
+        member = groups.member("S-1", str(tmp_path / name), Membership(("A", "B", "C")))
+        options = LogOptions(seal_bytes=20_000)
+        log = open_log(str(tmp_path / name / "log"), Files(), options, Clock(), durable_through=member.durable_through)
+        logs.append(log)
+
+        def on_commit(entries: list[Committed]) -> None:
+            nonlocal acked
+            applied[name] += [entry.frame for entry in entries]
+            acked += sum(entry.context is not None for entry in entries)
+            if acked < 600 and made[name].is_leader and not made[name].in_flight:
+                made[name].propose([Proposal(Kind.OPERATION, b"x" * 100, 0, number) for number in range(20)])
+            elif acked >= 600 and not finished.done():
+                finished.set_result(None)
+
+        group = Group(log, Threads(), on_commit, lambda error: finished.set_exception(error), member=member)
+        group.on_role = lambda leads, leader, term: leaders.put_nowait(name) if leads else None
+        made[name] = group
+        nodes.append(groups)
+        groups.start()
+        group.start()
+
+    for name in "ABC":
+        start(name)
+    await asyncio.wait_for(leaders.get(), 30)
+    await asyncio.wait_for(finished, 30)
+    while len({len(frames) for frames in applied.values()}) > 1:
+        await asyncio.sleep(0.02)
+    for group in made.values():
+        free = loop.create_future()
+        group.stop(lambda free=free: free.set_result(None))
+        await free
+    for groups in nodes:
+        groups.stop()
+    assert len({tuple((f.index, f.term, f.body) for f in frames) for frames in applied.values()}) == 1
+    assert [[(s.first_index, s.last_index) for s in log.sealed] for log in logs] == [
+        [(s.first_index, s.last_index) for s in logs[0].sealed]
+    ] * 3
+    assert logs[0].sealed
+    for log in logs:
+        log.close()
+
+
+def test_files_that_fail_at_once_leave_nothing_undone(tmp_path: Path) -> None:
+    desk = Desk()
+    groups = desk.groups()
+    files = FaultyFiles()
+    groups._files = files
+    member = groups.member("S-1", str(tmp_path / "S-1"), Membership(("A", "B", "C")))
+    log = open_log(str(tmp_path / "S-1" / "log"), files, LogOptions(), Clock())
+    failures: list[Exception] = []
+    group = Group(log, desk.io, lambda entries: None, failures.append, member=member)
+    files.fail = "create"
+    group.start()
+    desk.turn()
+    assert len(failures) == 1
+    assert log.failed is not None
+    for _ in range(50):
+        desk.tick()
+        desk.turn()
+    assert desk.sent == []  # a member that cannot keep a vote gives none
