@@ -64,7 +64,6 @@ def _ignored(names: str, kind: str) -> Flag:
 
 
 _TLS = "TLS is not supported yet; put a TLS proxy in front"
-_CLUSTER = "clusters are not supported yet; start a single server"
 _ROTATE = "use -l with logrotate and `lakestream serve -sl reopen=PID`"
 
 SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
@@ -74,6 +73,7 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
             _text("a addr net", "host", "host", "Bind to host address (default: 0.0.0.0)"),
             _number("p port", "port", "port", "Use port for clients (default: 4222; -1: a free one)"),
             _text("n name server_name", "server_name", "name", "Server name (default: auto)"),
+            _text("client_advertise", "client_advertise", "host:port", "Client URL to advertise to other servers"),
             _text("P pid", "pid_file", "file", "File to store PID"),
             _number("m http_port", "http_port", "port", "Use port for http monitoring (-1: a free one)"),
             _text("c config", "config", "file", "Configuration file"),
@@ -112,6 +112,17 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
         ),
     ),
     (
+        "Cluster Options",
+        (
+            _text("routes", "routes", "rurl-1, rurl-2", "Routes to solicit and connect"),
+            _text("cluster cluster_listen", "cluster", "url", "Cluster URL from which members can solicit routes"),
+            _text("cluster_name", "cluster_name", "name", "Cluster name (needed with JetStream; default: auto)"),
+            _text("cluster_advertise", "cluster_advertise", "host:port", "Cluster URL to advertise to other servers"),
+            _switch("no_advertise", "no_advertise", "Do not tell clients of the other servers"),
+            _number("connect_retries", "connect_retries", "number", "Attempts to reconnect to a server not in routes"),
+        ),
+    ),
+    (
         "Authorization Options",
         (
             _text("user", "user", "user", "User required for connections"),
@@ -136,12 +147,8 @@ OF_NATS_SERVER: tuple[Flag, ...] = (
     _missing("s syslog", "switch", "log to stderr or to a file (-l)"),
     _missing("r remote_syslog", "text", "log to stderr or to a file (-l)"),
     _missing("log_size_limit", "number", _ROTATE),
-    _missing("routes cluster cluster_name cluster_advertise cluster_listen", "text", _CLUSTER),
-    _missing("connect_retries", "number", _CLUSTER),
     _missing("profile", "number", "there is no profiling port; use py-spy on the process"),
-    _ignored("client_advertise", "text"),
     _ignored("max_traced_msg_len", "number"),
-    _ignored("no_advertise", "switch"),
 )
 """Flags of nats-server that are not settings here: refused with the reason, or without effect here."""
 

@@ -46,8 +46,11 @@ class Subscribed(Protocol):
 class Bus(Protocol):
     """Core NATS as streams and consumers see it."""
 
-    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"") -> Subscribed:
-        """Call `handler` for each message whose subject matches. Wildcards allowed."""
+    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False) -> Subscribed:
+        """Call `handler` for each message whose subject matches. Wildcards allowed.
+
+        `local`: only messages that are published on this node; the other nodes of the cluster do not hear of it.
+        """
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
         """Route one message to every subscriber of `subject` (clients and internal); False when nobody listens."""

@@ -14,7 +14,7 @@ from lakestream.server.options import Options
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 
 
-def _same(given: str, stored: str) -> bool:
+def same_secret(given: str, stored: str) -> bool:
     """Compare a secret in constant time; `stored` may be a bcrypt hash (as nats-server's `mkpasswd` makes them)."""
     if stored.startswith(_BCRYPT):
         import bcrypt  # only needed with hashed secrets
@@ -39,6 +39,6 @@ class Authenticator:
         if not self.required:
             return True
         if self._token:
-            return _same(str(connect.get("auth_token") or ""), self._token)
+            return same_secret(str(connect.get("auth_token") or ""), self._token)
         stored = self._users.get(str(connect.get("user") or ""))
-        return stored is not None and _same(str(connect.get("pass") or ""), stored)
+        return stored is not None and same_secret(str(connect.get("pass") or ""), stored)

@@ -15,7 +15,7 @@ from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, 
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.subjects import subscribable, valid_literal
 from lakestream.server.auth import Authenticator
-from lakestream.server.hub import Hub
+from lakestream.server.hub import Hub, Sink
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.options import Options
@@ -87,6 +87,7 @@ class Connection(asyncio.Protocol):
         self._ready = not owner.authenticator.required
         self._first_pong = True
         self._paused = False
+        self._stalled = False
         self._drained: list[Callable[[], None]] = []
         self._pings_out = 0
         self._ping_sent_ns = 0
@@ -120,6 +121,7 @@ class Connection(asyncio.Protocol):
         commands = self._parser.feed(data)
         if self._tracer is not None:
             self._tracer.inbound(commands)
+        self._hub.overrun = None
         for command in commands:
             if type(command) is Publish:
                 publish(command)
@@ -127,6 +129,22 @@ class Connection(asyncio.Protocol):
                 self._control(command)
             if self.close_reason:
                 return
+        if self._hub.overrun is not None:
+            self._stall(self._hub.overrun)
+
+    def _stall(self, receiver: Sink) -> None:
+        """Read no more from this client until what it publishes to has drained (or is gone)."""
+        transport = self._transport
+        if self._stalled or transport is None or transport.is_closing():
+            return
+        self._stalled = True
+        transport.pause_reading()
+        receiver.on_drain(self._go_on)
+
+    def _go_on(self) -> None:
+        self._stalled = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         return False
@@ -274,8 +292,11 @@ class Connection(asyncio.Protocol):
             self._hub.dirty(self)
 
     def send_info(self) -> None:
-        """Announce a change (lame duck) to clients that understand asynchronous INFO."""
-        if self._protocol >= 1:
+        """Announce a change (lame duck, other servers) to clients that understand asynchronous INFO.
+
+        Before its first PONG a client hears of nothing: the INFO after that one tells it all.
+        """
+        if self._protocol >= 1 and not self._first_pong:
             self._send(self.owner.info(self))
 
     # ------------------------------------------------------------------ verbs
@@ -307,9 +328,14 @@ class Connection(asyncio.Protocol):
         """503 to the requester, if this very client listens on the reply (protocol.md §7)."""
         for sub in self._hub.interest_graph.match(reply).plain:
             if sub.sink is self:
-                header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
-                self.receive(sub, reply, b"", header, b"", self.client)
+                self.unheard(sub, subject, reply)
                 return
+
+    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        """See `Requester.unheard`."""
+        if self._no_responders:
+            header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
+            self.receive(sub, reply, b"", header, b"", self.client)
 
     def _control(self, command: Command) -> None:
         match command:

@@ -2,18 +2,20 @@
 
 Belongs here: routing by the interest graph, the end of an event-loop turn (one write per connection), and the `Bus`
 that JetStream uses. The hub knows receivers only as sinks; what a stream is, it does not know: a stream is a
-subscriber like any other.
+subscriber like any other. So is another node of the cluster, except that what comes from there goes to nobody but the
+subscribers here.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from lakestream.jetstream.ports import ClientInfo, Delivery, Handler
 from lakestream.server.interest import Interest, Subscription
 from lakestream.server.logging import Logger
+from lakestream.server.route_wire import Batch, Routed
 
 
 class Sink(Protocol):
@@ -35,6 +37,27 @@ class Sink(Protocol):
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call back once when no longer congested, or when gone."""
+
+
+class Remote(Sink, Protocol):
+    """Another node, which takes messages for all of its subscribers at once."""
+
+    def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
+        """Take a batch for the subscribers of `to` there: members of the queue group, or (b"") those in none."""
+
+    def holds(self, to: bytes) -> bool:
+        """Like `congested`, for what goes to `to`: a receiver there may be slow though the way to it is free."""
+
+    def on_release(self, to: bytes, callback: Callable[[], None]) -> None:
+        """Call back once when it no longer holds `to`, or is gone."""
+
+
+@runtime_checkable
+class Requester(Protocol):
+    """A sink that may want to know that nobody listens to its request."""
+
+    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        """Nobody listens to `subject`; `sub` is where the answer would have come."""
 
 
 class Flushable(Protocol):
@@ -97,11 +120,15 @@ class Hub:
 
     Args:
         call_soon: runs a callback once the event loop's turn has read all ready sockets.
+
+    Attributes:
+        overrun: another node that had to take a message while the way to it was congested: its publisher waits.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], log: Logger) -> None:
         self.interest_graph = Interest()
         self.log = log
+        self.overrun: Remote | None = None
         self._call_soon = call_soon
         self._dirty: list[Flushable] = []
         self._choice = random.Random().choice
@@ -141,15 +168,82 @@ class Hub:
             self._call_soon(self._flush)
         self._dirty.append(sink)
 
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Go on with something in the next turn, so that nothing holds the event loop for long."""
+        self._call_soon(callback)
+
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []
         for sink in dirty:
             sink.flush()
 
+    # ------------------------------------------------------------------ from other nodes
+    def arrived(self, message: Routed, client: ClientInfo) -> list[bytes]:
+        """Hand a message that another node routed here to the subscribers of this node.
+
+        Returns:
+            The queue groups it was meant for that have no member here any more; b"" for the subscribers in none.
+        """
+        subject, reply, header, payload = message.subject, message.reply, message.header, message.payload
+        match = self.interest_graph.match(subject)
+        if message.relayed:
+            for sub in match.plain:
+                if sub.local:
+                    sub.sink.receive(sub, subject, reply, header, payload, client)
+            return []
+        here = match.here or match
+        groups = message.groups
+        if groups is None or b"" in groups:
+            for sub in here.plain:
+                sub.sink.receive(sub, subject, reply, header, payload, client)
+            if groups is None:
+                return [] if here.plain else [b""]
+        left = [queue for queue in groups if queue or not here.plain]
+        for group in here.queues:
+            if group[0].queue in left:
+                left.remove(group[0].queue)
+                sub = self._choice(group)
+                sub.sink.receive(sub, subject, reply, header, payload, client)
+        return left
+
+    def unheard(self, subject: bytes, reply: bytes) -> None:
+        """Another node had no subscriber any more for a request of a client here: if there is none anywhere now, the
+        client hears of it, as it would have when publishing."""
+        if self.interest_graph.interest(subject):
+            return
+        for sub in self.interest_graph.match(reply).plain:
+            if isinstance(sub.sink, Requester) and not sub.subject.startswith((b"*", b">")):
+                sub.sink.unheard(sub, subject, reply)
+
+    def delivered(self, batch: Batch) -> bool:
+        """Hand a batch that another node delivers to the subscribers of this node. False: nobody here."""
+        match = self.interest_graph.match(batch.to)
+        here = match.here or match
+        if not batch.queue:
+            for sub in here.plain:
+                sub.sink.receive_many(sub, batch.messages)
+            return bool(here.plain)
+        for group in here.queues:
+            if group[0].queue == batch.queue:
+                for message in batch.messages:
+                    sub = self._choice(group)
+                    sub.sink.receive_many(sub, (message,))
+                return True
+        return False
+
+    def elsewhere(self, subject: bytes, queue: bytes) -> Subscription | None:
+        """A member of a queue group on another node, each with the same chance; None without any."""
+        for group in self.interest_graph.match(subject).queues:
+            if group[0].queue == queue:
+                members = [sub for sub in group if sub.remote is not None]
+                return self._choice(members) if members else None
+        return None
+
     # ------------------------------------------------------------------ Bus
-    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"") -> _Handle:
+    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False) -> _Handle:
         """See `Bus.subscribe`."""
         sub = Subscription(_Internal(handler, self.log), subject, queue, b"")
+        sub.local = local
         self.interest_graph.insert(sub)
         return _Handle(self.interest_graph, sub)
 
@@ -174,17 +268,26 @@ class Hub:
         match = self.interest_graph.match(to)
         found = False
         for sub in match.plain:
-            sub.sink.receive_many(sub, messages)
+            if sub.remote is None:
+                sub.sink.receive_many(sub, messages)
+            else:
+                sub.remote.carry(b"", to, messages)
             found = True
         for group in match.queues:
             found = True
             if len(group) == 1:
-                group[0].sink.receive_many(group[0], messages)
+                self._hand(group[0], to, messages)
                 continue
             for message in messages:
-                sub = self._choice(group)
-                sub.sink.receive_many(sub, (message,))
+                self._hand(self._choice(group), to, (message,))
         return found
+
+    @staticmethod
+    def _hand(sub: Subscription, to: bytes, messages: Sequence[Delivery]) -> None:
+        if sub.remote is None:
+            sub.sink.receive_many(sub, messages)
+        else:
+            sub.remote.carry(sub.queue, to, messages)
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
         """See `Bus.interest`."""
@@ -194,22 +297,40 @@ class Hub:
         """See `Bus.bound`."""
         return self.interest_graph.bound(subject, queue)
 
-    def _receivers(self, to: bytes) -> list[Sink]:
+    def _receivers(self, to: bytes) -> list[Subscription]:
         match = self.interest_graph.match(to)
-        sinks: list[Sink] = [sub.sink for sub in match.plain]
+        if not match.queues:
+            return match.plain
+        receivers = list(match.plain)
         for group in match.queues:
-            sinks.extend(sub.sink for sub in group)
-        return sinks
+            receivers.extend(group)
+        return receivers
+
+    def slow_receiver(self, to: bytes) -> Sink | None:
+        """A receiver of `to` on this node that is congested, None without any."""
+        match = self.interest_graph.match(to)
+        here = match.here or match
+        for group in (here.plain, *here.queues):
+            for sub in group:
+                if sub.sink.congested:
+                    return sub.sink
+        return None
 
     def writable(self, to: bytes) -> bool:
         """See `Bus.writable`."""
-        return not any(sink.congested for sink in self._receivers(to))
+        for sub in self._receivers(to):
+            if sub.sink.congested or (sub.remote is not None and sub.remote.holds(to)):
+                return False
+        return True
 
     def when_writable(self, to: bytes, callback: Callable[[], None]) -> None:
         """See `Bus.when_writable`."""
-        for sink in self._receivers(to):
-            if sink.congested:
-                sink.on_drain(lambda: self.when_writable(to, callback))
+        for sub in self._receivers(to):
+            if sub.sink.congested:
+                sub.sink.on_drain(lambda: self.when_writable(to, callback))
+                return
+            if sub.remote is not None and sub.remote.holds(to):
+                sub.remote.on_release(to, lambda: self.when_writable(to, callback))
                 return
         self._call_soon(callback)
 

@@ -7,6 +7,7 @@ use, so INFO names the nats-server release whose behaviour this server keeps; ou
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -27,8 +28,26 @@ def new_server_id() -> str:
     return "N" + "".join(secrets.choice(_BASE32) for _ in range(55))
 
 
+def advertised(text: str, port: int) -> tuple[str, int] | None:
+    """Host and port of client_advertise (`host`, `host:port`, an IPv6 host in brackets); None when it is empty.
+
+    Args:
+        text: as configured.
+        port: of the listener, for a text without one.
+    """
+    if not text:
+        return None
+    host, colon, own = text.rpartition(":")
+    if colon and own.isdecimal() and (":" not in host or host.endswith("]")):
+        return host.strip("[]"), int(own)
+    return text.strip("[]"), port
+
+
 class Identity(msgspec.Struct, frozen=True):
-    """Id, name and addresses as INFO and monitoring show them."""
+    """Id, name and addresses as INFO and monitoring show them.
+
+    `advertise`: what clients are told instead of host and port (client_advertise).
+    """
 
     server_id: str
     server_name: str
@@ -38,17 +57,37 @@ class Identity(msgspec.Struct, frozen=True):
     jetstream: bool
     domain: str
     auth_required: bool
+    advertise: tuple[str, int] | None = None
 
-    def info(self, client_id: int, client_ip: str, *, second: bool, lame_duck: bool) -> bytes:
-        """The INFO frame for one client; `second` is the one that follows the first PONG (protocol.md §3)."""
+    def info(
+        self,
+        client_id: int,
+        client_ip: str,
+        *,
+        second: bool,
+        lame_duck: bool,
+        cluster: str = "",
+        connect_urls: Sequence[str] = (),
+    ) -> bytes:
+        """The INFO frame for one client.
+
+        Args:
+            client_id: the connection's number.
+            client_ip: its address.
+            second: this INFO follows the first PONG (protocol.md §3).
+            lame_duck: the server is about to go.
+            cluster: name of the cluster, "" without one.
+            connect_urls: `host:port` of every server that clients may connect to.
+        """
+        host, port = self.advertise or (self.host, self.port)
         fields: dict[str, Any] = {
             "server_id": self.server_id,
             "server_name": self.server_name,
             "version": NATS_VERSION,
             "lakestream": __version__,
             "proto": 1,
-            "host": self.host,
-            "port": self.port,
+            "host": host,
+            "port": port,
             "headers": True,
         }
         if self.auth_required:
@@ -58,6 +97,10 @@ class Identity(msgspec.Struct, frozen=True):
             fields["jetstream"] = True
         fields["client_id"] = client_id
         fields["client_ip"] = client_ip
+        if cluster:
+            fields["cluster"] = cluster
+        if connect_urls:
+            fields["connect_urls"] = connect_urls
         if second:
             fields |= {"connect_info": True, "remote_account": "$G"}
         if lame_duck:

@@ -9,7 +9,7 @@ Three structures hold the subscriptions, by the form of their subject:
 - `head.*` with a literal head, the form of request inboxes, which come and go by the thousand: a dict by head;
 - every other filter: a trie by token.
 
-Caches stand before them (interest_cache.py): by subject for the subjects that repeat, and by the head or the first
+Caches stand before them (interest_cache.py): by subject for the subjects that repeat, and by the head or the first few
 tokens of a subject wherever nobody looks further. Subjects that never repeat (inboxes, acks, keys, device numbers) are
 served from the latter and leave no trace.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lakestream.protocol.subjects import is_literal
-from lakestream.server.interest_cache import MAX_CACHED, MAX_CACHED_SUBJECT, Caches, prefixes_of
+from lakestream.server.interest_cache import MAX_CACHED, MAX_CACHED_SUBJECT, MAX_DEPTH, Caches, prefixes_of
 from lakestream.server.interest_trie import NOBODY, Leaf, Match, Node, Subscription, Trie, merge
 
 __all__ = ["Interest", "Match", "Subscription"]
@@ -68,7 +68,7 @@ class Interest:
         self._count = 0
         self._caches = caches = Caches(max_cached)
         self._subjects, self._heads, self._inboxes = caches.subjects, caches.heads, caches.inboxes
-        self._firsts, self._seconds = caches.firsts, caches.seconds
+        self._firsts, self._seconds, self._deeps = caches.firsts, caches.seconds, caches.deeps
         # How many literal subjects lie right below a head; absent = none.
         self._literals_under: dict[bytes, int] = {}
         # How many literal and `head.*` subjects lie below a prefix; absent = none.
@@ -76,6 +76,7 @@ class Interest:
         self._until_sample = SAMPLE_EVERY
         self._sampled: set[bytes] = set()
         self._watchers: dict[bytes, list[_Watcher]] = {}
+        self._observer: Callable[[Subscription, bool], None] | None = None
 
     def __len__(self) -> int:
         """The number of subscriptions."""
@@ -115,6 +116,11 @@ class Interest:
                 if by_two is not None and second > 0:
                     found = by_two.get(subject[:second])
                 if found is None:
+                    by_two_deep = self._deeps.get(subject[:first])
+                    deep = by_two_deep.get(subject[:second]) if by_two_deep is not None and second > 0 else None
+                    if deep is not None:
+                        found = deep.find(subject, second)
+                if found is None:
                     return self._resolve(subject, head, last)
         elif subject in self._literals:
             return self._remember(subject, head, self._full(subject, head, last))
@@ -143,7 +149,11 @@ class Interest:
                     match = merge(found)
                     self._caches.add_prefix(prefix, match)
                     return match
-        found, nodes = self._trie.reach(head.split(b"."))
+        words = head.split(b".")
+        deep = self._resolve_deep(words) if len(words) > 2 else None
+        if deep is not None:
+            return deep
+        found, nodes = self._trie.reach(words)
         if subject in self._literals or any(node.children for node in nodes):
             # The subject itself is looked at, or its last token (or what could follow it).
             return self._remember(subject, head, self._full(subject, head, last))
@@ -157,6 +167,25 @@ class Interest:
         else:
             self._caches.add_head(head, match)
         return match
+
+    def _resolve_deep(self, words: list[bytes]) -> Match | None:
+        """The answer where only filters look below the first two tokens, and none of them beyond MAX_DEPTH.
+
+        Args:
+            words: all tokens of the subject but the last.
+        """
+        two = b".".join(words[:2])
+        if two in self._below:
+            return None
+        # All results below the same two tokens are kept by the same number of tokens.
+        for depth in range(max(3, self._caches.depth(two)), min(len(words), MAX_DEPTH) + 1):
+            found, nodes = self._trie.reach(words[:depth])
+            if not any(node.children or node.star for node in nodes):
+                found.extend(node.rest for node in nodes if node.rest is not None)
+                match = merge(found)
+                self._caches.add_deep(b".".join(words[:depth]), depth, match)
+                return match
+        return None
 
     def _full(self, subject: bytes, head: bytes, last: bytes) -> Match:
         """The answer from the structures, no cache read or written. Every token must be non-empty."""
@@ -220,6 +249,8 @@ class Interest:
                 return False
             self._caches.forget_below(_literal_tokens(subject))
         self._count += 1
+        if self._observer is not None:
+            self._observer(sub, True)
         if subject in self._watchers:
             self._tell(subject)
         return True
@@ -252,6 +283,8 @@ class Interest:
                 return False
             self._caches.forget_below(_literal_tokens(subject))
         self._count -= 1
+        if self._observer is not None:
+            self._observer(sub, False)
         if subject in self._watchers:
             self._tell(subject)
         return True
@@ -279,6 +312,14 @@ class Interest:
                 self._caches.forget_wild(head)
 
     # ------------------------------------------------------------------ watching
+    def observe(self, observer: Callable[[Subscription, bool], None]) -> None:
+        """Call `observer(sub, True)` after each subscription that was inserted, with False after each removed one.
+
+        There is one observer, set while the graph is empty. It must not change interest.
+        """
+        assert not self._count, "an observer sees every subscription"
+        self._observer = observer
+
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
         """Whether a message to `subject` would reach anybody; with `queue`, whether anybody in that group."""
         found = self.match(subject)

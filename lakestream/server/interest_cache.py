@@ -22,6 +22,34 @@ MAX_CACHED_SUBJECT = 512
 """Longest subject in bytes that is cached, which bounds the caches in bytes too. Longer ones are matched each time."""
 
 
+MAX_DEPTH = 5
+"""Longest prefix in tokens by which results are kept: `$JS.ACK.<stream>.<consumer>.<deliveries>` is one."""
+
+
+class Deep:
+    """Results by the first `depth` tokens (3 or more) of subjects that share their first two.
+
+    Attributes:
+        depth: how many tokens it takes until no subscription looks further.
+        matches: whole results.
+    """
+
+    __slots__ = ("depth", "matches")
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.matches: dict[bytes, Match] = {}
+
+    def find(self, subject: bytes, second: int) -> Match | None:
+        """What is kept for a subject; `second` is where the dot after its first two tokens is."""
+        end = second
+        for _ in range(self.depth - 2):
+            end = subject.find(b".", end + 1)
+            if end < 0:
+                return None
+        return self.matches.get(subject[:end])
+
+
 def prefixes_of(subject: bytes) -> Iterator[bytes]:
     """The first token of `subject` and its first two, where at least one token more follows."""
     first = subject.find(b".")
@@ -52,9 +80,23 @@ class Caches:
             which have a `head.*` subscription of their own. Not more of them than such subscriptions.
         firsts: whole results by the first token, where no subscription looks below it.
         seconds: whole results by the first two tokens, where no subscription looks below them; grouped by the first.
+        deeps: whole results by more tokens, where only filters look below the first two and none below those;
+            grouped by the first token, then by the first two.
     """
 
-    __slots__ = ("_groups", "_limit", "_second_count", "_under", "firsts", "heads", "inboxes", "seconds", "subjects")
+    __slots__ = (
+        "_deep_count",
+        "_groups",
+        "_limit",
+        "_second_count",
+        "_under",
+        "deeps",
+        "firsts",
+        "heads",
+        "inboxes",
+        "seconds",
+        "subjects",
+    )
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -64,6 +106,8 @@ class Caches:
         self.firsts: dict[bytes, Match] = {}
         self.seconds: dict[bytes, dict[bytes, Match]] = {}
         self._second_count = 0
+        self.deeps: dict[bytes, dict[bytes, Deep]] = {}
+        self._deep_count = 0
         # Invariant: a subject is in `subjects` exactly when it is in `_under[its head]`.
         self._under: dict[bytes, dict[bytes, None]] = {}
         # Invariant: a head is in `_groups[its first token][its first two]` exactly when it is in `heads`, `inboxes`
@@ -118,6 +162,36 @@ class Caches:
         self.seconds.setdefault(first, {})[two] = match
         self._second_count += 1
 
+    def add_deep(self, prefix: bytes, depth: int, match: Match) -> None:
+        """Keep the whole result of every subject below a prefix of `depth` tokens."""
+        if len(prefix) > MAX_CACHED_SUBJECT:
+            return
+        first, two = _first_two(prefix)
+        deep = self.deeps.get(first, {}).get(two)
+        if deep is not None and (deep.depth < depth or self._deep_count >= self._limit):
+            self._forget_deep(first, two)
+            deep = None
+        if self._deep_count >= self._limit:
+            self.deeps.clear()
+            self._deep_count = 0
+        if deep is None:
+            deep = self.deeps.setdefault(first, {})[two] = Deep(depth)
+        assert deep.depth == depth, "results of one depth"
+        self._deep_count += prefix not in deep.matches
+        deep.matches[prefix] = match
+
+    def depth(self, two: bytes) -> int:
+        """How deep results below these two tokens are kept already; 0: not at all."""
+        deep = self.deeps.get(two[: two.find(b".")], {}).get(two)
+        return deep.depth if deep is not None else 0
+
+    def _forget_deep(self, first: bytes, two: bytes) -> None:
+        by_two = self.deeps.get(first)
+        if by_two is not None and (deep := by_two.pop(two, None)) is not None:
+            self._deep_count -= len(deep.matches)
+            if not by_two:
+                del self.deeps[first]
+
     @staticmethod
     def _older_half(cache: Iterable[bytes]) -> list[bytes]:
         keys = list(cache)
@@ -167,6 +241,7 @@ class Caches:
         if first == two:
             self.firsts.pop(first, None)
             return
+        self._forget_deep(first, two)
         by_two = self.seconds.get(first)
         if by_two is not None and by_two.pop(two, None) is not None:
             self._second_count -= 1
@@ -185,6 +260,7 @@ class Caches:
         self.firsts.pop(first, None)
         if first == two:
             self._second_count -= len(self.seconds.pop(first, ()))
+            self._deep_count -= sum(len(deep.matches) for deep in self.deeps.pop(first, {}).values())
             for members in self._groups.pop(first, {}).values():
                 for head in members:
                     self._drop(head)
@@ -205,9 +281,11 @@ class Caches:
 
     def clear(self) -> None:
         """Drop everything."""
-        for cache in (self.subjects, self.heads, self.inboxes, self.firsts, self.seconds, self._under, self._groups):
+        for cache in (self.subjects, self.heads, self.inboxes, self.firsts, self.seconds, self.deeps):
             cache.clear()
-        self._second_count = 0
+        self._under.clear()
+        self._groups.clear()
+        self._second_count = self._deep_count = 0
 
     def check(self) -> None:
         """Assert the invariants. For tests: the cost is linear."""
@@ -222,5 +300,9 @@ class Caches:
         assert all(_first_two(head) == (first, two) for first, two, head in grouped)
         assert self._second_count == sum(map(len, self.seconds.values()))
         assert all(self.seconds.values())
-        for size in (len(self.subjects), len(self.heads), len(self.firsts), self._second_count):
+        deeps = [deep for by_two in self.deeps.values() for deep in by_two.values()]
+        assert self._deep_count == sum(len(deep.matches) for deep in deeps)
+        assert all(prefix.count(b".") == deep.depth - 1 for deep in deeps for prefix in deep.matches)
+        assert all(self.deeps.values())
+        for size in (len(self.subjects), len(self.heads), len(self.firsts), self._second_count, self._deep_count):
             assert size <= self._limit, "a cache outgrew its limit"

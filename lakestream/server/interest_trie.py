@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lakestream.server.hub import Sink
+    from lakestream.server.hub import Remote, Sink
 
 
 class Subscription:
@@ -23,9 +23,12 @@ class Subscription:
         sid: the client's own name for it.
         maximum: deliveries since SUB after which it ends; 0 = no end. Kept by the sink.
         delivered: deliveries so far. Kept by the sink.
+        local: the other nodes do not hear of it.
+        remote: the node whose interest this is; None for a subscription on this node.
+        weight: how many members of the queue group it stands for; more than 1 only for a remote one.
     """
 
-    __slots__ = ("delivered", "maximum", "queue", "sid", "sink", "subject")
+    __slots__ = ("delivered", "local", "maximum", "queue", "remote", "sid", "sink", "subject", "weight")
 
     def __init__(self, sink: Sink, subject: bytes, queue: bytes, sid: bytes) -> None:
         self.sink = sink
@@ -34,34 +37,42 @@ class Subscription:
         self.sid = sid
         self.maximum = 0
         self.delivered = 0
+        self.local = False
+        self.remote: Remote | None = None
+        self.weight = 1
 
 
 class Match:
     """Whoever listens to one subject. Never changes once made: a change of interest makes another.
 
     Attributes:
-        plain: subscriptions without a queue group; each gets the message.
-        queues: for each queue group its subscriptions; one of each gets the message.
+        plain: subscriptions without a queue group; each gets the message. Of another node at most one.
+        queues: for each queue group its subscriptions, one of each gets the message; that of another node as many
+            times as it has members, so that every member of the cluster has the same chance.
+        here: the part of it that a message from another node goes to (on this node, and not local); None when that is
+            all of it.
     """
 
-    __slots__ = ("plain", "queues")
+    __slots__ = ("here", "plain", "queues")
 
-    def __init__(self, plain: list[Subscription], queues: list[list[Subscription]]) -> None:
+    def __init__(self, plain: list[Subscription], queues: list[list[Subscription]], here: Match | None = None) -> None:
         self.plain = plain
         self.queues = queues
+        self.here = here
 
 
 NOBODY = Match([], [])
 
 
 class Leaf:
-    """The subscriptions of one filter."""
+    """The subscriptions of one filter. `special` counts those of other nodes and those that they do not hear of."""
 
-    __slots__ = ("plain", "queues")
+    __slots__ = ("plain", "queues", "special")
 
     def __init__(self) -> None:
         self.plain: dict[Subscription, None] = {}
         self.queues: dict[bytes, dict[Subscription, None]] | None = None
+        self.special = 0
 
     def add(self, sub: Subscription) -> bool:
         """False when it is there already."""
@@ -74,6 +85,8 @@ class Leaf:
         if sub in members:
             return False
         members[sub] = None
+        if sub.remote is not None or sub.local:
+            self.special += 1
         return True
 
     def discard(self, sub: Subscription) -> bool:
@@ -82,11 +95,15 @@ class Leaf:
             if sub not in self.plain:
                 return False
             del self.plain[sub]
+            if sub.remote is not None or sub.local:
+                self.special -= 1
             return True
         members = self.queues.get(sub.queue) if self.queues is not None else None
         if members is None or sub not in members:
             return False
         del members[sub]
+        if sub.remote is not None or sub.local:
+            self.special -= 1
         if not members:
             assert self.queues is not None
             del self.queues[sub.queue]
@@ -115,12 +132,29 @@ def merge(leaves: Iterable[Leaf]) -> Match:
     """What several filters select together; members of one queue group are one group whatever filter they used."""
     plain: list[Subscription] = []
     groups: dict[bytes, list[Subscription]] = {}
+    special = 0
     for leaf in leaves:
+        special += leaf.special
         plain.extend(leaf.plain)
         if leaf.queues:
             for name, members in leaf.queues.items():
                 groups.setdefault(name, []).extend(members)
+    if special:
+        return _of_cluster(plain, list(groups.values()))
     return Match(plain, list(groups.values())) if plain or groups else NOBODY
+
+
+def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> Match:
+    """A match that looks different from another node, or in which other nodes take part."""
+    own = [sub for sub in plain if sub.remote is None]
+    # However many filters a node has that select the subject, one copy goes there: it finds its subscribers itself.
+    nodes = {sub.remote: sub for sub in reversed(plain) if sub.remote is not None}
+    here = [sub for sub in own if not sub.local]
+    groups_here = [
+        members for group in groups if (members := [sub for sub in group if sub.remote is None and not sub.local])
+    ]
+    weighted = [[sub for sub in group for _ in range(sub.weight)] for group in groups]
+    return Match([*own, *nodes.values()], weighted, Match(here, groups_here) if here or groups_here else NOBODY)
 
 
 class Trie:

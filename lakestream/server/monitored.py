@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from lakestream.jetstream.engine import Engine
+from lakestream.server.cluster import Cluster
 from lakestream.server.identity import Identity
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
@@ -72,6 +73,10 @@ class Monitored(Protocol):
     @property
     def keeper(self) -> Lag | None:
         """None without JetStream."""
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """None without a cluster."""
 
     @property
     def bound_http_port(self) -> int:

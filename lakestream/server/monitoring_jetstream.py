@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+from lakestream.jetstream.cluster_info import meta_shown, unhealthy
 from lakestream.jetstream.consumer_info import consumer_info
 from lakestream.jetstream.engine import ACCOUNT, Engine
 from lakestream.jetstream.gotime import format_time
@@ -46,11 +47,8 @@ class JetStreamPages:
         engine = self._node.engine
         if engine is None:
             return {}
-        return {
-            "config": self._config(),
-            "stats": self._stats(engine),
-            "limits": self._limits(),
-        }
+        page = {"config": self._config(), "stats": self._stats(engine), "limits": self._limits()}
+        return page if engine.cluster is None else page | {"meta": meta_shown(engine.cluster)}
 
     def _config(self) -> dict[str, Any]:
         options = self._node.options.jetstream
@@ -107,13 +105,15 @@ class JetStreamPages:
                 held = sorted(engine.streams.values(), key=lambda one: one.name)
                 details["stream_detail"] = [self._stream(stream, consumers, config) for stream in held]
             page["account_details"] = [details]
+        if engine.cluster is not None:
+            page["meta_cluster"] = meta_shown(engine.cluster)
         return page | {"total": 1}
 
     def _stream(self, stream: Stream, consumers: bool, config: bool) -> dict[str, Any]:
         page: dict[str, Any] = {
             "name": stream.name,
             "created": format_time(stream.created_ns),
-            "cluster": {"leader": self._node.identity.server_name},
+            "cluster": self._cluster(stream),
         }
         if config:
             page["config"] = config_shown(stream.config, versions=False)
@@ -125,6 +125,10 @@ class JetStreamPages:
                     del detail["config"]
             page["consumer_detail"] = details
         return page
+
+    def _cluster(self, stream: Stream) -> dict[str, Any]:
+        cluster = self._node.engine.cluster if self._node.engine is not None else None
+        return cluster.shown(stream) if cluster is not None else {"leader": self._node.identity.server_name}
 
     # ------------------------------------------------------------------ /healthz
     def healthz(self, query: Query) -> Health:
@@ -148,6 +152,9 @@ class JetStreamPages:
 
 
 def _all_health(engine: Engine) -> Health:
+    lacking = unhealthy(engine.cluster) if engine.cluster is not None else ""
+    if lacking:
+        return Health(503, lacking, "JETSTREAM")
     for name, reason in engine.offline.items():
         return _broken(name, reason)
     for stream in engine.streams.values():

@@ -1,8 +1,9 @@
 """What the monitoring port says.
 
 Belongs here: the pages as functions of a query and the server's state, without sockets: /varz, /connz, /subsz,
-/accountz, /healthz and the index. JetStream's page is in monitoring_jetstream.py. Field names and their order are
-nats-server's; fields that this server does not measure are left out rather than invented.
+/accountz, /healthz and the index. JetStream's page is in monitoring_jetstream.py, that of the other nodes in
+monitoring_routes.py. Field names and their order are nats-server's; fields that this server does not measure are left
+out rather than invented.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from lakestream.server.interest import Subscription
 from lakestream.server.monitored import Monitored
 from lakestream.server.monitoring_jetstream import Health, JetStreamPages
 from lakestream.server.monitoring_query import BadQuery, Query
+from lakestream.server.monitoring_routes import cluster_settings, routed, routez
+from lakestream.server.monitoring_text import resident_bytes, uptime_text
 from lakestream.server.options import SECOND
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
-PAGES = ("varz", "jsz", "connz", "accountz", "subsz", "healthz")
+PAGES = ("varz", "jsz", "connz", "accountz", "subsz", "routez", "healthz")
 DEFAULT_LIMIT = 1024
 """Entries of a list on one page when the query has no `limit`."""
 
@@ -60,6 +63,7 @@ class Pages:
             "/subsz": self._subsz,
             "/subscriptionsz": self._subsz,
             "/accountz": self._accountz,
+            "/routez": lambda query: json_answer(routez(node, query)),
             "/healthz": self._healthz,
             "/jsz": lambda query: json_answer(jetstream.jsz(query)),
         }
@@ -105,6 +109,8 @@ class Pages:
         }
         if identity.auth_required:
             page["auth_required"] = True
+        if node.cluster is not None and (urls := node.cluster.connect_urls.now()):
+            page["connect_urls"] = urls
         page |= {
             "max_connections": options.max_connections,
             **({"max_subscriptions": options.max_subscriptions} if options.max_subscriptions else {}),
@@ -118,7 +124,7 @@ class Pages:
             "max_control_line": options.max_control_line,
             "max_payload": options.max_payload,
             "max_pending": options.max_pending,
-            "cluster": {},
+            "cluster": cluster_settings(node.cluster),
             "gateway": {},
             "leaf": {},
             "mqtt": {},
@@ -161,22 +167,23 @@ class Pages:
         in_bytes = statistics.in_bytes + sum(one.in_bytes for one in live)
         out_msgs = statistics.out_msgs + sum(one.out_msgs for one in live)
         out_bytes = statistics.out_bytes + sum(one.out_bytes for one in live)
+        nodes = routed(node.cluster)
         return {
             "connections": len(live),
             "total_connections": statistics.total_connections,
-            "routes": 0,
-            "remotes": 0,
+            "routes": nodes.nodes,
+            "remotes": nodes.nodes,
             "leafnodes": 0,
-            "in_msgs": in_msgs,
-            "in_bytes": in_bytes,
+            "in_msgs": in_msgs + nodes.in_msgs,
+            "in_bytes": in_bytes + nodes.in_bytes,
             "in_client_msgs": in_msgs,
             "in_client_bytes": in_bytes,
-            "out_msgs": out_msgs,
-            "out_bytes": out_bytes,
+            "out_msgs": out_msgs + nodes.out_msgs,
+            "out_bytes": out_bytes + nodes.out_bytes,
             "out_client_msgs": out_msgs,
             "out_client_bytes": out_bytes,
-            "slow_consumers": statistics.slow_consumers,
-            "stale_connections": statistics.stale_connections,
+            "slow_consumers": statistics.slow_consumers + nodes.slow_consumers,
+            "stale_connections": statistics.stale_connections + nodes.stale_connections,
             "subscriptions": node.subscription_count(),
         }
 
@@ -367,27 +374,3 @@ def _subscription(sub: Subscription, cid: int) -> dict[str, Any]:
 def json_answer(page: Mapping[str, Any] | Sequence[Any]) -> Answer:
     """A page as indented JSON with Go's escapes."""
     return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
-
-
-def uptime_text(ns: int) -> str:
-    """A span as nats-server shows it: `3d4h5m6s`, `5m6s`, `6s`."""
-    seconds = max(0, ns) // SECOND
-    text, started = "", False
-    for unit, size in (("y", 31_536_000), ("d", 86_400), ("h", 3600), ("m", 60)):
-        number, seconds = divmod(seconds, size)
-        started = started or bool(number)
-        if started:
-            text += f"{number}{unit}"
-    return f"{text}{seconds}s"
-
-
-def resident_bytes() -> int:
-    """Memory of this process in RAM."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as stream:
-            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        # No /proc here: the peak is the next best that the system tells.
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

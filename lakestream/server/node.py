@@ -17,19 +17,22 @@ from collections.abc import Callable
 
 from lakestream import __version__
 from lakestream.jetstream.api import Api
+from lakestream.jetstream.cluster import JetStreamCluster
 from lakestream.jetstream.engine import Engine, EngineOptions
 from lakestream.jetstream.transfer_api import TransferApi
 from lakestream.log.errors import LogError
 from lakestream.server import ports_file
 from lakestream.server.auth import Authenticator
+from lakestream.server.cluster import Cluster, node_info
 from lakestream.server.connection import Connection
 from lakestream.server.errors import StartError, reason_of
 from lakestream.server.hub import Hub
-from lakestream.server.identity import API_LEVEL, NATS_VERSION, Identity, new_server_id
+from lakestream.server.identity import API_LEVEL, NATS_VERSION, Identity, advertised, new_server_id
 from lakestream.server.lake_api import FlushApi, announce, withdraw
 from lakestream.server.lake_keeper import LakeKeeper
 from lakestream.server.logging import Logger
 from lakestream.server.options import JetStreamOptions, Options
+from lakestream.server.peer_wire import NodeInfo
 from lakestream.server.runtime import LoopClock, ThreadIo
 from lakestream.server.statistics import Statistics
 from lakestream.server.stores import FileStores
@@ -40,6 +43,9 @@ SWITCH_INTERVAL_S = 0.0005
 
 STOP_WAIT_S = 10.0
 """At the end, how long writes in flight may take to finish."""
+
+HAND_OVER_WAIT_S = 2.0
+"""At the end, how long other nodes may take to lead what this one led."""
 
 
 class Node:
@@ -60,6 +66,7 @@ class Node:
         self.engine: Engine | None = None
         self.api: Api | None = None
         self.keeper: LakeKeeper | None = None
+        self.cluster: Cluster | None = None
         self.authenticator = Authenticator(options)
         self.lame_duck = False
         self._ids = itertools.count(1)
@@ -94,11 +101,19 @@ class Node:
         self.hub = Hub(loop.call_soon, self.log)
         self.identity = self._identity(server_id, options.port)
         self._banner()
+        if options.cluster is not None:
+            self.cluster = Cluster(
+                self._node_info(), options.cluster, self.hub, self.clock, self.io, self.log, self._announce
+            )
         if options.jetstream is not None:
             self._start_jetstream(options.jetstream)
         self._handle_signals(loop)
         await self._listen(loop)
         self.log.info("Server is ready")
+        if self.cluster is not None:
+            await self.cluster.start()
+            if self.engine is not None and self.engine.cluster is not None:
+                self.engine.cluster.start()
         if self.keeper is not None:
             self.keeper.start()
 
@@ -113,11 +128,17 @@ class Node:
             jetstream=options.jetstream is not None,
             domain=options.jetstream.domain if options.jetstream is not None else "",
             auth_required=self.authenticator.required,
+            advertise=advertised(options.client_advertise, port),
         )
+
+    def _node_info(self) -> NodeInfo:
+        return node_info(self.identity, self.options, self.started_ns)
 
     def _banner(self) -> None:
         self.log.info("Starting lakestream")
         self.log.info(f"  Version:  {__version__} (NATS {NATS_VERSION})")
+        if self.options.cluster is not None:
+            self.log.info(f"  Cluster:  {self.options.cluster.name or '(made up)'}")
         self.log.info(f"  Name:     {self.identity.server_name}")
         self.log.info(f"  ID:       {self.identity.server_id}")
         if self.options.config_file:
@@ -158,6 +179,8 @@ class Node:
             lake = self.options.lake.url or os.path.join(options.store_dir, "lake")
             self.keeper = LakeKeeper(lake, self.options.lake, self.clock, self.io, self.log)
             self.engine.lake = self.keeper
+        if self.cluster is not None:
+            self._join_cluster(self.engine, self.cluster, stores.root)
         self.api = Api(self.engine)
         self.transfers = TransferApi(self.engine)
         self.flushes = FlushApi(self.engine, self.keeper)
@@ -171,13 +194,25 @@ class Node:
             self.log.info(f"  Domain:          {options.domain}")
         self.log.info(f"  API Level:       {API_LEVEL}")
         self.log.info("-------------------------------------------")
-        self.engine.recover()
+        try:
+            self.engine.recover()
+        except LogError as error:  # of the meta group: a stream's own is set aside
+            raise StartError(f"cannot use the cluster's own log: {error}") from error
         if self.keeper is None:
             for name, stream in self.engine.streams.items():
                 if stream.store.left_through:
                     self.log.error(f"stream {name}: some of its messages are only in the lake, which is off")
         self.engine.start()
         self.log.info(f"Took {(time.perf_counter() - began) * 1000:.3f}ms to start JetStream")
+
+    def _join_cluster(self, engine: Engine, cluster: Cluster, root: str) -> None:
+        """Have the streams that the cluster assigns to this node."""
+        assert self.options.jetstream is not None  # Invariant: there is an engine only with JetStream options.
+        engine.cluster = JetStreamCluster(
+            engine, cluster.groups, cluster.peers, cluster.calls, root, self.options.jetstream.unique_tag
+        )
+        engine.cluster.replicas.lake = self.keeper
+        cluster.on_lame_duck.append(engine.cluster.yield_leadership)
 
     # ------------------------------------------------------------------ listeners
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -205,6 +240,9 @@ class Node:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.system = SystemRequests(self.hub, self.clock, self.identity)
         self.log.info(f"Listening for client connections on {options.host}:{bound}")
+        if self.cluster is not None:
+            await self.cluster.listen()
+            self.cluster.peers.update(client_urls=self._node_info().client_urls)
         self._write_files()
         if self.keeper is not None:
             root, urls = self.keeper.root, ports_file.urls("nats", options.host, bound)
@@ -222,6 +260,9 @@ class Node:
             if self.bound_http_port:
                 host = options.http_host or options.host
                 listeners["monitoring"] = ports_file.urls("http", host, self.bound_http_port)
+            if self.cluster is not None:
+                peers = self.cluster.peers
+                listeners["cluster"] = ports_file.urls("nats", peers.options.host, peers.bound_port)
             path = ports_file.write_ports_file(options.ports_file_dir, listeners)
             self._cleanups.append(lambda: ports_file.remove(path))
 
@@ -231,7 +272,19 @@ class Node:
     # ------------------------------------------------------------------ Owner
     def info(self, connection: Connection, second: bool = False) -> bytes:
         """See `Owner.info`."""
-        return self.identity.info(connection.id, connection.host, second=second, lame_duck=self.lame_duck)
+        return self.identity.info(
+            connection.id,
+            connection.host,
+            second=second,
+            lame_duck=self.lame_duck,
+            cluster=self.cluster.name if self.cluster is not None else "",
+            connect_urls=self.cluster.connect_urls.now() if self.cluster is not None else (),
+        )
+
+    def _announce(self) -> None:
+        """Tell the clients what has changed in INFO."""
+        for connection in list(self.connections.values()):
+            connection.send_info()
 
     def opened(self, connection: Connection) -> bool:
         """See `Owner.opened`."""
@@ -271,6 +324,8 @@ class Node:
 
         try:
             options, changed = reload(self.options)
+            if self.cluster is not None and options.cluster is not None:
+                self.cluster.peers.reload(options.cluster)
         except StartError as error:
             self.log.error(f"Failed to reload server configuration: {error}")
             return
@@ -280,6 +335,8 @@ class Node:
         self.authenticator = Authenticator(options)
         self.identity = self._identity(self.identity.server_id, self.identity.port)
         self.config_loaded_ns = self.clock.now()
+        if self.cluster is not None:
+            self.cluster.peers.update(tags=options.server_tags)
         self.log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
         self.log.info("Reloaded server configuration")
 
@@ -289,10 +346,11 @@ class Node:
             return
         self.lame_duck = True
         self.log.info("Entering lame duck mode, stop accepting new clients")
+        if self.cluster is not None:
+            self.cluster.enter_lame_duck()
         for server in self._servers:
             server.close()
-        for connection in list(self.connections.values()):
-            connection.send_info()
+        self._announce()
         self.clock.spawn(self._close_evenly())
 
     async def _close_evenly(self) -> None:
@@ -316,6 +374,8 @@ class Node:
             self.engine.stop()
         for connection in list(self.connections.values()):
             connection.close("Server Shutdown")
+        if self.cluster is not None:
+            await self.cluster.stop()
         await self.clock.cancel_all()
         if self.engine is not None:
             await self.io.call(self.engine.close)
@@ -326,6 +386,11 @@ class Node:
 
     async def _drain(self, engine: Engine) -> None:
         """Let what is being written reach the disk and its acks their clients."""
+        if engine.cluster is not None:
+            engine.cluster.yield_leadership()  # first: whoever leads next takes the messages at once
+            handed_over_by = time.monotonic() + HAND_OVER_WAIT_S
+            while engine.cluster.handing_over and time.monotonic() < handed_over_by:
+                await asyncio.sleep(0.005)
         engine.cease()
         deadline = time.monotonic() + STOP_WAIT_S
         while any(stream.uncommitted() for stream in engine.streams.values()) and time.monotonic() < deadline:

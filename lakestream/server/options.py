@@ -34,6 +34,7 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_memory` and `max_file` are bytes over all streams. `default_max_consumers` is per stream (-1 no limit);
     of the other limits 0 means none. `temporary_store`: nobody named a store, so it lies in the temporary directory.
+    `unique_tag`: a prefix of server tags; no two replicas of a stream lie on nodes with the same such tag.
     """
 
     store_dir: str
@@ -48,6 +49,7 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_request_batch: int = 0
     default_max_consumers: int = 1000
     temporary_store: bool = False
+    unique_tag: str = ""
 
 
 class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,61 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     maintain_every_ns: int = 600 * SECOND
 
 
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Certificates of one listener, as PEM files. `ca_file` "": the system's. `insecure`: a dialling node takes any
+    certificate (encrypted, but not protected from somebody in the middle)."""
+
+    cert_file: str
+    key_file: str
+    ca_file: str = ""
+    insecure: bool = False
+    timeout_ns: int = 2 * SECOND
+
+
+class RouteUrl(msgspec.Struct, frozen=True):
+    """Another node's route listener, and who this node says it is there."""
+
+    host: str
+    port: int
+    user: str = ""
+    password: str = ""
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster's part.
+
+    Attributes:
+        name: "" makes one up (not with JetStream).
+        port: of the listener for other nodes; -1 a free one, 0: no cluster.
+        routes: nodes to connect to, this one may be among them.
+        user, password: what a connecting node must say; also what this node says to nodes it learnt of. `password`
+            is plain text or a bcrypt hash.
+        advertise: `host:port` that other nodes are told to dial, "" the listener's own.
+        no_advertise: clients are not told of the other nodes.
+        connect_retries: how often a node that is not in `routes` is dialled again before it is forgotten, 0: as
+            `peer_dial.FORGET_AFTER` says.
+        warnings: lines for the log at start.
+    """
+
+    name: str = ""
+    host: str = "0.0.0.0"
+    port: int = 0
+    routes: tuple[RouteUrl, ...] = ()
+    user: str = ""
+    password: str = ""
+    auth_timeout_ns: int = 2 * SECOND
+    tls: TlsOptions | None = None
+    advertise: str = ""
+    no_advertise: bool = False
+    connect_retries: int = 0
+    warnings: tuple[str, ...] = ()
+
+
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line says; None where it says nothing. A flag wins over the configuration file."""
 
@@ -88,10 +145,17 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     log_file: str | None = None
     pid_file: str | None = None
     ports_file_dir: str | None = None
+    client_advertise: str | None = None
     jetstream: bool | None = None
     store_dir: str | None = None
     lake: str | None = None
     no_lake: bool | None = None
+    cluster: str | None = None
+    cluster_name: str | None = None
+    cluster_advertise: str | None = None
+    routes: str | None = None
+    no_advertise: bool | None = None
+    connect_retries: int | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -99,6 +163,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a server. Durations are ns, sizes bytes.
 
     Attributes:
+        client_advertise: `host:port` that clients are told to reach this node at; "": its addresses.
         port, http_port: -1 a free one; `http_port` 0: no monitoring.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
         config_file: what was read, for reload and /varz; `config_digest` its SHA-256.
@@ -132,9 +197,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     log_file: str = ""
     pid_file: str = ""
     ports_file_dir: str = ""
+    client_advertise: str = ""
     server_tags: tuple[str, ...] = ()
     server_metadata: dict[str, str] = {}
     jetstream: JetStreamOptions | None = None
+    cluster: ClusterOptions | None = None
     lake: LakeOptions = LakeOptions()
     config_file: str = ""
     config_digest: str = ""
@@ -185,13 +252,14 @@ def load(flags: Flags) -> Options:
     values: dict[str, Any] = {name: value for name, value in from_file.items() if name in Options.__struct_fields__}
     values |= {
         name: getattr(flags, name)
-        for name in ("host", "port", "server_name", "http_port", *_LOGGING)
+        for name in ("host", "port", "server_name", "http_port", "client_advertise", *_LOGGING)
         if getattr(flags, name) is not None
     }
     _credentials(flags, values)
     values["jetstream"] = _jetstream(flags, from_file.get("jetstream"))
     values["lake"] = _lake(flags, values.get("lake", LakeOptions()))
-    values["warnings"] = (*flags.warnings, *values.get("warnings", ()))
+    values["cluster"] = cluster = _cluster(flags, values.get("cluster"))
+    values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *(cluster.warnings if cluster else ()))
     options = Options(flags=flags, config_file=flags.config, **values)
     _check(options)
     return options
@@ -221,7 +289,11 @@ def reload(options: Options) -> tuple[Options, list[str]]:
             new = msgspec.structs.replace(new, jetstream=options.jetstream)
     changed = [name for name in Options.__struct_fields__ if getattr(new, name) != getattr(options, name)]
     for name in changed:
-        if name not in RELOADABLE:
+        if name == "cluster":
+            from lakestream.server.settings_cluster import check_reload
+
+            check_reload(options.config_file, options.cluster, new.cluster)
+        elif name not in RELOADABLE:
             raise StartError(f"{options.config_file}: a reload cannot change {name!r}; restart the server for that")
     return new, changed
 
@@ -276,11 +348,25 @@ def _lake(flags: Flags, lake: LakeOptions) -> LakeOptions:
     return msgspec.structs.replace(lake, url=url, enabled=enabled)
 
 
+def _cluster(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions | None:
+    said = (flags.cluster, flags.cluster_name, flags.routes, flags.cluster_advertise)
+    if cluster is None and all(value is None for value in said):
+        return None
+    from lakestream.server.settings_cluster import with_flags  # a single server has no use for it
+
+    return with_flags(flags, cluster)
+
+
 def _check(options: Options) -> None:
     for name in ("port", "http_port"):
         port = getattr(options, name)
         if not FREE_PORT <= port <= MAX_PORT:
             raise StartError(f"{name} {port} is out of range: use 1 to {MAX_PORT}, or -1 for a free one")
+    if options.cluster is not None and options.jetstream is not None:
+        if not options.server_name:
+            raise StartError("jetstream cluster requires `server_name` to be set")
+        if not options.cluster.name:
+            raise StartError("jetstream cluster requires `cluster.name` to be set")
     if any(char.isspace() for char in options.server_name):
         raise StartError(f"server name {options.server_name!r} cannot contain spaces")
     if options.max_payload > options.max_pending:

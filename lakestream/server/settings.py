@@ -7,22 +7,37 @@ grammar is in conf.py, the options in options.py.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from lakestream.jetstream.durations import parse_duration
-from lakestream.server.conf import ConfError, Item, load, size_bytes
+from lakestream.server.conf import Item, load
 from lakestream.server.errors import StartError
-from lakestream.server.options import MAX_PORT, SECOND, LakeOptions, User
-
-Convert = Callable[[str, Item], Any]
-Integer = Callable[[str, Item], int]
-Rule = tuple[str, Convert]
-"""The option that a key sets, and what makes the option's value of the item."""
+from lakestream.server.options import SECOND, LakeOptions, User
+from lakestream.server.settings_cluster import as_cluster
+from lakestream.server.settings_values import (
+    INT32,
+    INT64,
+    Rule,
+    address,
+    apply,
+    as_boolean,
+    as_bytes,
+    as_duration,
+    as_limit,
+    as_map,
+    as_pause,
+    as_port,
+    as_positive32,
+    as_positive_duration,
+    as_positive_size,
+    as_size,
+    as_text,
+    as_texts,
+    expected,
+    find,
+    number_in,
+)
 
 MIN_LAME_DUCK_NS = 30 * SECOND
-_HOST_PORT = re.compile(r"(.*):(-?[0-9]+)")
 
 
 def read_settings(file: str) -> dict[str, Any]:
@@ -40,12 +55,12 @@ def read_settings(file: str) -> dict[str, Any]:
     if not items:
         raise StartError(f"{file}: config has no values or is empty")
     values: dict[str, Any] = {"warnings": []}
-    _apply(items, TOP, values, harmless=TOP_HARMLESS, missing=TOP_MISSING)
+    apply(items, TOP, values, harmless=TOP_HARMLESS, missing=TOP_MISSING)
     store_dir = values.pop("store_dir", None)
     if store_dir is not None:
         jetstream = values.setdefault("jetstream", {"enabled": False})
         if jetstream.get("store_dir"):
-            raise _find(items, "store_dir").error(
+            raise find(items, "store_dir").error(
                 "Duplicate 'store_dir' configuration: it is also in the jetstream block"
             )
         jetstream["store_dir"] = store_dir
@@ -55,215 +70,29 @@ def read_settings(file: str) -> dict[str, Any]:
     return values
 
 
-# ---------------------------------------------------------------------- one block
-
-
-def _apply(
-    items: Mapping[str, Item],
-    rules: Mapping[str, Rule],
-    values: dict[str, Any],
-    *,
-    harmless: Iterable[str] = (),
-    missing: Mapping[str, str] | None = None,
-) -> None:
-    """Convert every key of a block by its rule into `values`.
-
-    A key that sets several options (`listen` sets host and port) has a converter that returns a dict, and `*` as the
-    option's name. Warnings of inner blocks end up in `values["warnings"]`.
-    """
-    missing = missing or {}
-    for written, item in items.items():
-        key = written.lower()
-        rule = rules.get(key)
-        if rule is not None:
-            option, convert = rule
-            value = convert(written, item)
-            if isinstance(value, dict):
-                values.setdefault("warnings", []).extend(value.pop("warnings", ()))
-            values.update(value if option == "*" else {option: value})
-        elif key in missing:
-            _refuse_unless_off(written, item, missing[key])
-        elif key in harmless:
-            values.setdefault("warnings", []).append(f'{item.file}:{item.line}: "{written}" has no effect here')
-        elif not item.used:
-            raise item.error(f'unknown field "{written}"{_similar(key, [*rules, *missing, *harmless])}')
-
-
-def _refuse_unless_off(key: str, item: Item, reason: str) -> None:
-    """A feature that is not there may be written down as off (false, 0, empty)."""
-    if item.value in (False, 0, "", "disabled") or item.value == [] or item.value == {}:
-        return
-    raise item.error(f'"{key}" is not supported{": " if reason else " yet"}{reason}')
-
-
-def _similar(key: str, known: Iterable[str]) -> str:
-    import difflib  # only on the way to an error
-
-    near = difflib.get_close_matches(key, list(known), 1, 0.7)
-    return f', did you mean "{near[0]}"?' if near else ""
-
-
-def _find(items: Mapping[str, Item], key: str) -> Item:
-    return next(item for written, item in items.items() if written.lower() == key)
-
-
-# ---------------------------------------------------------------------- kinds of values
-
-
-def _kind(value: object) -> str:
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array", dict: "a map"}
-    return names.get(type(value), "a date")
-
-
-def _expected(key: str, item: Item, what: str) -> ConfError:
-    shown = f" {item.value!r}" if isinstance(item.value, str | int | float) else ""
-    return item.error(f'"{key}" must be {what}, not {_kind(item.value)}{shown}')
-
-
-def _text(key: str, item: Item) -> str:
-    if not isinstance(item.value, str):
-        raise _expected(key, item, 'a string (write numbers in "quotes")')
-    return item.value
-
-
-def _boolean(key: str, item: Item) -> bool:
-    if not isinstance(item.value, bool):
-        raise _expected(key, item, "true or false")
-    return item.value
-
-
-def _number(key: str, item: Item) -> int:
-    if isinstance(item.value, bool) or not isinstance(item.value, int):
-        raise _expected(key, item, "a whole number")
-    return item.value
-
-
-def _number_in(lowest: int, highest: int) -> Integer:
-    def convert(key: str, item: Item) -> int:
-        number = _number(key, item)
-        if not lowest <= number <= highest:
-            raise item.error(f'"{key}" is {number}, but must be from {lowest} to {highest}')
-        return number
-
-    return convert
-
-
-_INT32 = (1 << 31) - 1
-_INT64 = (1 << 63) - 1
-_positive32 = _number_in(1, _INT32)
-_port = _number_in(-1, MAX_PORT)
-
-
-def _limit(key: str, item: Item) -> int:
-    """A limit where 0 and -1 mean none, which is 0 in the options."""
-    return max(_number_in(-1, _INT64)(key, item), 0)
-
-
-def _duration(key: str, item: Item) -> int:
-    """A Go duration, or a number of seconds as old files have it. A bare `2m` means minutes, not two million."""
-    value = item.raw if item.raw[-1:] == "m" else item.value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        duration = int(value * SECOND)
-    elif isinstance(value, str):
-        try:
-            duration = parse_duration(value)
-        except ValueError as error:
-            raise item.error(
-                f'"{key}": {value[:40]!r} is no duration; write it like 500ms, 10s, 2m or 1h30m'
-            ) from error
-    else:
-        raise _expected(key, item, 'a duration such as "10s" or "2m"')
-    if abs(duration) > _INT64:
-        raise item.error(f'"{key}" is too long a duration')
-    return duration
-
-
-def _positive_duration(key: str, item: Item) -> int:
-    duration = _duration(key, item)
-    if duration <= 0:
-        raise item.error(f'"{key}" must be longer than 0')
-    return duration
-
-
-def _pause(key: str, item: Item) -> int:
-    """A duration that may be 0, for never."""
-    duration = _duration(key, item)
-    if duration < 0:
-        raise item.error(f'"{key}" must not be below 0')
-    return duration
-
-
 def _lame_duck(key: str, item: Item) -> int:
-    duration = _duration(key, item)
+    duration = as_duration(key, item)
     if duration < MIN_LAME_DUCK_NS:
         raise item.error(f"invalid {key} of {duration // SECOND}s, minimum is 30 seconds")
     return duration
 
 
 def _grace(key: str, item: Item) -> int:
-    duration = _duration(key, item)
+    duration = as_duration(key, item)
     if duration < 0:
         raise item.error(f'"{key}" must not be negative')
     return duration
 
 
-def _size(key: str, item: Item) -> int:
-    """Bytes as a number, or a string with K, M, G or T (binary). -1 and 0 mean: by the machine."""
-    if isinstance(item.value, str):
-        try:
-            return size_bytes(item.value)
-        except ValueError as error:
-            raise item.error(f'"{key}": {error}') from error
-    return _number_in(-1, _INT64)(key, item)
-
-
-def _bytes(key: str, item: Item) -> int:
-    size = _size(key, item)
-    if size < 0:
-        raise item.error(f'"{key}" must not be negative')
-    return size
-
-
-def _positive_size(key: str, item: Item) -> int:
-    size = _size(key, item)
-    if size <= 0:
-        raise item.error(f'"{key}" must be more than 0 bytes')
-    return size
-
-
-def _map(key: str, item: Item) -> dict[str, Item]:
-    if not isinstance(item.value, dict):
-        raise _expected(key, item, "a map { … }")
-    return item.value
-
-
-def _address(host: str, port: str) -> Convert:
-    """`host:port`, `:port` or a port alone, into these two options."""
-
-    def convert(key: str, item: Item) -> dict[str, Any]:
-        value = item.value
-        if isinstance(value, int) and not isinstance(value, bool):
-            return {port: _port(key, item)}
-        if not isinstance(value, str):
-            raise _expected(key, item, "host:port or a port")
-        found = _HOST_PORT.fullmatch(value if ":" in value else f":{value}")
-        if found is None or len(found.group(2)) > 6 or not -1 <= int(found.group(2)) <= MAX_PORT:
-            raise item.error(f'"{key}": could not parse address {value!r}; write host:port or a port up to {MAX_PORT}')
-        name = found.group(1).removeprefix("[").removesuffix("]")
-        return {port: int(found.group(2))} | ({host: name} if name else {})
-
-    return convert
-
-
 def _server_name(key: str, item: Item) -> str:
-    name = _text(key, item)
+    name = as_text(key, item)
     if any(char.isspace() for char in name):
         raise item.error("server name cannot contain spaces")
     return name
 
 
 def _base_path(key: str, item: Item) -> str:
-    path = _text(key, item).strip("/")
+    path = as_text(key, item).strip("/")
     return f"/{path}" if path else ""
 
 
@@ -271,22 +100,18 @@ def _tags(key: str, item: Item) -> tuple[str, ...]:
     if isinstance(item.value, str):
         return tuple(item.value.split(","))
     if not isinstance(item.value, list):
-        raise _expected(key, item, "a string or an array of strings")
-    return tuple(_text(key, tag) for tag in item.value)
-
-
-def _texts(key: str, item: Item) -> dict[str, str]:
-    return {name: _text(f"{key}.{name}", value) for name, value in _map(key, item).items()}
+        raise expected(key, item, "a string or an array of strings")
+    return tuple(as_text(key, tag) for tag in item.value)
 
 
 # ---------------------------------------------------------------------- authorization
 
 _PERMISSIONS = "permissions of users come in a later version"
 _USER_RULES: dict[str, Rule] = {
-    "user": ("user", _text),
-    "username": ("user", _text),
-    "pass": ("password", _text),
-    "password": ("password", _text),
+    "user": ("user", as_text),
+    "username": ("user", as_text),
+    "pass": ("password", as_text),
+    "password": ("password", as_text),
 }
 _USER_MISSING = {
     "nkey": "use user and password, or a token",
@@ -302,11 +127,11 @@ _USER_MISSING = {
 
 def _users(key: str, item: Item) -> tuple[User, ...]:
     if not isinstance(item.value, list):
-        raise _expected(key, item, "an array of users")
+        raise expected(key, item, "an array of users")
     users: dict[str, User] = {}
     for entry in item.value:
         values: dict[str, Any] = {}
-        _apply(_map(key, entry), _USER_RULES, values, missing=_USER_MISSING)
+        apply(as_map(key, entry), _USER_RULES, values, missing=_USER_MISSING)
         name = values.get("user", "")
         if not name:
             raise entry.error("a user needs a name: { user: NAME, password: SECRET }")
@@ -317,12 +142,12 @@ def _users(key: str, item: Item) -> tuple[User, ...]:
 
 
 _AUTHORIZATION: dict[str, Rule] = {
-    "user": ("user", _text),
-    "username": ("user", _text),
-    "pass": ("password", _text),
-    "password": ("password", _text),
-    "token": ("token", _text),
-    "timeout": ("auth_timeout_ns", _positive_duration),
+    "user": ("user", as_text),
+    "username": ("user", as_text),
+    "pass": ("password", as_text),
+    "password": ("password", as_text),
+    "token": ("token", as_text),
+    "timeout": ("auth_timeout_ns", as_positive_duration),
     "users": ("users", _users),
 }
 _AUTHORIZATION_MISSING = {
@@ -337,7 +162,7 @@ _AUTHORIZATION_MISSING = {
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    _apply(_map(key, item), _AUTHORIZATION, values, missing=_AUTHORIZATION_MISSING)
+    apply(as_map(key, item), _AUTHORIZATION, values, missing=_AUTHORIZATION_MISSING)
     user, password = values.pop("user", ""), values.pop("password", "")
     if user and "users" in values:
         raise item.error("Can not have a single user/pass and a users array")
@@ -355,32 +180,32 @@ def _sync_interval(key: str, item: Item) -> dict[str, Any]:
     """`always` is the default here: every ack waits for the disk. A duration relaxes that, and only that does."""
     if isinstance(item.value, str) and item.value.lower() == "always":
         return {"sync_always": True}
-    return {"sync_always": False, "sync_interval_ns": _positive_duration(key, item)}
+    return {"sync_always": False, "sync_interval_ns": as_positive_duration(key, item)}
 
 
 def _domain(key: str, item: Item) -> str:
-    name = _text(key, item)
+    name = as_text(key, item)
     if not name or any(char.isspace() or char in ".*>" for char in name):
         raise item.error(f'"{key}" {name!r} must be one subject token: no blanks, ".", "*" or ">"')
     return name
 
 
 def _max_consumers(key: str, item: Item) -> int:
-    return _number_in(-1, _INT32)(key, item)
+    return number_in(-1, INT32)(key, item)
 
 
 _JETSTREAM_LIMITS: dict[str, Rule] = {
-    "max_request_batch": ("max_request_batch", _limit),
-    "max_ack_pending": ("max_ack_pending", _limit),
-    "duplicate_window": ("duplicate_window_ns", _positive_duration),
+    "max_request_batch": ("max_request_batch", as_limit),
+    "max_ack_pending": ("max_ack_pending", as_limit),
+    "duplicate_window": ("duplicate_window_ns", as_positive_duration),
     "default_max_consumers": ("default_max_consumers", _max_consumers),
 }
 
 
 def _limits(key: str, item: Item) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    _apply(
-        _map(key, item),
+    apply(
+        as_map(key, item),
         _JETSTREAM_LIMITS,
         values,
         harmless=("max_ha_assets",),
@@ -390,21 +215,22 @@ def _limits(key: str, item: Item) -> dict[str, Any]:
 
 
 _JETSTREAM: dict[str, Rule] = {
-    "enabled": ("enabled", _boolean),
-    "enable": ("enabled", _boolean),
-    "store_dir": ("store_dir", _text),
-    "storedir": ("store_dir", _text),
-    "store": ("store_dir", _text),
-    "max_memory_store": ("max_memory", _size),
-    "max_mem_store": ("max_memory", _size),
-    "max_mem": ("max_memory", _size),
-    "max_file_store": ("max_file", _size),
-    "max_file": ("max_file", _size),
+    "enabled": ("enabled", as_boolean),
+    "enable": ("enabled", as_boolean),
+    "store_dir": ("store_dir", as_text),
+    "storedir": ("store_dir", as_text),
+    "store": ("store_dir", as_text),
+    "max_memory_store": ("max_memory", as_size),
+    "max_mem_store": ("max_memory", as_size),
+    "max_mem": ("max_memory", as_size),
+    "max_file_store": ("max_file", as_size),
+    "max_file": ("max_file", as_size),
     "domain": ("domain", _domain),
     "sync": ("*", _sync_interval),
     "sync_interval": ("*", _sync_interval),
-    "strict": ("strict", _boolean),
+    "strict": ("strict", as_boolean),
     "limits": ("*", _limits),
+    "unique_tag": ("unique_tag", as_text),
 }
 _ENCRYPTION = "encryption at rest is not there; use an encrypted disk"
 _JETSTREAM_MISSING = {
@@ -418,7 +244,6 @@ _JETSTREAM_MISSING = {
     "tpm": _ENCRYPTION,
 }
 _JETSTREAM_HARMLESS = (
-    "unique_tag",
     "extension_hint",
     "max_outstanding_catchup",
     "request_queue_limit",
@@ -440,7 +265,7 @@ def _jetstream(key: str, item: Item) -> dict[str, Any]:
             raise item.error(f"Expected 'enabled' or 'disabled' for string value, got '{item.value}'")
         return {"enabled": item.value.lower() == "enabled"}
     values: dict[str, Any] = {"enabled": True}
-    _apply(_map(key, item), _JETSTREAM, values, harmless=_JETSTREAM_HARMLESS, missing=_JETSTREAM_MISSING)
+    apply(as_map(key, item), _JETSTREAM, values, harmless=_JETSTREAM_HARMLESS, missing=_JETSTREAM_MISSING)
     for size in ("max_memory", "max_file"):
         if values.get(size, 1) <= 0:
             del values[size]
@@ -450,15 +275,15 @@ def _jetstream(key: str, item: Item) -> dict[str, Any]:
 # ---------------------------------------------------------------------- the lake, our own block
 
 _LAKE: dict[str, Rule] = {
-    "enabled": ("enabled", _boolean),
-    "url": ("url", _text),
-    "seal_bytes": ("seal_bytes", _positive_size),
-    "seal_age": ("seal_age_ns", _positive_duration),
-    "retain_bytes": ("retain_bytes", _bytes),
-    "poll": ("poll_ns", _positive_duration),
-    "staged_grace": ("staged_grace_ns", _pause),
-    "staged_grace_bytes": ("staged_grace_bytes", _bytes),
-    "maintain_every": ("maintain_every_ns", _pause),
+    "enabled": ("enabled", as_boolean),
+    "url": ("url", as_text),
+    "seal_bytes": ("seal_bytes", as_positive_size),
+    "seal_age": ("seal_age_ns", as_positive_duration),
+    "retain_bytes": ("retain_bytes", as_bytes),
+    "poll": ("poll_ns", as_positive_duration),
+    "staged_grace": ("staged_grace_ns", as_pause),
+    "staged_grace_bytes": ("staged_grace_bytes", as_bytes),
+    "maintain_every": ("maintain_every_ns", as_pause),
 }
 
 
@@ -468,52 +293,53 @@ def _lake(key: str, item: Item) -> LakeOptions:
     if isinstance(item.value, bool):
         return LakeOptions(enabled=item.value)
     values: dict[str, Any] = {}
-    _apply(_map(key, item), _LAKE, values)
+    apply(as_map(key, item), _LAKE, values)
     return LakeOptions(**values)
 
 
 # ---------------------------------------------------------------------- the file
 
 TOP: dict[str, Rule] = {
-    "listen": ("*", _address("host", "port")),
-    "port": ("port", _port),
-    "host": ("host", _text),
-    "net": ("host", _text),
+    "listen": ("*", address("host", "port")),
+    "port": ("port", as_port),
+    "host": ("host", as_text),
+    "net": ("host", as_text),
     "server_name": ("server_name", _server_name),
-    "http": ("*", _address("http_host", "http_port")),
-    "http_port": ("http_port", _port),
-    "monitor_port": ("http_port", _port),
+    "http": ("*", address("http_host", "http_port")),
+    "http_port": ("http_port", as_port),
+    "monitor_port": ("http_port", as_port),
     "http_base_path": ("http_base_path", _base_path),
     "authorization": ("*", _authorization),
-    "max_payload": ("max_payload", _positive32),
-    "max_control_line": ("max_control_line", _positive32),
-    "max_pending": ("max_pending", _number_in(1, _INT64)),
-    "max_connections": ("max_connections", _limit),
-    "max_conn": ("max_connections", _limit),
-    "max_subscriptions": ("max_subscriptions", _limit),
-    "max_subs": ("max_subscriptions", _limit),
-    "ping_interval": ("ping_interval_ns", _positive_duration),
-    "ping_max": ("ping_max", _positive32),
+    "max_payload": ("max_payload", as_positive32),
+    "max_control_line": ("max_control_line", as_positive32),
+    "max_pending": ("max_pending", number_in(1, INT64)),
+    "max_connections": ("max_connections", as_limit),
+    "max_conn": ("max_connections", as_limit),
+    "max_subscriptions": ("max_subscriptions", as_limit),
+    "max_subs": ("max_subscriptions", as_limit),
+    "ping_interval": ("ping_interval_ns", as_positive_duration),
+    "ping_max": ("ping_max", as_positive32),
     "lame_duck_duration": ("lame_duck_duration_ns", _lame_duck),
     "lame_duck_grace_period": ("lame_duck_grace_ns", _grace),
-    "debug": ("debug", _boolean),
-    "trace": ("trace", _boolean),
-    "logtime": ("logtime", _boolean),
-    "logtime_utc": ("logtime_utc", _boolean),
-    "log_file": ("log_file", _text),
-    "logfile": ("log_file", _text),
-    "pid_file": ("pid_file", _text),
-    "pidfile": ("pid_file", _text),
-    "ports_file_dir": ("ports_file_dir", _text),
+    "debug": ("debug", as_boolean),
+    "trace": ("trace", as_boolean),
+    "logtime": ("logtime", as_boolean),
+    "logtime_utc": ("logtime_utc", as_boolean),
+    "log_file": ("log_file", as_text),
+    "logfile": ("log_file", as_text),
+    "pid_file": ("pid_file", as_text),
+    "pidfile": ("pid_file", as_text),
+    "ports_file_dir": ("ports_file_dir", as_text),
     "server_tags": ("server_tags", _tags),
-    "server_metadata": ("server_metadata", _texts),
+    "server_metadata": ("server_metadata", as_texts),
     "jetstream": ("jetstream", _jetstream),
-    "store_dir": ("store_dir", _text),
-    "storedir": ("store_dir", _text),
+    "store_dir": ("store_dir", as_text),
+    "storedir": ("store_dir", as_text),
+    "cluster": ("cluster", as_cluster),
+    "client_advertise": ("client_advertise", as_text),
     "lake": ("lake", _lake),
 }
 TOP_HARMLESS = (
-    "client_advertise",
     "max_traced_msg_len",
     "trace_verbose",
     "trace_headers",
@@ -527,7 +353,7 @@ TOP_HARMLESS = (
     "no_sys_acc",
 )
 _TLS = "put a TLS proxy in front for now"
-_CLUSTER = "clusters come in a later version; start a single server"
+_CLUSTER = "gateways and leaf nodes come in a later version"
 _ACCOUNTS = "accounts come in a later version; use authorization with users or a token"
 _ROTATE = "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"
 TOP_MISSING = {
@@ -545,7 +371,6 @@ TOP_MISSING = {
     "default_sentinel": _ACCOUNTS,
     "mappings": "subject mappings come in a later version",
     "maps": "subject mappings come in a later version",
-    "cluster": _CLUSTER,
     "gateway": _CLUSTER,
     "leafnodes": _CLUSTER,
     "leaf": _CLUSTER,

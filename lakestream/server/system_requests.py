@@ -22,7 +22,7 @@ class SystemRequests:
     def __init__(self, bus: Bus, clock: Clock, identity: Identity) -> None:
         self._bus, self._clock, self._identity = bus, clock, identity
         self._numbers = itertools.count(1)
-        bus.subscribe(b"$SYS.REQ.USER.INFO", self._user_info)
+        bus.subscribe(b"$SYS.REQ.USER.INFO", self._user_info, local=True)
 
     def _user_info(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if reply:

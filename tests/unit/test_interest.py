@@ -153,8 +153,13 @@ FILTERS = [
         *[[a, b, c] for a in [*WORDS, b"*"] for b in [*WORDS, b"*"] for c in [*WORDS, b"*", b">"]],
     ]
 ]
-filters = st.lists(st.sampled_from([*WORDS, b"*", b"*", b">"]), min_size=1, max_size=5).map(b".".join)
-subjects = st.lists(st.sampled_from([*WORDS, b"*", b">", b""]), min_size=1, max_size=5).map(b".".join)
+short = st.lists(st.sampled_from([*WORDS, b"*", b"*", b">"]), min_size=1, max_size=5)
+deep = st.lists(st.sampled_from([b"a", b"a", b"b", b"*"]), min_size=3, max_size=7)
+filters = st.one_of(short, deep, deep.map(lambda words: [*words, b">"])).map(b".".join)
+subjects = st.one_of(
+    st.lists(st.sampled_from([*WORDS, b"*", b">", b""]), min_size=1, max_size=5),
+    st.lists(st.sampled_from([b"a", b"a", b"b", b""]), min_size=4, max_size=8),
+).map(b".".join)
 
 
 class Graph(RuleBasedStateMachine):
@@ -262,6 +267,31 @@ def test_subjects_that_never_repeat_leave_no_trace() -> None:
             interest.match(subject % i)
     assert len(interest._subjects) == 0
     assert len(interest._heads) + len(interest._firsts) + len(interest._seconds) + len(interest._inboxes) < 20
+
+
+def test_acks_leave_no_trace_where_only_some_streams_listen() -> None:
+    interest = graph(b"$JS.ACK.S.>", b"$JS.ACK.*.*.S.>", b"$JS.ACK.T.>", b"dev.*.temp.*.>")
+    for i in range(3000):
+        assert found(interest, b"$JS.ACK.S.C.1.%d.%d.7.0" % (i, i)) == [b"$JS.ACK.S.>"]
+        assert found(interest, b"$JS.ACK.hub.hash.S.C.%d.7.0.0" % i) == [b"$JS.ACK.*.*.S.>"]
+        assert found(interest, b"$JS.ACK.U.C.1.%d.7.0" % i) == []
+        assert found(interest, b"$JS.ACK.S.C") == [b"$JS.ACK.S.>"]
+        assert found(interest, b"dev.1.temp.x.%d.y" % i) == [b"dev.*.temp.*.>"]
+    caches = interest._caches
+    caches.check()
+    assert caches._deep_count + len(caches.heads) + len(caches.subjects) < 20
+
+
+def test_a_flood_of_prefixes_is_bounded_and_leaves_other_subjects_cached() -> None:
+    interest = Interest(max_cached=50)
+    for filter_ in (b"$JS.ACK.S.>", b"$JS.ACK.*.*.S.>", b"dev.all.*.*.x"):
+        interest.insert(subscription(filter_))
+    for i in range(1000):
+        interest.match(b"$JS.ACK.S.C.1.%d" % i)
+        interest.match(b"dev.all.%d.a.b.c" % i)
+        assert interest._caches._deep_count <= 50
+    interest._caches.check()
+    assert b"$JS.ACK.S.C.1" in interest._deeps[b"$JS"][b"$JS.ACK"].matches
 
 
 def test_a_subject_that_repeats_is_cached_whole() -> None:

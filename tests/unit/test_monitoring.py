@@ -17,7 +17,8 @@ from lakestream.server.identity import Identity
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.monitoring import MAX_BODY, MAX_OPEN
-from lakestream.server.monitoring_pages import Answer, Pages, uptime_text
+from lakestream.server.monitoring_pages import Answer, Pages
+from lakestream.server.monitoring_text import uptime_text
 from lakestream.server.options import SECOND, Options
 from lakestream.server.statistics import MAX_CLOSED, Statistics
 
@@ -76,7 +77,7 @@ class Node:
         self.started_ns = self.config_loaded_ns = NOW
         self.statistics = Statistics()
         self.connections: dict[int, Any] = {}
-        self.engine = self.keeper = self.api = None
+        self.engine = self.keeper = self.api = self.cluster = None
         self.bound_http_port = 8222
         self.lame_duck = False
 
@@ -271,6 +272,13 @@ def test_wrong_parameters(node: Node, target: str, text: str) -> None:
     assert get(node, target) == Answer(400, "text/plain; charset=utf-8", text.encode())
 
 
+def test_a_single_server_has_no_routes(node: Node) -> None:
+    routez = page(node, "/routez?subs=detail")
+    assert (routez["server_name"], routez["num_routes"], routez["routes"]) == ("one", 0, [])
+    varz = page(node, "/varz")
+    assert (varz["cluster"], varz["routes"], varz["remotes"]) == ({}, 0, 0)
+
+
 @pytest.mark.parametrize("path", ["/nope", "/VARZ", "/varz/", ""])
 def test_unknown_paths(node: Node, path: str) -> None:
     assert get(node, path).status == 404
@@ -284,7 +292,7 @@ def test_a_base_path_stands_before_every_page() -> None:
 
 
 @given(
-    st.sampled_from(["/varz", "/connz", "/subsz", "/accountz", "/healthz", "/jsz", "/"]),
+    st.sampled_from(["/varz", "/connz", "/subsz", "/accountz", "/routez", "/healthz", "/jsz", "/"]),
     st.lists(
         st.sampled_from(["sort", "limit", "offset", "cid", "subs", "state", "acc", "auth", "test", "account", "stream"])
     ),

@@ -197,10 +197,10 @@ def test_a_flag_wins_over_the_file(options: Load) -> None:
 
 
 def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
-    made = options("port: 1\nmax_traced_msg_len: 5\njetstream { unique_tag: a\n limits { max_ha_assets: 3 } }")
+    made = options("port: 1\nmax_traced_msg_len: 5\njetstream { request_queue_limit: 5\n limits { max_ha_assets: 3 } }")
     assert [re.sub(r"^.*/nats\.conf:", "", warning) for warning in made.warnings] == [
         '2: "max_traced_msg_len" has no effect here',
-        '3: "unique_tag" has no effect here',
+        '3: "request_queue_limit" has no effect here',
         '4: "max_ha_assets" has no effect here',
     ]
 
@@ -246,7 +246,7 @@ def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
         ("authorization { users: [{nkey: U}] }", 1, '"nkey" is not supported'),
         ("authorization { pass: c }", 1, "needs its user"),
         ("websocket { port: 80 }", 1, '"websocket" is not supported'),
-        ("cluster { port: 80 }", 1, '"cluster" is not supported: clusters'),
+        ("leafnodes { port: 80 }", 1, '"leafnodes" is not supported: gateways and leaf nodes'),
         ("accounts { A: {} }", 1, '"accounts" is not supported'),
         ("tls { verify: true }", 1, '"tls" is not supported'),
         ("server_tags: [1, 2]", 1, "must be a string"),

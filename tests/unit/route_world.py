@@ -1,0 +1,193 @@
+"""Nodes of a cluster in one process: real hubs and routes, joined by connections that a test drives by hand.
+
+What belongs here: the event loops' turns, the connections between nodes with what is under way on them, and clients as
+sinks. Nothing happens before the test says so: `settle` lets everything happen, `turn` one node's turn, `arrive` what
+one node sent to another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from lakestream.jetstream.ports import ClientInfo, Delivery
+from lakestream.raft.ports import Channel
+from lakestream.server.hub import Hub
+from lakestream.server.interest import Subscription
+from lakestream.server.logging import Logger
+from lakestream.server.peer_wire import NodeInfo
+from lakestream.server.routes import Routes
+
+Message = tuple[bytes, bytes, bytes, bytes]
+
+
+class Client:
+    """A client of a node: a sink that keeps what it gets, by subscription."""
+
+    def __init__(self, node: Node, echo: bool = True) -> None:
+        self.node = node
+        self.echo = echo
+        self.congested = False
+        self.got: list[tuple[bytes, Message]] = []
+        self.from_nodes: list[str] = []
+        self.alone: list[tuple[bytes, bytes]] = []
+        self._drained: list[Callable[[], None]] = []
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        self.got.append((sub.sid, (subject, reply, header, payload)))
+        self.from_nodes.append(client.name if client.kind == "Router" else "")
+        sub.delivered += 1
+        if sub.maximum and sub.delivered >= sub.maximum:
+            self.node.hub.interest_graph.remove(sub)
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        self.got.extend((sub.sid, message) for message in messages)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        self._drained.append(callback)
+
+    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        self.alone.append((subject, reply))
+
+    def drain(self) -> None:
+        """No longer congested."""
+        self.congested = False
+        drained, self._drained = self._drained, []
+        for callback in drained:
+            callback()
+
+    def subscribe(self, subject: bytes, queue: bytes = b"", sid: bytes = b"1", maximum: int = 0) -> Subscription:
+        sub = Subscription(self, subject, queue, sid)
+        sub.maximum = maximum
+        self.node.hub.interest_graph.insert(sub)
+        return sub
+
+    def unsubscribe(self, sub: Subscription) -> None:
+        self.node.hub.interest_graph.remove(sub)
+
+    def publish(self, subject: bytes, payload: bytes = b"", reply: bytes = b"", header: bytes = b"") -> bool:
+        return self.node.hub.route(self, self.node.info_of_client, subject, reply, header, payload)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """Payloads in the order they came."""
+        return [message[3] for _, message in self.got]
+
+
+class Node:
+    """A node: hub, routes, and its side of the connections (`Links` of routes.py)."""
+
+    info_of_client = ClientInfo(id=7, host="127.0.0.1", account="$G")
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name = name
+        self.info = NodeInfo(name=name, server_id=name)
+        self.soon: deque[Callable[[], None]] = deque()
+        self.hub = Hub(self.soon.append, Logger())
+        self.full: set[str] = set()
+        self.breaking: set[str] = set()
+        self.waiting: dict[str, list[Callable[[], None]]] = {}
+        self.sent: list[tuple[str, bytes]] = []
+        self._cluster = cluster
+        self._receiver: Callable[[str, bytes], None] = lambda name, payload: None
+        self._watcher: Callable[[NodeInfo, bool], None] = lambda info, up: None
+        self.routes = Routes(self.hub, self)
+
+    def turn(self) -> None:
+        """The end of the event loop's turn."""
+        while self.soon:
+            self.soon.popleft()()
+
+    # ------------------------------------------------------------------ Links
+    def send(self, node: str, channel: Channel, payload: bytes) -> bool:
+        way = self._cluster.ways.get((self.name, node))
+        if way is None:
+            return False
+        if node in self.breaking:
+            self.breaking.discard(node)
+            self._cluster.disconnect(self.name, node)
+            return False
+        assert channel is Channel.ROUTE
+        self.sent.append((node, payload))
+        way.append(payload)
+        return True
+
+    def receive(self, channel: Channel, handler: Callable[[str, bytes], None]) -> None:
+        self._receiver = handler
+
+    def watch_links(self, callback: Callable[[NodeInfo, bool], None]) -> None:
+        self._watcher = callback
+
+    def congested(self, node: str) -> bool:
+        return node in self.full
+
+    def on_drain(self, node: str, callback: Callable[[], None]) -> None:
+        if node in self.full:
+            self.waiting.setdefault(node, []).append(callback)
+        else:
+            callback()
+
+    def drain(self, node: str) -> None:
+        """The queue to a node is short again."""
+        self.full.discard(node)
+        for callback in self.waiting.pop(node, []):
+            callback()
+
+    # ------------------------------------------------------------------ for the cluster
+    def arrived(self, sender: str, payload: bytes) -> None:
+        self._receiver(sender, payload)
+
+    def linked(self, other: Node, up: bool) -> None:
+        self._watcher(other.info, up)
+
+
+class Cluster:
+    """Nodes, and what is under way between them."""
+
+    def __init__(self, *names: str, connected: bool = True) -> None:
+        self.nodes = {name: Node(name, self) for name in names}
+        self.ways: dict[tuple[str, str], deque[bytes]] = {}
+        if connected:
+            for name in names:
+                for other in names:
+                    if name < other:
+                        self.connect(name, other)
+            self.settle()
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    def client(self, node: str, echo: bool = True) -> Client:
+        return Client(self.nodes[node], echo)
+
+    def connect(self, one: str, other: str) -> None:
+        self.ways[one, other] = deque()
+        self.ways[other, one] = deque()
+        self.nodes[one].linked(self.nodes[other], True)
+        self.nodes[other].linked(self.nodes[one], True)
+
+    def disconnect(self, one: str, other: str) -> None:
+        """What is under way is lost."""
+        del self.ways[one, other]
+        del self.ways[other, one]
+        self.nodes[one].linked(self.nodes[other], False)
+        self.nodes[other].linked(self.nodes[one], False)
+
+    def arrive(self, sender: str, receiver: str, most: int = 1 << 30) -> None:
+        """Let buffers arrive that one node has sent to another."""
+        way = self.ways[sender, receiver]
+        while way and most:
+            most -= 1
+            self.nodes[receiver].arrived(sender, way.popleft())
+
+    def settle(self) -> None:
+        """Let everything happen that is to happen."""
+        busy = True
+        while busy:
+            for node in self.nodes.values():
+                node.turn()
+            busy = any(self.ways.values())
+            for sender, receiver in self.ways:
+                self.arrive(sender, receiver)
