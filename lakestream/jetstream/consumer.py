@@ -56,7 +56,9 @@ class Consumer:
         self.closed = False
         self._config_json = config
         self._clock, self._bus = stream.clock, stream.bus
-        self._running = self._scheduled = False
+        self.serving = False
+        """Whether it delivers and takes acks here: not before `start`, nor while another node leads."""
+        self._scheduled = False
         self._confirmations: list[bytes] = []
         self._subscriptions: list[Subscribed] = []
         self._remote_redelivery: tuple[int, Record | None] = (0, None)
@@ -104,6 +106,10 @@ class Consumer:
             self.redelivery.trim()
         return delta
 
+    def whole_progress(self) -> bytes:
+        """Everything, for a PROGRESS entry that ends what an earlier leader knew and did not log."""
+        return self.ledger.take_whole()
+
     def apply_progress(self, state: bytes) -> None:
         """Apply a PROGRESS entry: at recovery, and on replicas."""
         self.ledger.apply(state)
@@ -115,7 +121,7 @@ class Consumer:
         if old.filters != self.config.filters:
             self.feed.choose(self.config.filters)
         self._adopt(self.config)
-        if not self._running:
+        if not self.serving:
             self.outlet = self._make_outlet()
         else:
             self.outlet.update(self.config)
@@ -156,7 +162,7 @@ class Consumer:
         if recovered and self.config.mem_storage:
             self.stream.propose(DeleteConsumer(self.name), lambda _: None)
             return
-        self._running = True
+        self.serving = True
         self.feed.rewind()
         self.redelivery.start()
         self.pause.settle()
@@ -165,9 +171,26 @@ class Consumer:
         self.inactivity.arm()
         self.wake()
 
+    def rest(self) -> None:
+        """Another node serves from now on; `start` begins anew, from what is known here or was logged since."""
+        if not self.serving:
+            return
+        self.serving = False
+        self.outlet.yielded()
+        self._silence()
+        self._confirmations = []
+        self._remote_redelivery = (0, None)
+        self.outlet = self._make_outlet()
+
+    def recover(self) -> None:
+        """What could not be read can be read now: a read that failed may have lost what was about to go out again."""
+        if self.serving:
+            self.redelivery.rebuild()
+            self.wake()
+
     def stop(self) -> None:
         """Cease to serve; the state stays for the last checkpoint."""
-        self._running = False
+        self.serving = False
         self.closed = True
         self.outlet.shut_down()
         self._silence()
@@ -176,11 +199,12 @@ class Consumer:
         """The consumer is gone for good: tell those who wait."""
         if self.closed:
             return
-        self._running = False
+        self.serving = False
         self.closed = True
         self.outlet.deleted()
         self._silence()
-        self.events.deleted()
+        if self.stream.leading:
+            self.events.deleted()
 
     def _subscribe(self) -> None:
         """Listen for pull requests; a push consumer answers them too."""
@@ -217,7 +241,7 @@ class Consumer:
         ledger = self.ledger
         if ledger.pending or ledger.redelivered:
             full = self._is_full()
-            now = self._clock.now() if self._running else ledger.last_ack_ns
+            now = self._clock.now() if self.serving else ledger.last_ack_ns
             if ledger.removed(seq, now):
                 self.redelivery.dequeue(seq)
                 if full:
@@ -261,7 +285,7 @@ class Consumer:
     # ------------------------------------------------------------------ delivering
     def wake(self) -> None:
         """Look for something to deliver at the end of this turn."""
-        if not self._scheduled and self._running:
+        if not self._scheduled and self.serving:
             self._scheduled = True
             self._clock.call_soon(self._deliver)
 
@@ -269,7 +293,7 @@ class Consumer:
         self._scheduled = False
         budget = TURN_MSGS
         while budget > 0:
-            if not self._running or self.pause.active or self.feed.fetching or self._refetching or self.pace.waiting:
+            if not self.serving or self.pause.active or self.feed.fetching or self._refetching or self.pace.waiting:
                 return
             room = self.outlet.capacity()
             if not room:

@@ -47,9 +47,25 @@ class Acks:
         # Weak: a consumer that is gone must not stay here, and its stream with it, until others come.
         self._known: dict[bytes, weakref.ref[Consumer]] = {}
         self._subscriptions: list[Subscribed] = []
+        self._attached: dict[str, list[Subscribed]] = {}
+
+    def attach(self, stream: str) -> None:
+        """In a cluster: listen for the acks of one stream, which leads here, and not for those of others."""
+        self.detach(stream)
+        name = stream.encode()
+        self._attached[stream] = [
+            self._bus.subscribe(subject, handler)
+            for kind, handler in ((b"ACK", self.acked), (b"FC", self.flow_control))
+            for subject in (b"$JS.%b.%b.>" % (kind, name), b"$JS.%b.*.*.%b.>" % (kind, name))
+        ]
+
+    def detach(self, stream: str) -> None:
+        """The stream does not lead here any more."""
+        for subscription in self._attached.pop(stream, []):
+            subscription.cancel()
 
     def listen(self) -> None:
-        """Begin."""
+        """Begin, for all streams: on a server without a cluster."""
         self._subscriptions = [
             self._bus.subscribe(b"$JS.ACK.>", self.acked),
             self._bus.subscribe(b"$JS.FC.>", self.flow_control),
@@ -60,13 +76,15 @@ class Acks:
         for subscription in self._subscriptions:
             subscription.cancel()
         self._subscriptions = []
+        for stream in list(self._attached):
+            self.detach(stream)
 
     def acked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """One message on an ack subject."""
         parts = subject.rsplit(b".", 5)
         known = self._known.get(parts[0])
         consumer = known() if known is not None else None
-        if consumer is None or consumer.closed:
+        if consumer is None or not consumer.serving:
             found = self._find(subject)
             if found is None:
                 return
@@ -97,7 +115,8 @@ class Acks:
 
     def _consumer(self, stream: bytes, name: bytes) -> Consumer | None:
         found = self._engine.streams.get(stream.decode("utf-8", "replace"))
-        return found.consumers.get(name.decode("utf-8", "replace")) if found is not None else None
+        consumer = found.consumers.get(name.decode("utf-8", "replace")) if found is not None else None
+        return consumer if consumer is not None and consumer.serving else None
 
     def _other(
         self, consumer: Consumer, seq: int, consumer_seq: int, deliveries: int, payload: bytes, reply: bytes

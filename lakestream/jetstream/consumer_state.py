@@ -36,6 +36,8 @@ class Delta(msgspec.Struct, array_like=True, gc=False):
     """(stream sequence, deliveries beyond the first)."""
     gone: list[int]
     """Sequences above the floor that are neither pending nor counted any more."""
+    whole: bool = False
+    """This is all there is: what was known before does not count."""
 
 
 class Snapshot(msgspec.Struct, array_like=True):
@@ -253,6 +255,14 @@ class Ledger:
         self._moved = False
         return _encode(delta)
 
+    def take_whole(self) -> bytes:
+        """The whole state, encoded so that it replaces what others know; what follows are changes of it."""
+        whole = msgspec.structs.replace(self.whole(), whole=True)
+        self._dirty.clear()
+        self._uncounted.clear()
+        self._moved = False
+        return _encode(whole)
+
     def _delta(self, pending: list[tuple[int, int, int]], redelivered: list[tuple[int, int]], gone: list[int]) -> Delta:
         return Delta(
             self.epoch,
@@ -281,6 +291,10 @@ class Ledger:
     def apply(self, state: bytes | Delta) -> None:
         """Take in a delta: at recovery, and on replicas."""
         delta = state if isinstance(state, Delta) else _decode(state)
+        if delta.whole:
+            logged = self.logged
+            Ledger.__init__(self, 0, 0)
+            self.logged = logged
         if delta.epoch < self.epoch:
             return
         self.epoch = delta.epoch

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 
+TRIM_IDS = 1024
+"""Ids beyond these are looked through for old ones also where nobody publishes (on followers)."""
+
 
 class Dedupe:
     """Message ids seen within `window_ns`, oldest forgotten first.
@@ -37,6 +40,18 @@ class Dedupe:
         if self.window_ns > 0:
             self._seqs[msg_id] = seq
             self._order.append((time_ns, msg_id))
+
+    def forget_after(self, last_seq: int) -> None:
+        """Messages above `last_seq` do not count: nobody knows whether they are stored."""
+        self.last_id, self.last_seq = self.last_through(last_seq)
+        order, seqs = self._order, self._seqs
+        while order and seqs.get(order[-1][1], 0) > last_seq:
+            seqs.pop(order.pop()[1], None)
+
+    def trim(self, time_ns: int) -> None:
+        """Forget what was outside of the window at `time_ns`, for those who never ask."""
+        if len(self._order) > TRIM_IDS:
+            self._forget(time_ns)
 
     def _forget(self, now_ns: int) -> None:
         horizon = now_ns - self.window_ns

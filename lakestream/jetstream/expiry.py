@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.operations import Expire, Remove
 from lakestream.jetstream.ports import Timer
 
@@ -97,10 +98,10 @@ class Expiry:
             now = stream.clock.now()
             doomed = []
             while self._ttls and self._ttls[0][0] <= now:
-                doomed.append(heapq.heappop(self._ttls)[1])
-            live = [seq for seq in doomed if seq in stream.store.live]
+                doomed.append(heapq.heappop(self._ttls))
+            live = [entry for entry in doomed if entry[1] in stream.store.live]
             if live:
-                stream.propose(Remove(live), self._settled)
+                stream.propose(Remove([seq for _, seq in live]), lambda result: self._removed(live, result))
             if stream.config.max_age > 0 and stream.store.msgs:
                 await self._expire_by_age(now - stream.config.max_age)
         finally:
@@ -121,6 +122,12 @@ class Expiry:
                 stream.propose(Remove(doomed), self._settled)
         else:
             stream.propose(Expire(through), self._settled)
+
+    def _removed(self, ttls: list[tuple[int, int]], result: object) -> None:
+        if isinstance(result, ApiError):  # another node leads: it removes them, or this one when it leads again
+            for entry in ttls:
+                heapq.heappush(self._ttls, entry)
+        self.arm()
 
     def _settled(self, _: object) -> None:
         self.arm()

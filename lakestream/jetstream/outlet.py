@@ -42,6 +42,9 @@ class Outlet(Protocol):
     def shut_down(self) -> None:
         """The server ends; tell whoever waits, then end."""
 
+    def yielded(self) -> None:
+        """Another node serves the consumer; tell whoever waits, then end."""
+
     def deleted(self) -> None:
         """The consumer is gone; tell whoever waits, then end."""
 

@@ -350,6 +350,12 @@ class PullOutlet:
             self._say(waiting.reply, status_pending(b"409 Server Shutdown", waiting.left, waiting.bytes_left))
         self.stop()
 
+    def yielded(self) -> None:
+        """See `Outlet.yielded`."""
+        for waiting in (*self._queue, *self._parked):
+            self._say(waiting.reply, status_pending(b"409 Leadership Change", waiting.left, waiting.bytes_left))
+        self.stop()
+
     def deleted(self) -> None:
         """See `Outlet.deleted`."""
         for waiting in (*self._queue, *self._parked):

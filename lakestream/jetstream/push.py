@@ -113,6 +113,10 @@ class PushOutlet:
         """See `Outlet.shut_down`: a push consumer ends silently."""
         self.stop()
 
+    def yielded(self) -> None:
+        """See `Outlet.yielded`: a push consumer ends silently."""
+        self.stop()
+
     def deleted(self) -> None:
         """See `Outlet.deleted`: a push consumer ends silently."""
         self.stop()

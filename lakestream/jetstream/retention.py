@@ -8,9 +8,10 @@ delivery at worst and never keeps a message for ever.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.operations import Remove
 from lakestream.protocol.subjects import matches
 
@@ -64,9 +65,21 @@ class Retention:
 
     def settle(self) -> None:
         """Propose the removal of what is done. Called before anything else of the turn is handed over."""
-        if self._done:
+        if self._done and self._stream.leading:
             done, self._done = self._done, []
-            self._stream.propose(Remove(done))
+            self.let_go(done)
+
+    def let_go(self, seqs: list[int], then: Callable[[], None] | None = None) -> None:
+        """Propose the removal of these, then call `then`. If nobody can say what became of it, it is proposed again
+        when this node leads the next time."""
+
+        def settled(result: object) -> None:
+            if isinstance(result, ApiError):
+                self._done += seqs
+            if then is not None:
+                then()
+
+        self._stream.propose(Remove(seqs), settled)
 
     def unsettled(self) -> list[int]:
         """What is done and not yet proposed: a checkpoint may know of the acks that led to it."""
@@ -80,6 +93,7 @@ class Retention:
         """Recovery is over: propose the removals that a crash prevented."""
         self._done = [seq for seq in self._done if seq in self._stream.store.live]
         if self.recheck:
+            self.recheck = False
             self._done.extend(self.released())
         self.settle()
 

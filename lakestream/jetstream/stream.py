@@ -1,61 +1,50 @@
 """A stream: from a published message to its ack, and every change of its state.
 
-Belongs here: the two steps of invariant 2. `ingest` and `propose` decide what shall happen and hand it to the group;
-`apply` makes it happen once the group says that it is committed, the same way on every replica and at recovery.
-The rules of publishing are in publish.py, the removal of old messages in limits.py.
+Belongs here: what keeps the two steps of invariant 2 together. What is decided (messages by intake.py, operations and
+consumers' progress here) is gathered and handed to the group; once the group says that it is committed it is applied
+(apply.py), and whoever asked gets an answer. In a group with others a stream leads or follows; what changes with that
+is here too.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.jetstream import limits, publish
-from lakestream.jetstream.batch import MAX_BATCH_BYTES, Batch, Effect
+from lakestream.jetstream.apply import Applier
+from lakestream.jetstream.batch import Batch, Effect
 from lakestream.jetstream.dedupe import Dedupe
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.expiry import Expiry
+from lakestream.jetstream.intake import Intake
 from lakestream.jetstream.operations import (
-    CreateConsumer,
     CreateStream,
     DeleteConsumer,
-    DeleteMessage,
-    Expire,
     Operation,
     Progress,
     Purge,
     Remove,
-    ResetConsumer,
-    UpdateConsumer,
     UpdateStream,
-    decode_operation,
-    decode_progress,
     encode,
 )
-from lakestream.jetstream.ports import Bus, ClientInfo, Clock, History, Io
+from lakestream.jetstream.ports import Bus, Clock, Handler, History, Io
 from lakestream.jetstream.reader import Reader
 from lakestream.jetstream.retention import Retention
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.jetstream.stream_state import Asked, Done, StreamState
-from lakestream.jetstream.view import ProposedView
 from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import Record, iter_records, record_length
+from lakestream.log.record import Record
 from lakestream.log.store import Appended, Store
-from lakestream.protocol import headers
 from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.raft.member import NotLeader
 
 if TYPE_CHECKING:
     from lakestream.jetstream.consumer import Consumer
 
 PROGRESS_INTERVAL_NS = 250_000_000
 """Consumer progress is logged at most this often (250 ms) unless a confirmed ack asks for it at once."""
-
-MAX_BUFFERED_MSGS = 100_000
-MAX_BUFFERED_BYTES = 128 << 20
-"""Publishes waiting for the log beyond these are refused with 10167 (nats-server's max_buffered_msgs/_size)."""
 
 
 class Stream:
@@ -64,44 +53,85 @@ class Stream:
     Everything runs in the event loop; only the group's writes happen in threads. All durations are ns.
     """
 
-    def __init__(self, create: CreateStream, store: Store, bus: Bus, clock: Clock, io: Io, domain: str = "") -> None:
+    def __init__(
+        self,
+        create: CreateStream,
+        store: Store,
+        bus: Bus,
+        clock: Clock,
+        io: Io,
+        domain: str = "",
+        alone: bool = True,
+    ) -> None:
+        """A stream over `store`; silent until `start`, or in a group with others until `lead`.
+
+        Args:
+            create: as it was created; the configuration may have changed since.
+            domain: shown in pub acks; "" for none.
+            alone: in a group of its own, which is made here; else `join` comes after recovery.
+        """
         self.config = msgspec.json.decode(create.config, type=StreamConfig)
         self.name, self.uid, self.account = self.config.name, create.uid, create.account
         self.created_ns = create.created_ns
         self.store, self.bus, self.clock, self.io = store, bus, clock, io
+        self.domain = domain
         self.consumers: dict[str, Consumer] = {}
         self.history: History | None = None
         self.failed: ApiError | None = None
         self.closed = False
+        self.leading = alone
+        """Whether this node decides for the stream. Only then does it take messages and operations."""
+        self.serving = False
+        """Whether consumers deliver and messages expire here."""
+        self.created = alone
+        """Whether the log holds the stream's creation. Its first leader sees to that."""
         self.reader = Reader(self)
-        self.group = Group(store.log, io, self._committed, self._failure)
+        self.group: Group
+        self._me = ""
+        if alone:
+            self.group = Group(store.log, io, self.committed, self.failure)
         self.dedupe = Dedupe(self.config.duplicate_window)
         self.expiry = Expiry(self)
         self.retention = Retention(self)
         self.on_updated: Callable[[Stream], None] = lambda _: None
-        self.domain = domain
-        domain_part = f'"domain":"{domain}",' if domain else ""
-        self._ack = f'{{"stream":"{self.name}",{domain_part}"seq":'.encode()
-        self._error_tail = f'"stream":"{self.name}","seq":0}}'.encode()
-        self._next_seq = store.last_seq + 1
-        self.last_time = store.last_time
-        self._batch: Batch | None = None
+        self.operations = 0
+        """Operations that are proposed and not applied."""
         self._open: list[Proposal] = []
         self._flying: list[Proposal] = []
-        self._scheduled = False
-        self._operations = 0
-        self._deferred: list[tuple[bytes, bytes, bytes, bytes, ClientInfo]] = []
-        self._deferred_bytes = 0
-        self._progress_timer = False
-        self._started = False
-        self.view = ProposedView(self)
-        self.guarded = self._guards = False
-        self._adopt(self.config)
+        self._scheduled = self._progress_timer = False
+        self.applier = Applier(self)
+        self.intake = Intake(self)
+        self.ingest: Handler = self.intake.ingest
+        """What the subscriptions of the stream's subjects call; see `Intake.ingest`."""
+        self.view = self.intake.view
+        self.intake.rewind()
+        self.adopt(self.config)
 
     @property
     def next_seq(self) -> int:
         """The sequence that the next message gets."""
-        return self._next_seq
+        return self.intake.next_seq
+
+    @property
+    def last_time(self) -> int:
+        """When the newest message was stored, in ns; those on their way included."""
+        return self.intake.last_time
+
+    @property
+    def guarded(self) -> bool:
+        """See `Intake.guarded`."""
+        return self.intake.guarded
+
+    @property
+    def replicated(self) -> bool:
+        """Whether other nodes hold this stream too."""
+        membership = self.group.membership
+        return membership is not None and any(name != self._me for name in membership.members)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether no seal is under way that an applied entry asked for."""
+        return self.store.sealed_through[0] >= self.applier.sealing
 
     def uncommitted(self) -> list[Proposal]:
         """Everything proposed but not committed, oldest first."""
@@ -134,137 +164,45 @@ class Stream:
         """See `Reader.first_at`."""
         return await self.reader.first_at(time_ns)
 
-    def _adopt(self, config: StreamConfig) -> None:
+    def adopt(self, config: StreamConfig) -> None:
         """Take a configuration: what follows from it is worked out once, not for each message."""
         self.config = config
         self.store.describe(self.uid, self.name, self.account, msgspec.json.encode(config))
         self.dedupe.window_ns = config.duplicate_window
-        self._guards = config.sealed or config.max_msg_size > 0 or config.no_ack or limits.refuses_new(config)
-        self.guarded = self.guarded or self._guards
-        self._per_message = limits.needs_single_steps(config)
+        self.intake.adopt(config)
+        self.applier.adopt(config)
 
-    # ------------------------------------------------------------------ publish: decide
-    def ingest(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """Take a published message. The pub ack leaves once the message is committed (invariant 1)."""
-        if header or self.guarded or self._deferred or len(payload) > MAX_BUFFERED_BYTES:
-            self._ingest_checked(subject, reply, header, payload, client)
-            return
-        self._append(subject, reply, b"", payload)
-
-    def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
-        """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""
-        batch = self._batch
-        if batch is None or batch.size >= MAX_BATCH_BYTES:
-            opened = self._open_batch()
-            if opened is None:
-                self._refuse(reply, self.failed or api_error(10167))
-                return 0
-            batch = opened
-        # Invariant 5: times never go backwards in a stream, whatever the clock does.
-        now = time_ns or time.time_ns()
-        if now < self.last_time:
-            now = self.last_time
-        self.last_time = now
-        seq = self._next_seq
-        self._next_seq = seq + 1
-        batch.add(seq, now, subject, reply, header, payload)
-        return seq
-
-    def _open_batch(self) -> Batch | None:
-        if self.failed is not None or self.closed:
-            return None
-        if self.view.pending_msgs() > MAX_BUFFERED_MSGS or self.view.pending_bytes() > MAX_BUFFERED_BYTES:
-            return None
-        batch = Batch(self._next_seq)
-        self._batch = batch
-        self._open.append(Proposal(Kind.MESSAGES, batch.records, 0, batch))
-        self._schedule()
-        return batch
-
-    def _ingest_checked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """The way of a message with headers, or into a stream whose configuration can refuse it."""
-        if self._deferred or self._operations:
-            # A rule may depend on what a purge or delete in flight will leave, and order among publishes stays.
-            self._defer(subject, reply, header, payload, client)
-            return
-        if self.config.no_ack:
-            reply = b""
-        header = headers.without_status(header)
-        try:
-            outcome = publish.check(self.view, subject, header, payload)
-            if isinstance(outcome, publish.Duplicate):
-                self._answer_duplicate(reply, outcome.seq)
-                return
-            length = limits.accounted(self.config, subject, header, payload)
-            refused = self.view.room(subject, length, bool(outcome.rollup))
-            if refused is not None:
-                if self.view.pending_msgs():
-                    # What is in flight may yet make room by replacing older messages: judged again once it is stored.
-                    self._defer(subject, reply, header, payload, client)
-                    return
-                raise refused
-        except ApiError as error:
-            self._refuse(reply, error)
-            return
-        self.take(subject, reply, header, payload, outcome)
-
+    # ------------------------------------------------------------------ decide
     def take(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, effect: Effect | None, time_ns: int = 0
     ) -> int:
-        """Store a message that passed every rule; returns its sequence, 0 when refused. `time_ns`: see `_append`."""
-        seq = self._append(subject, reply, header, payload, time_ns)
-        if not seq or self._batch is None or effect is None:
-            return seq
-        if effect.msg_id:
-            self.dedupe.add(effect.msg_id, seq, self.last_time)
-        if effect.rollup or effect.ttl_ns:
-            effect.seq = seq
-            self._batch.effects.append(effect)
-            if effect.rollup or time_ns:
-                # A rollup ends its batch: what it removes is settled before the next message. So does an imported TTL:
-                # it counts from the batch's last time, and the next message's may be days later.
-                self._batch = None
-        return seq
+        """See `Intake.take`."""
+        return self.intake.take(subject, reply, header, payload, effect, time_ns)
 
     def importable(self) -> bool:
         """Whether messages with times of their own can be taken now: nothing before them is still to be settled."""
-        return not (self._deferred or self._operations or self.closed) and self.failed is None
+        settled = not (self.intake.waiting or self.operations or self.closed)
+        return settled and self.leading and self.failed is None
 
-    def _defer(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        self._deferred_bytes += len(subject) + len(header) + len(payload)
-        if len(self._deferred) >= MAX_BUFFERED_MSGS or self._deferred_bytes > MAX_BUFFERED_BYTES:
-            self._deferred_bytes -= len(subject) + len(header) + len(payload)
-            self._refuse(reply, api_error(10167))
-            return
-        self._deferred.append((subject, reply, header, payload, client))
+    def gather_batch(self, batch: Batch) -> None:
+        """A batch that is being filled goes into the log after what was proposed before it."""
+        self._open.append(Proposal(Kind.MESSAGES, batch.records, 0, batch))
+        self._schedule()
 
-    def _answer_duplicate(self, reply: bytes, seq: int) -> None:
-        if not reply:
-            return
-        answer = (reply, b'%b%d,"duplicate": true}' % (self._ack, seq))
-        for proposal in reversed(self.uncommitted()):
-            batch = proposal.context
-            if isinstance(batch, Batch) and batch.first_seq <= seq < batch.first_seq + len(batch):
-                batch.late.append(answer)
-                return
-        self.bus.reply_many([answer])
-
-    def _refuse(self, reply: bytes, error: ApiError) -> None:
-        if reply:
-            body = msgspec.json.encode(error.as_dict())
-            self.bus.publish(reply, b"", b"", b'{"error":%b,%b' % (body, self._error_tail))
-
-    # ------------------------------------------------------------------ operations: decide
     def propose(self, operation: Operation, done: Done | None = None) -> None:
-        """Log an operation; `done(result)` after it is applied, or `done(ApiError)` when the stream has failed."""
-        if self.failed is not None or self.closed:
+        """Log an operation; `done(result)` after it is applied, or `done(ApiError)` when that can not be said.
+
+        The error is the stream's own when it has failed, and 10008 when another node leads: what was proposed here
+        before may still be applied there.
+        """
+        if self.failed is not None or self.closed or not self.leading:
             if done is not None:
-                done(self.failed or api_error(10059))
+                done(self.failed or api_error(10059 if self.closed else 10008))
             return
-        self._operations += 1
+        self.operations += 1
         if isinstance(operation, Purge | UpdateStream):
-            self.guarded = True  # it may move the sequence or change the rules: publishes behind it wait for it
-        self._batch = None
+            self.intake.guard()  # it may move the sequence or change the rules: publishes behind it wait for it
+        self.intake.close_batch()
         self._open.append(Proposal(Kind.OPERATION, encode(operation), 0, Asked(operation, done)))
         self._schedule()
 
@@ -283,7 +221,7 @@ class Stream:
         self._propose_progress([consumer], done)
 
     def _propose_progress(self, consumers: Iterable[Consumer], done: Callable[[], None] | None) -> None:
-        if self.failed is not None or self.closed:
+        if self.failed is not None or self.closed or not self.serving:
             return
         self.retention.settle()
         entries = []
@@ -291,9 +229,11 @@ class Stream:
             state = consumer.progress()
             if state is not None:
                 entries.append(Progress(consumer.name, state))
-        if not entries and done is None:
-            return
-        self._batch = None
+        if entries or done is not None:
+            self._gather_progress(entries, done or _nobody_waits)
+
+    def _gather_progress(self, entries: list[Progress], done: Callable[[], None]) -> None:
+        self.intake.close_batch()
         self._open.append(Proposal(Kind.PROGRESS, encode(entries), 0, done))
         self._schedule()
 
@@ -318,32 +258,32 @@ class Stream:
         if self.group.in_flight or not self._open or self.failed is not None or self.closed:
             return
         proposals, self._open = self._open, []
-        self._batch = None
+        self.intake.close_batch()
         for proposal in proposals:
             if isinstance(proposal.context, Batch):
                 proposal.count = len(proposal.context)
-        self._flying = proposals
-        self.group.propose(proposals)
+        # Earlier ones may still be on their way to other members: they come back first.
+        self._flying += proposals
+        try:
+            self.group.propose(proposals)
+        except NotLeader:
+            self.lost([proposal.context for proposal in self._flying])
 
-    def _committed(self, entries: list[Committed]) -> None:
-        """Apply what is now durable, in order, and answer for it."""
+    def committed(self, entries: list[Committed]) -> None:
+        """Apply what is now durable, in order, and answer for it. The group's `on_commit`."""
         if self.closed:
             return  # deleted, or the next start applies it: a last checkpoint may be on its way in a thread
-        self._flying = []
+        del self._flying[: sum(entry.context is not None for entry in entries)]
         for position, entry in enumerate(entries):
             try:
-                self._apply_entry(entry)
+                self._apply(entry)
             except Exception as error:
                 rest = entries[position:]
-                self._flying = [Proposal(each.frame.kind, b"", each.frame.count, each.context) for each in rest]
+                self._flying[:0] = [Proposal(each.frame.kind, b"", each.frame.count, each.context) for each in rest]
                 self.group.give_up(error)
                 raise
-        if not self._operations:
-            self.guarded = self._guards
-        if self._deferred and not self._operations:
-            deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
-            for message in deferred:
-                self.ingest(*message)
+        if not self.operations:
+            self.intake.resume()
         # The next write starts before this turn's acks are sent: the disk works while the sockets do.
         self._flush()
         if self.store.on_settled is not None:
@@ -351,53 +291,25 @@ class Stream:
         if self.store.checkpoint_due and not self.closed:
             self.checkpoint()
 
-    def _apply_entry(self, entry: Committed) -> None:
+    def _apply(self, entry: Committed) -> None:
         context = entry.context
+        if context is None:  # of another node, or of an earlier leadership of this one
+            self.applier.frame(entry.frame, entry.at)
+            return
         if isinstance(context, Batch):
-            self._apply_batch(entry, context)
+            self.applier.batch(entry.at, context)
+            self._acknowledge(context)
         elif isinstance(context, Asked):
-            result = self.apply_operation(context.operation)
-            self._operations -= 1
+            result = self.applier.operation(context.operation)
+            self.operations -= 1
             self._finish(context.operation, result, context.done)
-        elif callable(context):  # progress that somebody waits for
+        elif callable(context):  # progress; here it was made long ago
             context()
         self.store.applied = entry.frame.index
 
-    def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
-        """Answer the proposer, after what the operation released from an interest stream has gone as well."""
-        if isinstance(operation, UpdateStream | DeleteConsumer):
-            released = self.retention.released()
-            if released:
-                self.propose(Remove(released), lambda _: done(result) if done is not None else None)
-                return
-        if done is not None:
-            done(result)
-
-    def _failure(self, error: Exception) -> None:
-        """Invariant 4: a failed write freezes the stream. Nothing in flight was acked; say so to whoever waits."""
-        self.failed = api_error(10077, err=str(error))
-        waiting, self._flying, self._open, self._batch = self._flying + self._open, [], [], None
-        self._operations = 0
-        for proposal in waiting:
-            context = proposal.context
-            if isinstance(context, Batch):
-                for reply in context.replies:
-                    self._refuse(reply, self.failed)
-            elif isinstance(context, Asked) and context.done is not None:
-                context.done(self.failed)
-        deferred, self._deferred = self._deferred, []
-        for _, reply, _, _, _ in deferred:
-            self._refuse(reply, self.failed)
-
-    # ------------------------------------------------------------------ apply
-    def _apply_batch(self, entry: Committed, batch: Batch) -> None:
+    def _acknowledge(self, batch: Batch) -> None:
         first = batch.first_seq
-        if self._per_message:
-            self._apply_one_by_one(entry.at, batch)
-        else:
-            self.store.apply_messages(entry.at, first, batch.subjects, batch.lengths, batch.last_time)
-            self._after_messages(first, batch.subjects, batch.effects)
-        prefix = self._ack
+        prefix = self.intake.ack
         replies = [(reply, b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(batch.replies, first) if reply]
         if batch.late:
             replies += batch.late
@@ -407,141 +319,94 @@ class Stream:
         for consumer in list(self.consumers.values()):
             consumer.stored(first, last)
 
-    def _apply_one_by_one(self, at: Appended, batch: Batch) -> None:
-        """Store and enforce limits message by message; see `limits.needs_single_steps`."""
-        offset = at.offset
-        effects = {effect.seq: effect for effect in batch.effects}
-        for seq, (subject, length) in enumerate(zip(batch.subjects, batch.lengths, strict=True), batch.first_seq):
-            place = Appended(at.segment, offset, at.index)
-            self.store.apply_messages(place, seq, [subject], [length], batch.last_time)
-            self._after_messages(seq, [subject], [effects[seq]] if seq in effects else [])
-            offset += length
-
-    def _after_messages(self, first_seq: int, subjects: list[bytes], effects: list[Effect]) -> None:
-        """What storing messages brings with it: rollups, limits, timers."""
-        for seq, subject in self.retention.unwanted(first_seq, subjects):
-            self.store.remove(seq, subject)
-        for effect in effects:
-            if effect.rollup:
-                for seq, subject in limits.roll_up(self.store, effect.seq, effect.rollup):
-                    self._tell_removed(seq, subject)
-            if effect.ttl_ns:
-                self.expiry.track(effect.seq, self.store.last_time, effect.ttl_ns)
-        for seq, subject in limits.enforce(self.config, self.store, subjects):
-            self._tell_removed(seq, subject)
-        self.expiry.arm()
-
-    def _tell_removed(self, seq: int, subject: bytes) -> None:
-        for consumer in self.consumers.values():
-            consumer.removed(seq, subject)
+    def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
+        """Answer the proposer, after what the operation released from an interest stream has gone as well."""
+        if isinstance(operation, UpdateStream | DeleteConsumer):
+            released = self.retention.released()
+            if released:
+                self.retention.let_go(released, lambda: done(result) if done is not None else None)
+                return
+        if done is not None:
+            done(result)
 
     def apply_frame(self, frame: Frame, at: Appended) -> None:
-        """Apply a committed frame that this process did not propose itself: recovery (and, one day, a follower)."""
-        if frame.kind == Kind.MESSAGES:
-            self._apply_records(list(iter_records(frame.body)), at)
-        elif frame.kind == Kind.OPERATION:
-            operation = decode_operation(frame.body)
-            self.apply_operation(operation)
-            self.retention.recheck |= isinstance(operation, UpdateStream | DeleteConsumer)
-        elif frame.kind == Kind.PROGRESS:
-            for entry in decode_progress(frame.body):
-                consumer = self.consumers.get(entry.name)
-                if consumer is not None:
-                    consumer.apply_progress(entry.state)
-        self.store.applied = frame.index
-        self._next_seq = self.store.last_seq + 1
-        self.last_time = self.store.last_time
+        """Apply a committed entry at recovery."""
+        self.applier.frame(frame, at)
+        self.intake.rewind()
 
-    def _apply_records(self, records: list[Record], at: Appended) -> None:
-        if self._per_message and len(records) > 1:
-            offset = at.offset
-            for record in records:
-                self._apply_records([record], Appended(at.segment, offset, at.index))
-                offset += record_length(record.subject, record.header, record.data)
+    def failure(self, error: Exception) -> None:
+        """Invariant 4: a failed write freezes the stream. Nothing in flight was acked; say so to whoever waits.
+
+        The group's `on_failure`. With other members, what is in flight may be stored by them: then nobody is told.
+        """
+        self.failed = api_error(10077, err=str(error))
+        if self.replicated:
+            self.follow()
             return
-        self.store.apply_records(at, records)
-        effects = []
-        for record in records:
-            if record.header:
-                effect = publish.effect_of(record.header, record.seq)
-                if effect.msg_id:
-                    self.dedupe.add(effect.msg_id, record.seq, record.time_ns)
-                if effect.rollup or effect.ttl_ns:
-                    effects.append(effect)
-        self._after_messages(records[0].seq, [record.subject for record in records], effects)
+        waiting, self._flying, self._open = self._flying + self._open, [], []
+        self.operations = 0
+        for proposal in waiting:
+            context = proposal.context
+            if isinstance(context, Batch):
+                for reply in context.replies:
+                    self.intake.refuse(reply, self.failed)
+            elif isinstance(context, Asked) and context.done is not None:
+                context.done(self.failed)
+        self.intake.fail(self.failed)
 
-    def apply_operation(self, operation: Operation) -> object:
-        """Apply one operation and return what its proposer waits for. Reads no clock (DESIGN §4, invariant 2)."""
-        match operation:
-            case CreateStream():
-                if self.config.first_seq:
-                    self.store.set_first(self.config.first_seq)
-                    self._next_seq = self.store.last_seq + 1
-                return None
-            case UpdateStream():
-                return self._apply_update(operation)
-            case DeleteMessage() | Purge():
-                return self._apply_erasure(operation)
-            case Expire():
-                return self._apply_removals(self.store.remove_through(operation.through))
-            case Remove():
-                return self._apply_removals(limits.remove_each(self.store, operation.seqs))
-            case CreateConsumer() | UpdateConsumer() | ResetConsumer() | DeleteConsumer():
-                return self._apply_consumer(operation)
-            case _:
-                raise TypeError(f"unknown operation {operation!r}")
+    # ------------------------------------------------------------------ roles
+    def join(self, group: Group, me: str) -> None:
+        """Be the stream of a group that may have other members than this node; its callbacks reach this object."""
+        self.group, self._me = group, me
 
-    def _apply_erasure(self, operation: DeleteMessage | Purge) -> object:
-        """What somebody asked to be removed, which not even an archive keeps."""
-        self.store.erasing = True
-        try:
-            if isinstance(operation, Purge):
-                return self._apply_removals(limits.purge(self.store, operation), operation.filter)
-            removed = self.store.remove(operation.seq)
-        finally:
-            self.store.erasing = False
-        if removed is not None:
-            self._tell_removed(operation.seq, removed[0])
-        return removed is not None
+    def lead(self, ready: Callable[[], None]) -> None:
+        """Decide for the stream from now on: every committed entry was applied, and no other node can.
 
-    def _apply_removals(self, removed: list[tuple[int, bytes]], purged: bytes | None = None) -> int:
-        for seq, subject in removed:
-            self._tell_removed(seq, subject)
-        self._next_seq = max(self._next_seq, self.store.last_seq + 1)
-        if purged is not None:
-            for consumer in list(self.consumers.values()):
-                consumer.purged(purged)
-        return len(removed)
+        Args:
+            ready: called when it serves; a new stream's creation has to be logged before.
+        """
+        assert not self.leading, "a leader is told once"
+        if self.failed is not None or self.closed:
+            return
+        self.leading = True
+        self.intake.rewind()
 
-    def _apply_update(self, operation: UpdateStream) -> object:
-        self._adopt(msgspec.json.decode(operation.config, type=StreamConfig))
-        self._apply_removals(limits.enforce(self.config, self.store, None))
-        self.expiry.arm()
-        self.on_updated(self)
-        return None
+        def serve(result: object = None) -> None:
+            if not isinstance(result, ApiError):
+                self.start()
+                ready()
 
-    def _apply_consumer(
-        self, operation: CreateConsumer | UpdateConsumer | ResetConsumer | DeleteConsumer
-    ) -> Consumer | None:
-        from lakestream.jetstream.consumer import Consumer  # the two know each other; streams come first
+        if self.created:
+            serve()
+        else:
+            self.propose(self._creation(), serve)
 
-        consumer = self.consumers.get(operation.name)
-        match operation:
-            case CreateConsumer() if consumer is None:
-                consumer = Consumer.create(self, operation)
-                self.consumers[operation.name] = consumer
-                if self._started:
-                    consumer.start(recovered=False)
-            case UpdateConsumer() if consumer is not None:
-                consumer.apply_update(operation)
-            case ResetConsumer() if consumer is not None:
-                consumer.apply_reset(operation)
-            case DeleteConsumer() if consumer is not None:
-                del self.consumers[operation.name]
-                consumer.deleted()
-        return consumer
+    def follow(self) -> None:
+        """Another node may decide from now on. What it did not see does not count, and nobody is told about it."""
+        if self.leading:
+            self.lost([proposal.context for proposal in self._flying])
+
+    def lost(self, contexts: list[object]) -> None:
+        """Nobody knows whether these proposals are stored: leadership ended. The group's `on_lost`.
+
+        Publishers and confirmed acks get no answer and ask again; the API's callers get 10008.
+        """
+        self.leading = self.serving = False
+        self.expiry.stop()
+        for consumer in list(self.consumers.values()):
+            consumer.rest()
+        contexts = contexts + [proposal.context for proposal in self._open]
+        self._flying, self._open, self.operations = [], [], 0
+        self.dedupe.forget_after(self.store.last_seq)
+        self.intake.abandon()
+        for context in contexts:
+            if isinstance(context, Asked) and context.done is not None:
+                context.done(self.failed or api_error(10008))
 
     # ------------------------------------------------------------------ life
+    def _creation(self) -> CreateStream:
+        return CreateStream(self.uid, self.account, msgspec.json.encode(self.config), self.created_ns)
+
     def checkpoint(self) -> None:
         """Let the store write its indexes and our state beside the log, so that recovery starts from here."""
         self.store.checkpoint(self.dump())
@@ -553,13 +418,14 @@ class Stream:
         asked = [each.context.operation for each in self.uncommitted() if isinstance(each.context, Asked)]
         removing = [seq for operation in asked if isinstance(operation, Remove) for seq in operation.seqs]
         state = StreamState(
-            create=CreateStream(self.uid, self.account, msgspec.json.encode(self.config), self.created_ns),
+            create=self._creation(),
             dedupe=self.dedupe.dump(self.clock.now(), stored),
             last_msg_id=last_msg_id,
             last_msg_id_seq=last_msg_id_seq,
             ttls=self.expiry.dump(),
             consumers=[(name, consumer.snapshot()) for name, consumer in self.consumers.items()],
             removing=removing + self.retention.unsettled(),
+            created=self.created,
         )
         return msgspec.msgpack.encode(state)
 
@@ -567,6 +433,7 @@ class Stream:
         """Take back what `dump` gave; called before the frames after the checkpoint are applied."""
         from lakestream.jetstream.consumer import Consumer
 
+        self.created = state.created
         self.dedupe.load(state.dedupe, state.last_msg_id, state.last_msg_id_seq)
         self.expiry.load(state.ttls)
         self.retention.load(state.removing)
@@ -574,16 +441,33 @@ class Stream:
             self.consumers[name] = Consumer.restore(self, name, snapshot)
 
     def start(self) -> None:
-        """Recovery is over, or the stream is new: timers and deliveries may begin."""
-        self._started = True
+        """Recovery is over, or the stream is new, or this node leads now: timers and deliveries may begin."""
+        self.serving = True
         self.expiry.start()
         self.retention.resume()
         for consumer in list(self.consumers.values()):
             consumer.start()
+        if self.replicated:
+            self._log_consumers()
+
+    def _log_consumers(self) -> None:
+        """Tell the other members where the consumers are.
+
+        An earlier leader knows of deliveries and acks that it never logged. They end here: every member, the earlier
+        leader too, goes on from what this entry says.
+        """
+        entries = [
+            Progress(consumer.name, consumer.whole_progress())
+            for consumer in self.consumers.values()
+            if not consumer.config.mem_storage
+        ]
+        if entries:
+            self._gather_progress(entries, _nobody_waits)
 
     def stop(self, deleted: bool = False) -> None:
         """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients are told."""
         self.closed = True
+        self.serving = False
         self.expiry.stop()
         if deleted:
             waiting, self._flying, self._open = self.uncommitted(), [], []
@@ -595,3 +479,7 @@ class Stream:
                 consumer.deleted()
             else:
                 consumer.stop()
+
+
+def _nobody_waits() -> None:
+    """The context of progress that is logged by and by: entries of this node have one."""

@@ -25,6 +25,8 @@ class StreamState(msgspec.Struct):
     consumers: list[tuple[str, bytes]]
     removing: list[int] = []
     """Messages whose removal was decided but not on disk: acks and TTLs that led to it are no longer known."""
+    created: bool = True
+    """Whether the log holds the creation; a group's first entries come before it."""
 
 
 class Asked(msgspec.Struct, gc=False):

@@ -31,6 +31,7 @@ from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.jsonio import dumps
 from lakestream.jetstream.ports import ClientInfo, Subscribed
 from lakestream.jetstream.reader import HistoryUnavailableError
+from lakestream.jetstream.replicas import asked_here
 from lakestream.log.errors import LogError
 from lakestream.log.record import Record, encode_record, iter_records
 from lakestream.protocol import headers, subjects
@@ -112,9 +113,12 @@ class TransferApi:
         self._bring(tokens[3].decode("utf-8", "replace"), [record], reply)
 
     def _bring(self, name: str, records: Sequence[Record], reply: bytes) -> None:
-        stream = self._engine.streams.get(name)
+        try:
+            stream = asked_here(self._engine, name)
+        except ApiError as error:
+            self._fail(reply, error)
+            return
         if stream is None:
-            self._fail(reply, api_error(10059))
             return
         stored = 0
         try:
@@ -167,10 +171,10 @@ class TransferApi:
     def _export(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
         if not reply:
             return
-        stream = self._engine.streams.get(subject.rpartition(b".")[2].decode("utf-8", "replace"))
         try:
+            stream = asked_here(self._engine, subject.rpartition(b".")[2].decode("utf-8", "replace"))
             if stream is None:
-                raise api_error(10059)
+                return
             request = msgspec.json.decode(body or b"{}", type=ExportRequest)
         except ApiError as error:
             self._bus.publish(reply, b"", b"", b"-" + dumps(error.as_dict()))

@@ -17,6 +17,8 @@ import msgspec
 from lakestream.lake import paths
 from lakestream.lake.errors import StagingConflict
 from lakestream.lake.storage import Entry, Storage, open_storage
+from lakestream.log.errors import CorruptLog
+from lakestream.log.segment import read_footer
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -52,7 +54,8 @@ def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, str
     """Put a sealed segment into the lake's staging area and return its path there.
 
     A hard link where the file system allows it (no byte is copied), else a copy that appears under its name only when
-    it is complete and synced. Staging the same segment again does nothing.
+    it is complete and synced. Staging the same segment again does nothing, whichever replica of a stream does it: their
+    files of a range hold the same entries, but not the same bytes.
 
     Args:
         sealed: the segment file, sealed and synced.
@@ -72,8 +75,21 @@ def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, str
     try:
         storage.put_file(target, sealed)
     except FileExistsError:
-        raise StagingConflict(target) from None
+        if not _same_entries(storage, target, sealed):
+            raise StagingConflict(target) from None
     return target
+
+
+def _same_entries(storage: Storage, target: str, sealed: str | os.PathLike[str]) -> bool:
+    """Whether the staged segment holds what another replica's does, which has its own salt and time of sealing."""
+    try:
+        footer, tables, end = read_footer(os.fspath(sealed))
+        with storage.fetch(target) as there:
+            staged, staged_tables, staged_end = read_footer(there)
+    except CorruptLog:
+        return False
+    same = msgspec.structs.replace(staged, closed_ns=footer.closed_ns) == footer
+    return same and staged_end == end and staged_tables.lengths == tables.lengths
 
 
 def unstage_through(lake: str, stream: StreamIdentity, index: int) -> int:

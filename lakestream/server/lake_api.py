@@ -14,6 +14,7 @@ import msgspec
 
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.ports import ClientInfo, Subscribed
+from lakestream.jetstream.replicas import asked_here
 from lakestream.lake import paths
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import FLUSH, RESPONSE_TYPE, ServerFile, read_server_file, write_server_file
@@ -68,8 +69,10 @@ class FlushApi:
             self._fail([reply], error)
 
     def _join(self, name: str, reply: bytes) -> None:
-        stream = self._engine.streams.get(name)
-        if stream is None or stream.closed:
+        stream = asked_here(self._engine, name)
+        if stream is None:
+            return
+        if stream.closed:
             raise api_error(10059)
         if self._keeper is None:
             raise ApiError(503, 0, "this server keeps no lake (lake.enabled: false)")
@@ -116,8 +119,8 @@ class FlushApi:
         if flushing.served is not served or not served:
             return
         stream = flushing.stream
-        if stream.closed or stream.failed is not None:
-            self._end(flushing, stream.failed or api_error(10059))
+        if stream.closed or stream.failed is not None or not stream.leading:
+            self._end(flushing, stream.failed or api_error(10059 if stream.closed else 10008))
             return
         self._advance(flushing)
         self._clock.call_later(WATCH_NS, lambda: self._watch(flushing, served))

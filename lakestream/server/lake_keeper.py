@@ -60,7 +60,8 @@ class _Kept:
             left: the log index through which segments have left the log.
             sealed_through: the one through which they are sealed.
         """
-        behind = sealed_through > left and sealed_through > min(self.position, self.staged_through)
+        staged = self.staged_through if self.stream.leading else self.position  # followers stage nothing
+        behind = sealed_through > left and sealed_through > min(self.position, staged)
         if not self.checked or self.trouble or behind or self.waiting:
             return False
         self._skipped = (self._skipped + 1) % IDLE_POLLS
@@ -79,8 +80,8 @@ class _Kept:
         """
         if position < left:
             raise OlderLake(self.table, position, left)
-        # Only at first: later the compactor may have been quicker than our looking.
-        if not self.checked and position > applied:
+        # Only at first: later the compactor may have been quicker than our looking. A replica may just be behind.
+        if not self.checked and position > applied and not self.stream.replicated:
             raise OlderStore(self.table, position, applied)
         self.checked = True
 
@@ -146,11 +147,34 @@ class LakeKeeper:
         """See `LakeLink.attached`. Segments sealed before a crash that did not reach the staging area go now."""
         if stream.config.storage == "memory":
             return
+        before = self._kept.get(stream.name)
+        if before is not None:  # a replica whose state came from another node
+            self.detached(before.stream)
         kept = _Kept(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
         self._kept[stream.name] = kept
         table = paths.table(self.root, stream.name, stream.account)
         stream.history = kept.history = ThreadHistory(table, self._io, self._cache)
         self._ask(kept)
+
+    def detached(self, stream: Stream) -> None:
+        """See `LakeLink.detached`."""
+        kept = self._kept.get(stream.name)
+        if kept is not None and kept.stream is stream:
+            del self._kept[stream.name]
+            self._tell(kept, f"stream {stream.name} is not on this server any more")
+            if kept.history is not None:
+                kept.history.close()
+
+    def position_of(self, uid: str, account: str, name: str, done: Callable[[int], None]) -> None:
+        """See `jetstream.replicas.LakeWatch.position_of`."""
+        table = paths.table(self.root, name, account)
+
+        def known(position: int | None, error: BaseException | None) -> None:
+            if error is not None:
+                self._log.warn(f"stream {name}: the lake at {self.root} can not be read: {error}")
+            done(position or 0)
+
+        self._io.submit(lambda: PositionWatch(table, uid).read(), known)
 
     def deleted(self, stream: Stream) -> None:
         """See `LakeLink.deleted`."""
@@ -186,6 +210,9 @@ class LakeKeeper:
         if kept is None or kept.stream.closed:
             done(f"stream {name} is not kept in the lake")
             return
+        if not kept.stream.leading:
+            done(f"another server leads stream {name} now")
+            return
         through, _ = kept.stream.store.sealed_through
         if kept.checked and not kept.trouble and through <= max(kept.staged_through, kept.position):
             done("")
@@ -218,12 +245,15 @@ class LakeKeeper:
         sealed = list(store.sealed())
         kept.asking = True
         served, kept.waiting = kept.waiting, []
-        fresh = [segment for segment in sealed if segment.last_index > kept.staged_through]
+        leads = kept.stream.leading  # of several replicas one stages, and takes away what was staged
+        fresh = [segment for segment in sealed if leads and segment.last_index > kept.staged_through]
         left, applied = store.left_through, store.applied
 
         def errand() -> tuple[int | None, str]:
             position = kept.watch.read()
             kept.check(position or 0, left, applied)
+            if not leads:
+                return position, ""
             poisoned = poison.poisoned(kept.directory, position or 0)
             if poisoned is not None and poison.replace(poisoned.path, sealed):
                 poisoned = None
@@ -238,7 +268,8 @@ class LakeKeeper:
         def settled(found: tuple[int | None, str] | None, error: BaseException | None) -> None:
             kept.asking = False
             for done in served:
-                done("" if found is not None and not kept.deleted else str(error or "the stream was deleted"))
+                staged = found is not None and leads and not kept.deleted
+                done("" if staged else str(error or "the stream was deleted, or another server leads it now"))
             if kept.deleted:
                 self._mark_deleted(kept)
                 return

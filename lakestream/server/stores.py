@@ -14,6 +14,7 @@ from lakestream.log.files import Files, Io
 from lakestream.log.recovery import StoreRoot
 from lakestream.log.store import LogOptions, Store
 from lakestream.server.options import JetStreamOptions, LakeOptions
+from lakestream.server.replica_stores import ReplicaStores
 
 
 class FileStores:
@@ -35,6 +36,7 @@ class FileStores:
             retain_bytes=lake.retain_bytes,
             sync_always=options.sync_always,
         )
+        self.replicas = ReplicaStores(self._root, self._files, io, self._options, self._cache)
 
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
         """See `Stores.create`."""
@@ -51,6 +53,7 @@ class FileStores:
 
     def found(self) -> list[tuple[str, str]]:
         """See `Stores.found`."""
+        self.replicas.settle()
         return self._root.streams(self._files)
 
     def open(self, account: str, name: str) -> Store:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream import expiry
-from lakestream.jetstream import stream as stream_module
+from lakestream.jetstream import expiry, intake
 from lakestream.jetstream.engine import Engine, EngineOptions
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.operations import DeleteMessage, Purge, Remove
@@ -262,7 +261,7 @@ def test_ttls_of_messages_that_are_gone_are_forgotten(tmp_path: Path, monkeypatc
 
 
 def test_publishes_that_wait_for_an_operation_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "MAX_BUFFERED_BYTES", 1000)
+    monkeypatch.setattr(intake, "MAX_BUFFERED_BYTES", 1000)
     world = World(str(tmp_path / "S"))
     world.stream.propose(Remove([1]))
     replies = [world.publish("s.a", bytes(100), Nats_Msg_Id=str(number)) for number in range(20)]

@@ -30,7 +30,10 @@ class FlushWorld(World):
         keeper: Any = LakeKeeper(self.lake, LakeOptions(), self.clock, self.io, Logger())  # type: ignore[arg-type]
         self.keeper = keeper
         keeper.attached(self.stream)
-        engine: Any = SimpleNamespace(bus=self.hub, clock=self.clock, streams={"S": self.stream}, server_id="N1")
+        streams = {"S": self.stream}
+        engine: Any = SimpleNamespace(
+            bus=self.hub, clock=self.clock, streams=streams, server_id="N1", account="$G", cluster=None
+        )
         self.api = FlushApi(engine, keeper)
         self.settle()
 

@@ -86,7 +86,7 @@ def test_invariant_4_a_failed_sync_freezes_the_stream_and_is_not_retried(make: M
 def test_invariant_5_times_do_not_go_backwards_with_the_clock(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make()
     times = iter([2_000_000_000_000_000_000, 1_900_000_000_000_000_000, 2_000_000_000_000_000_001])
-    monkeypatch.setattr("lakestream.jetstream.stream.time.time_ns", lambda: next(times))
+    monkeypatch.setattr("lakestream.jetstream.intake.time.time_ns", lambda: next(times))
     for _ in range(3):
         world.publish("s.a")
     world.settle()

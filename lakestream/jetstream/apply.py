@@ -1,0 +1,226 @@
+"""What committed entries do to a stream.
+
+Belongs here: the second step of invariant 2. An entry that the group says is committed changes the stream here, the
+same way on every replica and at recovery; nothing in here reads a clock. The removal of old messages by limits is in
+limits.py, what a consumer's own entries do in consumer.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.jetstream import limits, publish
+from lakestream.jetstream.batch import Batch, Effect
+from lakestream.jetstream.operations import (
+    CreateConsumer,
+    CreateStream,
+    DeleteConsumer,
+    DeleteMessage,
+    Expire,
+    Operation,
+    Purge,
+    Remove,
+    ResetConsumer,
+    UpdateConsumer,
+    UpdateStream,
+    decode_operation,
+    decode_progress,
+)
+from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.log.frame import Frame, Kind
+from lakestream.log.record import Record, columns, iter_records, record_length
+from lakestream.log.store import Appended
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.consumer import Consumer
+    from lakestream.jetstream.stream import Stream
+
+
+class Applier:
+    """Applies entries to one stream, in the order of their indexes."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._per_message = False
+        self.sealing = 0
+        """The newest SEAL applied: its segment is being sealed, or is sealed."""
+
+    def adopt(self, config: StreamConfig) -> None:
+        """Take a configuration."""
+        self._per_message = limits.needs_single_steps(config)
+
+    # ------------------------------------------------------------------ messages
+    def batch(self, at: Appended, batch: Batch) -> None:
+        """A batch that this process proposed: what it holds need not be read back from the entry."""
+        if self._per_message:
+            self._one_by_one(at, batch)
+            return
+        store = self._stream.store
+        store.apply_messages(at, batch.first_seq, batch.subjects, batch.lengths, batch.last_time)
+        self._after_messages(batch.first_seq, batch.subjects, batch.effects)
+
+    def _one_by_one(self, at: Appended, batch: Batch) -> None:
+        """Store and enforce limits message by message; see `limits.needs_single_steps`."""
+        offset = at.offset
+        effects = {effect.seq: effect for effect in batch.effects}
+        for seq, (subject, length) in enumerate(zip(batch.subjects, batch.lengths, strict=True), batch.first_seq):
+            place = Appended(at.segment, offset, at.index)
+            self._stream.store.apply_messages(place, seq, [subject], [length], batch.last_time)
+            self._after_messages(seq, [subject], [effects[seq]] if seq in effects else [])
+            offset += length
+
+    def _after_messages(self, first_seq: int, subjects: list[bytes], effects: list[Effect]) -> None:
+        """What storing messages brings with it: rollups, limits, timers."""
+        stream = self._stream
+        store = stream.store
+        for seq, subject in stream.retention.unwanted(first_seq, subjects):
+            store.remove(seq, subject)
+        for effect in effects:
+            if effect.rollup:
+                for seq, subject in limits.roll_up(store, effect.seq, effect.rollup):
+                    self._tell_removed(seq, subject)
+            if effect.ttl_ns:
+                stream.expiry.track(effect.seq, store.last_time, effect.ttl_ns)
+        for seq, subject in limits.enforce(stream.config, store, subjects):
+            self._tell_removed(seq, subject)
+        stream.expiry.arm()
+
+    def _tell_removed(self, seq: int, subject: bytes) -> None:
+        for consumer in self._stream.consumers.values():
+            consumer.removed(seq, subject)
+
+    # ------------------------------------------------------------------ entries of others
+    def frame(self, frame: Frame, at: Appended) -> None:
+        """Apply an entry that this process did not propose itself: at recovery, and on a follower."""
+        stream = self._stream
+        if frame.kind == Kind.MESSAGES:
+            self._messages(frame.body, at)
+        elif frame.kind == Kind.OPERATION:
+            operation = decode_operation(frame.body)
+            self.operation(operation)
+            stream.retention.recheck |= isinstance(operation, UpdateStream | DeleteConsumer)
+        elif frame.kind == Kind.PROGRESS:
+            for entry in decode_progress(frame.body):
+                consumer = stream.consumers.get(entry.name)
+                if consumer is not None:
+                    consumer.apply_progress(entry.state)
+        elif frame.kind == Kind.SEAL:
+            self.sealing = frame.index
+        stream.store.applied = frame.index
+
+    def _messages(self, body: bytes, at: Appended) -> None:
+        """What followers do for every message: no payload is looked at, no record is made."""
+        found = None if self._per_message else columns(body)
+        if found is None:
+            self._records(list(iter_records(body)), at)
+            return
+        stream = self._stream
+        stream.store.apply_messages(at, found.first_seq, found.subjects, found.lengths, found.last_time)
+        effects = []
+        if found.headers:
+            dedupe = stream.dedupe
+            for place, header, time_ns in found.headers:
+                effect = publish.effect_of(header, found.first_seq + place)
+                if effect.msg_id:
+                    dedupe.add(effect.msg_id, effect.seq, time_ns)
+                if effect.rollup or effect.ttl_ns:
+                    effects.append(effect)
+            dedupe.trim(found.last_time)
+        self._after_messages(found.first_seq, found.subjects, effects)
+
+    def _records(self, records: list[Record], at: Appended) -> None:
+        if self._per_message and len(records) > 1:
+            offset = at.offset
+            for record in records:
+                self._records([record], Appended(at.segment, offset, at.index))
+                offset += record_length(record.subject, record.header, record.data)
+            return
+        self._stream.store.apply_records(at, records)
+        effects = []
+        for record in records:
+            if record.header:
+                effect = publish.effect_of(record.header, record.seq)
+                if effect.msg_id:
+                    self._stream.dedupe.add(effect.msg_id, record.seq, record.time_ns)
+                if effect.rollup or effect.ttl_ns:
+                    effects.append(effect)
+        self._stream.dedupe.trim(records[-1].time_ns)
+        self._after_messages(records[0].seq, [record.subject for record in records], effects)
+
+    # ------------------------------------------------------------------ operations
+    def operation(self, operation: Operation) -> object:
+        """Apply one operation and return what its proposer waits for. Reads no clock (DESIGN §4, invariant 2)."""
+        stream = self._stream
+        match operation:
+            case CreateStream():
+                stream.created = True
+                if stream.config.first_seq:
+                    stream.store.set_first(stream.config.first_seq)
+                    stream.intake.next_seq = stream.store.last_seq + 1
+                return None
+            case UpdateStream():
+                return self._update(operation)
+            case DeleteMessage() | Purge():
+                return self._erasure(operation)
+            case Expire():
+                return self._removals(stream.store.remove_through(operation.through))
+            case Remove():
+                return self._removals(limits.remove_each(stream.store, operation.seqs))
+            case CreateConsumer() | UpdateConsumer() | ResetConsumer() | DeleteConsumer():
+                return self._consumer(operation)
+            case _:
+                raise TypeError(f"unknown operation {operation!r}")
+
+    def _erasure(self, operation: DeleteMessage | Purge) -> object:
+        """What somebody asked to be removed, which not even an archive keeps."""
+        store = self._stream.store
+        store.erasing = True
+        try:
+            if isinstance(operation, Purge):
+                return self._removals(limits.purge(store, operation), operation.filter)
+            removed = store.remove(operation.seq)
+        finally:
+            store.erasing = False
+        if removed is not None:
+            self._tell_removed(operation.seq, removed[0])
+        return removed is not None
+
+    def _removals(self, removed: list[tuple[int, bytes]], purged: bytes | None = None) -> int:
+        stream = self._stream
+        for seq, subject in removed:
+            self._tell_removed(seq, subject)
+        stream.intake.next_seq = max(stream.intake.next_seq, stream.store.last_seq + 1)
+        if purged is not None:
+            for consumer in list(stream.consumers.values()):
+                consumer.purged(purged)
+        return len(removed)
+
+    def _update(self, operation: UpdateStream) -> object:
+        stream = self._stream
+        stream.adopt(msgspec.json.decode(operation.config, type=StreamConfig))
+        self._removals(limits.enforce(stream.config, stream.store, None))
+        stream.expiry.arm()
+        stream.on_updated(stream)
+        return None
+
+    def _consumer(self, operation: CreateConsumer | UpdateConsumer | ResetConsumer | DeleteConsumer) -> Consumer | None:
+        from lakestream.jetstream.consumer import Consumer  # the two know each other; streams come first
+
+        stream = self._stream
+        consumer = stream.consumers.get(operation.name)
+        match operation:
+            case CreateConsumer() if consumer is None:
+                consumer = Consumer.create(stream, operation)
+                stream.consumers[operation.name] = consumer
+                if stream.serving:
+                    consumer.start(recovered=False)
+            case UpdateConsumer() if consumer is not None:
+                consumer.apply_update(operation)
+            case ResetConsumer() if consumer is not None:
+                consumer.apply_reset(operation)
+            case DeleteConsumer() if consumer is not None:
+                del stream.consumers[operation.name]
+                consumer.deleted()
+        return consumer

@@ -1,0 +1,461 @@
+"""Several nodes in one process, on virtual time, for tests of replicated streams.
+
+Belongs here: a world in which engines, replicas, groups, stores and hubs are the real ones, with real files, and only
+time, threads (work is done within the turn) and the connections between nodes are played. A test decides who hears
+whom, who is killed and when time passes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+
+from lakestream.jetstream.consumer_acks import Acks
+from lakestream.jetstream.engine import Engine, EngineOptions
+from lakestream.jetstream.operations import CreateConsumer, CreateStream
+from lakestream.jetstream.ports import ClientInfo, Delivery
+from lakestream.jetstream.replica import Replica
+from lakestream.jetstream.replicas import Replicas
+from lakestream.jetstream.stream import Stream
+from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.log.errors import LogError
+from lakestream.log.record import Record
+from lakestream.raft.messages import Membership
+from lakestream.raft.multi import Groups
+from lakestream.raft.ports import Channel
+from lakestream.server.hub import Hub
+from lakestream.server.interest import Subscription
+from lakestream.server.lake_keeper import LakeKeeper
+from lakestream.server.logging import Logger
+from lakestream.server.options import JetStreamOptions, LakeOptions
+from lakestream.server.stores import FileStores
+from tests.unit.consumer_world import CLIENT, MS, SECOND, VirtualClock
+from tests.unit.stream_world import Inbox
+
+T = TypeVar("T")
+
+
+class Life:
+    """The clock and the threads of one node, which end with it."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.dead = False
+        self.failures: list[Exception] = []
+
+    def _guarded(self, callback: Callable[[], None]) -> Callable[[], None]:
+        def guarded() -> None:
+            if self.dead:
+                return
+            try:
+                callback()
+            except LogError as error:  # an event loop reports it and goes on
+                self.failures.append(error)
+
+        return guarded
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._clock.call_soon(self._guarded(callback))
+
+    def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Any:
+        return self._clock.call_later(delay_ns, self._guarded(callback))
+
+    def spawn(self, awaitable: Any) -> None:
+        self._clock.spawn(awaitable)
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                done(None, error)
+            else:
+                done(result, None)
+
+        self.call_soon(run)
+
+
+class Net:
+    """Who is there, and who hears whom."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.members: dict[str, Link] = {}
+        self.cut: set[tuple[str, str]] = set()
+
+    def open(self, one: str, other: str) -> bool:
+        return one in self.members and other in self.members and (one, other) not in self.cut
+
+    def join(self, link: Link) -> None:
+        self.members[link.me] = link
+        for name, other in self.members.items():
+            if name != link.me and self.open(name, link.me):
+                other.tell(link.me, True)
+                link.tell(name, True)
+
+    def leave(self, name: str) -> None:
+        del self.members[name]
+        for other in self.members.values():
+            other.tell(name, False)
+
+    def split(self, *sides: set[str]) -> None:
+        """Nodes of different sides hear nothing of each other; without sides all is well again."""
+        before = self.cut
+        side = {name: at for at, names in enumerate(sides) for name in names}
+        self.cut = {(one, two) for one in side for two in side if side[one] != side[two]}
+        for one, two in before ^ self.cut:
+            if one in self.members:
+                self.members[one].tell(two, (one, two) not in self.cut)
+
+
+class Link:
+    """`Peers` and `Calls` of one node."""
+
+    def __init__(self, me: str, net: Net, life: Life) -> None:
+        self.me, self._net, self._life = me, net, life
+        self._receivers: dict[Channel, Callable[[str, bytes], None]] = {}
+        self._watchers: list[Callable[[str, bool], None]] = []
+        self._methods: dict[str, Callable[[str, bytes, Callable[[bytes], None]], None]] = {}
+
+    def connected(self) -> list[str]:
+        return sorted(name for name in self._net.members if name != self.me and self._net.open(self.me, name))
+
+    def alive(self, node: str) -> bool:
+        return node == self.me or node in self.connected()
+
+    def send(self, node: str, channel: Channel, payload: bytes) -> bool:
+        if node not in self.connected():
+            return False
+        to = self._net.members[node]
+        self._net.clock.call_soon(lambda: to.receive_now(self.me, channel, bytes(payload)))
+        return True
+
+    def receive_now(self, node: str, channel: Channel, payload: bytes) -> None:
+        if not self._life.dead and self._net.open(node, self.me):
+            self._receivers[channel](node, payload)
+
+    def receive(self, channel: Channel, handler: Callable[[str, bytes], None]) -> None:
+        self._receivers[channel] = handler
+
+    def watch(self, callback: Callable[[str, bool], None]) -> None:
+        self._watchers.append(callback)
+
+    def tell(self, node: str, *about: Any) -> bool:
+        if len(about) == 1:  # of the net: a node came or went
+            self._life.call_soon(lambda: [watcher(node, about[0]) for watcher in self._watchers] and None)
+            return True
+        self.call(node, about[0], about[1], lambda body, why: None, SECOND)
+        return True
+
+    def serve(self, method: str, handler: Callable[[str, bytes, Callable[[bytes], None]], None]) -> None:
+        self._methods[method] = handler
+
+    def call(
+        self, node: str, method: str, body: bytes, done: Callable[[bytes | None, str], None], timeout_ns: int
+    ) -> None:
+        if not self.alive(node):
+            self._life.call_soon(lambda: done(None, f"{node} is not connected"))
+            return
+        to = self._net.members[node]
+        back = self._life
+
+        def answer(result: bytes) -> None:
+            back.call_soon(lambda: done(result, ""))
+
+        to._life.call_soon(lambda: to._methods[method](self.me, body, answer))
+
+
+class TestLog(Logger):
+    """Keeps what was said."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def info(self, text: str) -> None:
+        self.said.append(text)
+
+    warn = error = info
+
+
+class Client(Inbox):
+    """A client of one node, which keeps what it gets: (subject, reply, header, payload)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[Delivery] = []
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        self.got.append((subject, payload))
+        self.all.append((subject, reply, header, payload))
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        self.got.extend((subject, payload) for subject, _, _, payload in messages)
+        self.all.extend(messages)
+
+
+class Node:
+    """One node; the `Host` of its replicas."""
+
+    def __init__(self, name: str, directory: Path, world: World) -> None:
+        self.name, self.world = name, world
+        self.life = Life(world.clock)
+        self.log = TestLog()
+        self.hub = Hub(self.life.call_soon, self.log)
+        self.inbox = Client()
+        self.hub.interest_graph.insert(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
+        self.link = Link(name, world.net, self.life)
+        options = JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1)
+        self.stores = FileStores(options, world.lake_options, self.life)
+        # A killed process loses nothing by a sync that did not happen, and the tests are not about power.
+        files = self.stores.replicas.files
+        files.sync = files.sync_directory = lambda what: None  # type: ignore[method-assign]
+        self.groups = Groups(self.link, self.life, self.life, random=Random(world.random.random()), files=files)
+        names = EngineOptions(server_name=name, server_id=name)
+        self.engine = Engine(self.hub, self.life, self.life, self.stores, names, self.log)
+        self.acks = Acks(self.engine)
+        self.replicas = Replicas(self.engine, self, self.groups, self.link, self.link)
+        self.events: list[tuple[str, str]] = []
+        if world.lake:
+            self.keeper = LakeKeeper(world.lake, world.lake_options, self.life, self.life, self.log)  # type: ignore[arg-type]
+            self.engine.lake = self.replicas.lake = self.keeper
+            self.keeper.start()
+        for account, stream in self.stores.found():
+            self.replicas.recover(account, stream)
+        if world.create is not None:
+            self.replicas.hold(world.create, world.membership)
+        self.groups.start()
+        self.replicas.start()
+        world.net.join(self.link)
+
+    # ------------------------------------------------------------------ Host
+    def opened(self, replica: Replica) -> None:
+        self._attach(replica)
+
+    def leads(self, replica: Replica) -> None:
+        self.events.append(("leads", replica.name))
+        assert replica.stream is not None
+        self.engine.refresh(replica.stream)
+        self.acks.attach(replica.name)
+
+    def follows(self, replica: Replica) -> None:
+        assert replica.stream is not None
+        self.engine.refresh(replica.stream)
+        self.acks.detach(replica.name)
+
+    def reopened(self, replica: Replica) -> None:
+        self.events.append(("reopened", replica.name))
+        self._attach(replica)
+
+    def _attach(self, replica: Replica) -> None:
+        assert replica.stream is not None
+        self.engine.attach(replica.stream)
+
+    def gone(self, replica: Replica) -> None:
+        self.engine.detach(replica.name, replica.trouble)
+
+    # ------------------------------------------------------------------ what tests ask
+    @property
+    def stream(self) -> Stream:
+        return self.engine.streams["S"]
+
+    @property
+    def replica(self) -> Replica:
+        return next(iter(self.replicas.by_uid.values()))
+
+    def content(self) -> list[tuple[int, bytes, bytes]]:
+        return [(one.seq, one.subject, one.data) for one in self.records()]
+
+    def records(self) -> list[Record]:
+        return self.stream.run(1, 1 << 30, 1 << 40)
+
+    def kill(self) -> None:
+        """End without a word."""
+        self.life.dead = True
+        self.world.net.leave(self.name)
+        del self.world.nodes[self.name]
+        self._close()
+
+    def stop(self) -> None:
+        """End as a server does."""
+        self.replicas.stop()
+        self.groups.stop()
+        self.world.clock.turn()
+        self.replicas.close()
+        self.life.dead = True
+        self.world.net.leave(self.name)
+        del self.world.nodes[self.name]
+        self._close()
+
+    def _close(self) -> None:
+        for replica in self.replicas.by_uid.values():
+            if replica.stream is not None:
+                replica.stream.store.log.close()
+        self.stores.close()
+
+
+class World:
+    """A cluster and one stream."""
+
+    def __init__(self, directory: Path, nodes: str = "abc", seed: int = 1, lake: str = "", **options: Any) -> None:
+        """`lake`: the root of the lake that all nodes share; "" for none. `options`: see `LakeOptions`."""
+        self.clock = VirtualClock()
+        self.clock.time = time.time_ns()  # messages are stamped with the real one
+        self.directory = directory
+        self.random = Random(seed)
+        self.lake = lake
+        self.lake_options = LakeOptions(**options)
+        self.net = Net(self.clock)
+        self.nodes: dict[str, Node] = {}
+        self._number = 0
+        self.create: CreateStream | None = None
+        self.membership = Membership(())
+        for name in nodes:
+            self.start(name)
+
+    def start(self, name: str) -> Node:
+        node = self.nodes[name] = Node(name, self.directory / name, self)
+        return node
+
+    def stream(self, members: str = "", **config: Any) -> None:
+        """Have a stream on these nodes (all), and wait for its leader."""
+        fields: dict[str, Any] = {
+            "name": "S",
+            "subjects": ["s.>"],
+            "max_msgs": -1,
+            "max_bytes": -1,
+            "max_msgs_per_subject": -1,
+            "max_msg_size": -1,
+            "duplicate_window": 120 * SECOND,
+            "num_replicas": len(members or self.nodes),
+            "allow_direct": True,
+        }
+        body = json.dumps(fields | config).encode()
+        settled = msgspec.json.encode(msgspec.json.decode(body, type=StreamConfig))
+        self.create = CreateStream("u1", "$G", settled, self.clock.now())
+        self.membership = Membership(tuple(sorted(members or self.nodes)))
+        for name in members or self.nodes:
+            self.hold(name, self.membership)
+        self.leader()
+
+    def hold(self, name: str, membership: Membership) -> None:
+        assert self.create is not None
+        self.nodes[name].replicas.hold(self.create, membership)
+
+    def run(self, seconds: float = 0.0) -> None:
+        self.clock.advance(int(seconds * SECOND))
+
+    def until(self, happened: Callable[[], Any], seconds: float = 20.0) -> Any:
+        """Let time pass until something has happened."""
+        for _ in range(int(seconds / 0.01)):
+            result = happened()
+            if result:
+                return result
+            self.clock.advance(10 * MS)
+        raise AssertionError(f"did not happen within {seconds} s")
+
+    def leader(self, among: str = "") -> Node:
+        """The node that leads, once one does."""
+
+        def find() -> Node | None:
+            nodes = [node for name, node in self.nodes.items() if not among or name in among]
+            leading = [node for node in nodes if any(each.leading for each in node.replicas.by_uid.values())]
+            return leading[0] if len(leading) == 1 else None
+
+        found: Node = self.until(find)
+        return found
+
+    def followers(self) -> list[Node]:
+        leader = self.leader()
+        return [node for node in self.nodes.values() if node is not leader]
+
+    def publish(self, node: Node, subject: str, data: bytes = b"", **headers: str) -> bytes:
+        """Publish with a reply to one node, without letting time pass; returns the reply subject."""
+        self._number += 1
+        reply = b"_INBOX.me.%d" % self._number
+        block = b""
+        if headers:
+            lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+            block = f"NATS/1.0\r\n{lines}\r\n".encode()
+        node.hub.route(None, CLIENT, subject.encode(), reply, block, data)
+        return reply
+
+    def acked(self, subject: str, data: bytes = b"", **headers: str) -> dict[str, Any]:
+        """Publish to the leader and wait for the answer."""
+        node = self.leader()
+        reply = self.publish(node, subject, data, **headers)
+        answer: dict[str, Any] = self.until(lambda: self.answer(node, reply))
+        return answer
+
+    @staticmethod
+    def answer(node: Node, reply: bytes) -> dict[str, Any] | None:
+        for subject, payload in node.inbox.got:
+            if subject == reply:
+                answer: dict[str, Any] = json.loads(payload)
+                return answer
+        return None
+
+    def converged(self) -> list[tuple[int, bytes, bytes]]:
+        """Wait until every node holds the same; what that is."""
+        leader = self.leader()
+
+        def same() -> bool:
+            return all(
+                "S" in node.engine.streams and node.stream.store.applied == leader.stream.group.last_index
+                for node in self.nodes.values()
+            )
+
+        self.until(same)
+        contents = [node.content() for node in self.nodes.values()]
+        assert all(content == contents[0] for content in contents)
+        return contents[0]
+
+    def consumer(self, name: str, **config: Any) -> None:
+        """A durable pull consumer with explicit acks."""
+        fields: dict[str, Any] = {
+            "durable_name": name,
+            "name": name,
+            "ack_policy": "explicit",
+            "ack_wait": 30 * SECOND,
+            "deliver_policy": "all",
+            "max_deliver": -1,
+            "max_waiting": 512,
+            "max_ack_pending": 1000,
+            "replay_policy": "instant",
+        }
+        body = json.dumps(fields | config).encode()
+        done: list[object] = []
+        self.leader().stream.propose(CreateConsumer(name, body, self.clock.now(), 1), done.append)
+        self.until(lambda: done)
+
+    def pull(self, name: str, batch: int = 1) -> list[Delivery]:
+        """What a pull request on the leader brings at once."""
+        node = self.leader()
+        before = len(node.inbox.all)
+        body = b'{"batch":%d,"no_wait":true}' % batch
+        node.hub.route(None, CLIENT, f"$JS.API.CONSUMER.MSG.NEXT.S.{name}".encode(), b"_INBOX.me.pull", b"", body)
+        self.run(0.01)
+        return [each for each in node.inbox.all[before:] if each[1]]
+
+    def ack(self, message: Delivery, confirmed: bool = False) -> None:
+        """Ack a message on the leader."""
+        node = self.leader()
+        self._number += 1
+        reply = b"_INBOX.me.%d" % self._number if confirmed else b""
+        node.hub.route(None, CLIENT, message[1], reply, b"", b"+ACK")
+        self.run(0.0)
+        if confirmed:
+            self.until(lambda: any(subject == reply for subject, _ in node.inbox.got))
