@@ -1,18 +1,28 @@
 """Account information.
 
-Belongs here: `$JS.API.INFO`: what the account's streams use, its limits, and the API's own counters.
+Belongs here: `$JS.API.INFO`: what the account's streams use, its limits, and the API's own counters. In a cluster all
+nodes' together: every replica counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lakestream.jetstream.api_request import API_LEVEL, Request, Routes
+import msgspec
+
+from lakestream.jetstream.api_request import API_LEVEL, Request, Routes, Where
 
 if TYPE_CHECKING:
+    from lakestream.jetstream.cluster import JetStreamCluster
     from lakestream.jetstream.engine import Engine
 
 UNLIMITED = -1
+
+USAGE = "account.usage"
+"""The call that asks a node for its `Usage`."""
+USAGE_WAIT_NS = 500_000_000
+"""How long the other nodes' usage is waited for; a node that does not answer counts as nothing."""
 
 
 class ApiCounters(Protocol):
@@ -22,35 +32,99 @@ class ApiCounters(Protocol):
     errors: int
 
 
+class Usage(msgspec.Struct, frozen=True):
+    """What one node has. Sizes in bytes; `consumers` are those that it leads."""
+
+    memory: int = 0
+    file: int = 0
+    reserved_memory: int = 0
+    reserved_file: int = 0
+    streams: int = 0
+    consumers: int = 0
+    total: int = 0
+    errors: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Usage(*(mine + its for mine, its in pairs))
+
+
 class AccountApi:
     """Serves account information. The account itself has no limits; the server's own are applied at STREAM.CREATE."""
 
     def __init__(self, engine: Engine, counters: ApiCounters) -> None:
         self._engine = engine
         self._counters = counters
+        if engine.cluster is not None:
+            engine.cluster.calls.serve(
+                USAGE, lambda node, body, answer: answer(msgspec.msgpack.encode(self._own_usage()))
+            )
 
     def register(self, routes: Routes) -> None:
         """See `ApiPart.register`."""
-        routes.route("INFO", "account_info_response", self._info)
+        routes.route("INFO", "account_info_response", self._info, where=Where.META)
 
     def _info(self, request: Request) -> None:
-        request.respond(self.usage())
+        cluster = self._engine.cluster
+        if cluster is None:
+            request.respond(self.usage())
+        else:
+            self._gather(cluster, lambda usage: request.respond(self._shown(usage)))
 
     def usage(self) -> dict[str, Any]:
-        """The fields of an account info reply (api.md §2)."""
+        """The fields of an account info reply for this node (api.md §2)."""
+        return self._shown(self._own_usage())
+
+    def _own_usage(self) -> Usage:
         streams = list(self._engine.streams.values())
         used = {"memory": 0, "file": 0}
         reserved = {"memory": 0, "file": 0}
         for stream in streams:
             used[stream.config.storage] += stream.store.bytes
             reserved[stream.config.storage] += max(0, stream.config.max_bytes)
+        return Usage(
+            memory=used["memory"],
+            file=used["file"],
+            reserved_memory=reserved["memory"],
+            reserved_file=reserved["file"],
+            streams=len(streams),
+            consumers=sum(len(stream.consumers) for stream in streams if stream.leading),
+            total=self._counters.total,
+            errors=self._counters.errors,
+        )
+
+    def _gather(self, cluster: JetStreamCluster, done: Callable[[Usage], None]) -> None:
+        """The usage of every node that can be reached."""
+        usage = self._own_usage()
+        waiting = {name for name, info in cluster.nodes.nodes().items() if info.jetstream and cluster.nodes.alive(name)}
+
+        def came(node: str, body: bytes | None) -> None:
+            nonlocal usage
+            if body is not None:
+                usage = usage + msgspec.msgpack.decode(body, type=Usage)
+            waiting.discard(node)
+            if not waiting:
+                finish()
+
+        def finish() -> None:
+            done(msgspec.structs.replace(usage, streams=len(cluster.assignments())))
+
+        def ask(node: str) -> None:
+            cluster.calls.call(node, USAGE, b"", lambda body, why: came(node, body), USAGE_WAIT_NS)
+
+        for node in sorted(waiting):
+            ask(node)
+        if not waiting:
+            finish()
+
+    def _shown(self, usage: Usage) -> dict[str, Any]:
         info: dict[str, Any] = {
-            "memory": used["memory"],
-            "storage": used["file"],
-            "reserved_memory": reserved["memory"],
-            "reserved_storage": reserved["file"],
-            "streams": len(streams),
-            "consumers": sum(len(stream.consumers) for stream in streams),
+            "memory": usage.memory,
+            "storage": usage.file,
+            "reserved_memory": usage.reserved_memory,
+            "reserved_storage": usage.reserved_file,
+            "streams": usage.streams,
+            "consumers": usage.consumers,
             "limits": {
                 "max_memory": UNLIMITED,
                 "max_storage": UNLIMITED,
@@ -64,5 +138,5 @@ class AccountApi:
         }
         if self._engine.domain:
             info["domain"] = self._engine.domain
-        info["api"] = {"level": API_LEVEL, "total": self._counters.total, "errors": self._counters.errors}
+        info["api"] = {"level": API_LEVEL, "total": usage.total, "errors": usage.errors}
         return info

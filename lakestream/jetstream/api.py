@@ -8,10 +8,12 @@ consumer_api.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakestream.jetstream.account_api import AccountApi
-from lakestream.jetstream.api_request import ApiPart, Handler, Request, level_refused, prefixes
+from lakestream.jetstream.api_audit import Audit
+from lakestream.jetstream.api_request import ApiPart, Handler, Request, Where, level_refused, prefixes
+from lakestream.jetstream.cluster_requests import Forwarded
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.ports import Bus, ClientInfo, Subscribed
 from lakestream.jetstream.stream_api import StreamApi
@@ -29,7 +31,24 @@ def standard_parts(engine: Engine) -> list[ApiPart]:
     """Every group of handlers that a server has."""
     from lakestream.jetstream.consumer_api import ConsumerApi
 
-    return [StreamApi(engine), ConsumerApi(engine)]
+    if engine.cluster is None:
+        return [StreamApi(engine), ConsumerApi(engine)]
+    from lakestream.jetstream.cluster_api import ClusterApi
+    from lakestream.jetstream.cluster_stream_api import ClusterStreamApi
+
+    streams = ClusterStreamApi(engine, engine.cluster)
+    return [streams, ConsumerApi(engine), ClusterApi(engine, engine.cluster, streams)]
+
+
+class Route(NamedTuple):
+    """A handler and what is known of its requests."""
+
+    pattern: str
+    kind: str
+    handler: Handler
+    empty: Mapping[str, Any]
+    level: bool
+    where: Where
 
 
 class Api:
@@ -41,8 +60,12 @@ class Api:
         self.errors = 0
         """Those answered with an error."""
         self._bus: Bus = engine.bus
+        self._cluster = engine.cluster
+        cluster = engine.cluster.name if engine.cluster is not None else ""
+        self._audit = Audit(engine.bus, engine.clock, engine.server_name, engine.domain, cluster)
         self._prefixes = prefixes(engine.domain)
         self._subscriptions: list[Subscribed] = []
+        self._routes: dict[str, Route] = {}
         for silent in SILENT:
             self._subscribe(silent.encode(), _ignore)
         AccountApi(engine, self).register(self)
@@ -58,10 +81,19 @@ class Api:
         self._subscriptions = []
 
     def route(
-        self, pattern: str, kind: str, handler: Handler, *, empty: Mapping[str, Any] | None = None, level: bool = True
+        self,
+        pattern: str,
+        kind: str,
+        handler: Handler,
+        *,
+        empty: Mapping[str, Any] | None = None,
+        level: bool = True,
+        where: Where = Where.HERE,
     ) -> None:
         """See `Routes.route`."""
-        shown = empty or {}
+        route = self._routes[pattern] = Route(pattern, kind, handler, empty or {}, level, where)
+        if self._cluster is not None:
+            self._cluster.requests.accept(pattern, self._forwarded)
         parts = pattern.split(".")
         wildcards = [at for at, part in enumerate(parts) if part == "*"]
         rest = len(parts) - 1 if parts[-1] == ">" else None
@@ -76,30 +108,59 @@ class Api:
                 tokens = [found[at] for at in wildcards]
                 if rest is not None:
                     tokens.append(".".join(found[rest:]))
-                request = Request(self, kind, shown, tokens, reply, header, body, client)
-                self._serve(request, handler, level)
+                self._serve(Request(self, kind, route.empty, tokens, reply, header, body, client, pattern), route)
 
-            self._subscriptions.append(self._bus.subscribe(prefix + pattern.encode(), called))
+            self._subscribe_to(prefix + pattern.encode(), called)
 
-    def answered(self, reply: bytes, body: bytes, failed: bool) -> None:
+    def answered(self, request: Request, body: bytes, failed: bool) -> None:
         """See `Answered.answered`."""
         self.total += 1
         if failed:
             self.errors += 1
-        if reply:
-            self._bus.publish(reply, b"", b"", body)
+        if request.reply:
+            self._bus.publish(request.reply, b"", b"", body)
+        self._audit.answered(request, body)
 
-    def _serve(self, request: Request, handler: Handler, level: bool) -> None:
-        try:
-            if level and level_refused(request.header):
-                raise api_error(10185)
-            handler(request)
-        except ApiError as error:
-            request.fail(error)
+    def _forwarded(self, came: Forwarded) -> None:
+        """A request that came to another node, which handed it on."""
+        route = self._routes[came.pattern]
+        request = Request(
+            self,
+            route.kind,
+            route.empty,
+            came.tokens,
+            came.reply,
+            came.header,
+            came.body,
+            came.client,
+            came.pattern,
+            came.hops,
+            came.stage,
+            came.origin,
+        )
+        self._serve(request, route)
+
+    def _serve(self, request: Request, route: Route) -> None:
+        def here() -> None:
+            try:
+                route.handler(request)
+            except ApiError as error:
+                request.fail(error)
+
+        if route.level and level_refused(request.header):
+            request.fail(api_error(10185))
+        elif self._cluster is None or route.where is Where.HERE or request.stage:
+            here()
+        else:
+            self._cluster.requests.dispatch(request, route.where, here)
 
     def _subscribe(self, pattern: bytes, handler: Any) -> None:
         for prefix in self._prefixes:
-            self._subscriptions.append(self._bus.subscribe(prefix + pattern, handler))
+            self._subscribe_to(prefix + pattern, handler)
+
+    def _subscribe_to(self, subject: bytes, handler: Any) -> None:
+        # Each node takes its own clients' requests, and knows where they belong.
+        self._subscriptions.append(self._bus.subscribe(subject, handler, local=True))
 
     def _map_stores(self, prefix: bytes) -> None:
         """Key-value and object store subjects behind the domain's prefix reach the streams (api.md §1)."""
@@ -109,7 +170,7 @@ class Api:
             bus.publish(subject[start:], reply, header, body)
 
         for stores in (b"$KV.>", b"$O.>"):
-            self._subscriptions.append(bus.subscribe(prefix + stores, mapped))
+            self._subscribe_to(prefix + stores, mapped)
 
 
 def _ignore(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:

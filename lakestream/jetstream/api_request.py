@@ -7,6 +7,7 @@ serves which subject is api.py's; what is answered is decided in stream_api.py a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -46,11 +47,25 @@ def level_refused(header: bytes) -> bool:
     return not wanted.isdigit() or int(wanted[:20]) > API_LEVEL
 
 
+class Where(Enum):
+    """Which node of a cluster answers a request. Without a cluster there is only one."""
+
+    HERE = "here"
+    """The node that it came to."""
+    META = "meta"
+    """The leader of the meta group."""
+    STREAM = "stream"
+    """The leader of the stream that the first token names; a stream that is not assigned: the leader of the meta
+    group."""
+    REPLICA = "replica"
+    """As `STREAM`; but when nobody leads it, this node if it has a replica: what that says may be old."""
+
+
 class Answered(Protocol):
     """Takes the outcome of requests: sends the bytes and counts."""
 
-    def answered(self, reply: bytes, body: bytes, failed: bool) -> None:
-        """Send `body` to `reply`; nothing is sent to an empty reply subject."""
+    def answered(self, request: Request, body: bytes, failed: bool) -> None:
+        """Send `body` to the request's reply subject, if there is one."""
 
 
 class Request:
@@ -62,9 +77,26 @@ class Request:
         client: who asks.
         kind: the response type without its common prefix (`stream_info_response`).
         empty: fields that an error reply carries beside the error.
+        pattern: the route's, by which another node finds the same handler.
+        hops: from how many nodes it was handed on.
+        origin: the node that it came to; "" this one.
+        stage: "" as the client sent it; else what has been done for it on another node, see the handler.
     """
 
-    __slots__ = ("_answers", "_empty", "_kind", "body", "client", "header", "reply", "tokens")
+    __slots__ = (
+        "_answers",
+        "_empty",
+        "_kind",
+        "body",
+        "client",
+        "header",
+        "hops",
+        "origin",
+        "pattern",
+        "reply",
+        "stage",
+        "tokens",
+    )
 
     def __init__(
         self,
@@ -76,9 +108,14 @@ class Request:
         header: bytes,
         body: bytes,
         client: ClientInfo,
+        pattern: str = "",
+        hops: int = 0,
+        stage: str = "",
+        origin: str = "",
     ) -> None:
         self._answers, self._kind, self._empty = answers, kind, empty
         self.tokens, self.reply, self.header, self.body, self.client = tokens, reply, header, body, client
+        self.pattern, self.hops, self.stage, self.origin = pattern, hops, stage, origin
 
     def respond(self, fields: Mapping[str, Any]) -> None:
         """Answer with these fields after `type`."""
@@ -115,7 +152,7 @@ class Request:
         return not body or (body[:1] == b"{" and body[-1:] == b"}" and not body[1:-1].strip())
 
     def _send(self, fields: Mapping[str, Any], failed: bool) -> None:
-        self._answers.answered(self.reply, dumps(fields), failed)
+        self._answers.answered(self, dumps(fields), failed)
 
 
 Handler = Callable[[Request], None]
@@ -126,7 +163,14 @@ class Routes(Protocol):
     """Where handlers are registered."""
 
     def route(
-        self, pattern: str, kind: str, handler: Handler, *, empty: Mapping[str, Any] | None = None, level: bool = True
+        self,
+        pattern: str,
+        kind: str,
+        handler: Handler,
+        *,
+        empty: Mapping[str, Any] | None = None,
+        level: bool = True,
+        where: Where = Where.HERE,
     ) -> None:
         """Serve subjects that match `pattern` (after `$JS.API.`).
 
@@ -136,6 +180,7 @@ class Routes(Protocol):
             handler: called for each request.
             empty: what an error reply carries beside the error.
             level: check `Nats-Required-Api-Level` first (10185).
+            where: which node of a cluster answers.
         """
 
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakestream.jetstream import consumer_rules as rules
-from lakestream.jetstream.api_request import Request, Routes
+from lakestream.jetstream.api_request import Request, Routes, Where
 from lakestream.jetstream.consumer import Consumer
 from lakestream.jetstream.consumer_acks import Acks
 from lakestream.jetstream.consumer_config import ConsumerConfig, CreateConsumerRequest
@@ -76,20 +76,24 @@ class ConsumerApi:
 
     def register(self, routes: Routes) -> None:
         """See `ApiPart.register`."""
-        created = "consumer_create_response"
-        routes.route("CONSUMER.CREATE.*", created, self._create_legacy)
-        routes.route("CONSUMER.CREATE.*.*", created, self._create_named)
-        routes.route("CONSUMER.CREATE.*.*.>", created, self._create_named)
+        created, stream = "consumer_create_response", Where.STREAM
+        routes.route("CONSUMER.CREATE.*", created, self._create_legacy, where=stream)
+        routes.route("CONSUMER.CREATE.*.*", created, self._create_named, where=stream)
+        routes.route("CONSUMER.CREATE.*.*.>", created, self._create_named, where=stream)
         routes.route("CONSUMER.DURABLE.CREATE.*", created, self._create_nameless)
-        routes.route("CONSUMER.DURABLE.CREATE.*.*", created, self._create_durable)
-        routes.route("CONSUMER.NAMES.*", "consumer_names_response", self._names, empty=_PAGE)
-        routes.route("CONSUMER.LIST.*", "consumer_list_response", self._list, empty=_PAGE)
-        routes.route("CONSUMER.INFO.*.*", "consumer_info_response", self._info)
-        routes.route("CONSUMER.DELETE.*.*", "consumer_delete_response", self._delete)
+        routes.route("CONSUMER.DURABLE.CREATE.*.*", created, self._create_durable, where=stream)
+        routes.route("CONSUMER.NAMES.*", "consumer_names_response", self._names, empty=_PAGE, where=stream)
+        routes.route("CONSUMER.LIST.*", "consumer_list_response", self._list, empty=_PAGE, where=stream)
+        routes.route("CONSUMER.INFO.*.*", "consumer_info_response", self._info, where=stream)
+        routes.route("CONSUMER.DELETE.*.*", "consumer_delete_response", self._delete, where=stream)
         not_paused = {"paused": False, "pause_until": format_time(0)}
-        routes.route("CONSUMER.PAUSE.*.*", "consumer_pause_response", self._pause, empty=not_paused)
-        routes.route("CONSUMER.RESET.*.*", "consumer_reset_response", self._reset, empty={"reset_seq": 0})
-        routes.route("CONSUMER.UNPIN.*.*", "consumer_unpin_response", self._unpin)
+        routes.route("CONSUMER.PAUSE.*.*", "consumer_pause_response", self._pause, empty=not_paused, where=stream)
+        routes.route("CONSUMER.RESET.*.*", "consumer_reset_response", self._reset, empty={"reset_seq": 0}, where=stream)
+        routes.route("CONSUMER.UNPIN.*.*", "consumer_unpin_response", self._unpin, where=stream)
+        cluster = self._engine.cluster
+        if cluster is not None:
+            cluster.local.acks = self.acks
+            return
         for subject, kind in (
             ("LEADER.STEPDOWN", "leader_stepdown"),
             ("PEER.REMOVE", "remove_peer"),
@@ -98,11 +102,18 @@ class ConsumerApi:
             routes.route(f"CONSUMER.{subject}.*.*", f"consumer_{kind}_response", self._clustered)
         self.acks.listen()
 
+    def _info_of(self, consumer: Consumer, listed: bool = False) -> dict[str, Any]:
+        """ConsumerInfo. A consumer lives in its stream's log: it is where the stream is, and led with it."""
+        cluster = self._engine.cluster
+        return consumer_info(consumer, listed, cluster.shown(consumer.stream) if cluster is not None else None)
+
     # ------------------------------------------------------------------ finding
     def _stream(self, name: str) -> Stream:
         stream = self._engine.streams.get(name)
         if stream is None:
             raise api_error(10059)
+        if not stream.leading:
+            raise api_error(10008)
         return stream
 
     def _consumer(self, stream_name: str, name: str) -> Consumer:
@@ -185,7 +196,7 @@ class ConsumerApi:
             raise api_error(10056)
 
     def _create(self, request: Request, asked: CreateConsumerRequest, config: ConsumerConfig) -> None:
-        if config.num_replicas > 1:
+        if config.num_replicas > 1 and self._engine.cluster is None:
             raise api_error(10074)
         stream = self._stream(asked.stream_name)
         self._in_turn(request, stream, lambda finished: self._create_next(request, asked, config, stream, finished))
@@ -268,7 +279,7 @@ class ConsumerApi:
                 if config.mem_storage and start.picked:
                     consumer.pick(start.picked)
                 consumer.events.created()
-                request.respond(consumer_info(consumer))
+                request.respond(self._info_of(consumer))
             else:
                 self._failed(request, consumer)
             finished()
@@ -296,10 +307,10 @@ class ConsumerApi:
                 rules.check_unique(config, existing.name, others)
         rules.check_update(old, config, existing.push_bound)
         if unchanged:
-            request.respond(consumer_info(existing))
+            request.respond(self._info_of(existing))
             finished()
             return
-        self._propose_update(request, existing, config, lambda: request.respond(consumer_info(existing)), finished)
+        self._propose_update(request, existing, config, lambda: request.respond(self._info_of(existing)), finished)
 
     def _propose_update(
         self,
@@ -340,12 +351,12 @@ class ConsumerApi:
 
     def _list(self, request: Request) -> None:
         consumers, fields = self._page(request, LIST_LIMIT)
-        request.respond({**fields, "consumers": [consumer_info(consumer, listed=True) for consumer in consumers]})
+        request.respond({**fields, "consumers": [self._info_of(consumer, listed=True) for consumer in consumers]})
 
     def _info(self, request: Request) -> None:
         if not request.empty_body:
             raise api_error(10038)
-        request.respond(consumer_info(self._consumer(*request.tokens[:2])))
+        request.respond(self._info_of(self._consumer(*request.tokens[:2])))
 
     # ------------------------------------------------------------------ delete, pause, reset
     def _delete(self, request: Request) -> None:
@@ -397,7 +408,7 @@ class ConsumerApi:
 
             def done(result: object) -> None:
                 if isinstance(result, Consumer):
-                    request.respond({**consumer_info(result), "reset_seq": seq})
+                    request.respond({**self._info_of(result), "reset_seq": seq})
                 else:
                     self._failed(request, result)
                 finished()

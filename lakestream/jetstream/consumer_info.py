@@ -34,8 +34,11 @@ def with_static_metadata(config: ConsumerConfig) -> ConsumerConfig:
     return replace(config, metadata=metadata)
 
 
-def consumer_info(consumer: Consumer, listed: bool = False) -> dict[str, Any]:
-    """ConsumerInfo; `listed`: as CONSUMER.LIST shows it, without the metadata about this server."""
+def consumer_info(consumer: Consumer, listed: bool = False, cluster: dict[str, Any] | None = None) -> dict[str, Any]:
+    """ConsumerInfo; `listed`: as CONSUMER.LIST shows it, without the metadata about this server.
+
+    `cluster`: shown when it is given.
+    """
     ledger, now = consumer.ledger, consumer.stream.clock.now()
     config = consumer.config
     if not listed:
@@ -54,6 +57,8 @@ def consumer_info(consumer: Consumer, listed: bool = False) -> dict[str, Any]:
         "num_waiting": consumer.num_waiting,
         "num_pending": consumer.num_pending,
     }
+    if cluster:
+        info["cluster"] = cluster
     if consumer.push_bound:
         info["push_bound"] = True
     remaining = consumer.pause_until_ns - now if consumer.pause_until_ns else 0

@@ -144,10 +144,12 @@ def _lifetime_completed(config: ConsumerConfig, stream: StreamConfig, caps: Cons
 # ---------------------------------------------------------------------------------------------------- checks
 def check(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps) -> None:
     """Every rule that a completed configuration must pass on its own and with its stream. Raises ApiError."""
-    if config.num_replicas > 1:
-        raise api_error(10074)
     if config.num_replicas < 0:
         raise api_error(10133)
+    if config.num_replicas > stream.num_replicas:
+        raise api_error(10126)
+    if stream.retention != "limits" and config.num_replicas not in (0, stream.num_replicas):
+        raise api_error(10134)
     if config.backoff and config.max_deliver != -1 and len(config.backoff) > config.max_deliver:
         raise api_error(10116)
     if len(config.description.encode()) > MAX_DESCRIPTION_BYTES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -22,6 +22,10 @@ from lakestream.jetstream.stream_state import StreamState
 from lakestream.log.errors import LogError
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.store import Store
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.cluster import JetStreamCluster
+    from lakestream.jetstream.replicas import ReplicaStores
 
 ACCOUNT = "$G"
 
@@ -47,6 +51,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Stores(Protocol):
     """Where streams keep their logs."""
 
+    @property
+    def replicas(self) -> ReplicaStores:
+        """The files of streams that other nodes hold too."""
+
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
         """An empty store. Blocks (fsync); call it in a thread. Raises LogError."""
 
@@ -65,6 +73,9 @@ class LakeLink(Protocol):
 
     def attached(self, stream: Stream) -> None:
         """A stream serves from now on."""
+
+    def detached(self, stream: Stream) -> None:
+        """This server holds the stream no more; other nodes do."""
 
     def deleted(self, stream: Stream) -> None:
         """A stream is gone for good."""
@@ -87,6 +98,9 @@ class _Lakeless:
     def attached(self, stream: Stream) -> None:
         return
 
+    def detached(self, stream: Stream) -> None:
+        return
+
     def deleted(self, stream: Stream) -> None:
         return
 
@@ -98,6 +112,9 @@ class Engine:
         self.bus, self.clock, self.io = bus, clock, io
         self.stores, self.options, self.log = stores, options, log
         self.lake: LakeLink = _Lakeless()
+        self.account = ACCOUNT
+        self.cluster: JetStreamCluster | None = None
+        """Set before the API and `recover` when this server is one of several."""
         self.streams: dict[str, Stream] = {}
         self.offline: dict[str, str] = {}
         """Streams whose log can not be read, with the reason: they take no messages until somebody has looked."""
@@ -190,16 +207,34 @@ class Engine:
         return Stream(create, store, self.bus, self.clock, self.io, self.options.domain)
 
     def _serve(self, stream: Stream) -> None:
-        self.streams[stream.name] = stream
-        stream.on_updated = self._updated
-        self._subscribe(stream)
-        self.lake.attached(stream)
+        self.attach(stream)
         stream.start()
 
+    def attach(self, stream: Stream) -> None:
+        """Have a stream among this server's. Again: its store is another now."""
+        self.streams[stream.name] = stream
+        self.offline.pop(stream.name, None)
+        stream.on_updated = self.refresh
+        self.refresh(stream)
+        self.lake.attached(stream)
+
+    def refresh(self, stream: Stream) -> None:
+        """Its subjects may have changed, or whether it takes messages here."""
+        self._unsubscribe(stream.name)
+        self._subscribe(stream)
+
+    def detach(self, name: str, trouble: str = "") -> None:
+        """A stream is no longer among this server's. `trouble`: its log can not be read, which is why."""
+        self._unsubscribe(name)
+        self.streams.pop(name, None)
+        if trouble:
+            self.offline[name] = trouble
+
     def _subscribe(self, stream: Stream) -> None:
-        self._subscriptions[stream.name] = [
-            self.bus.subscribe(subject.encode(), stream.ingest) for subject in stream.config.subjects
-        ]
+        if stream.leading:
+            self._subscriptions[stream.name] = [
+                self.bus.subscribe(subject.encode(), stream.ingest) for subject in stream.config.subjects
+            ]
         if stream.config.allow_direct:
             self.direct.attach(stream)
 
@@ -208,15 +243,13 @@ class Engine:
             subscription.cancel()
         self.direct.detach(name)
 
-    def _updated(self, stream: Stream) -> None:
-        """Its subjects may have changed."""
-        self._unsubscribe(stream.name)
-        self._subscribe(stream)
-
     # ------------------------------------------------------------------ recovery and end
     def recover(self) -> None:
         """Open every stream on disk. A damaged one is set aside with its reason; the others serve (invariant 3)."""
-        for account, name in self.stores.found():
+        found = self.stores.found()
+        if self.cluster is not None:
+            found = self.cluster.recover(found)
+        for account, name in found:
             try:
                 stream = self._recover(account, name)
             except Exception as error:  # a damaged log, no room, no permission, or a fault of ours: the others serve
@@ -224,7 +257,9 @@ class Engine:
                 self.offline[name] = reason
                 self.log.error(f"stream {name} is offline: {reason}")
                 continue
-            if stream is not None:
+            if stream is not None and self.cluster is not None:
+                self.cluster.adoption.found(stream)
+            elif stream is not None:
                 self._serve(stream)
                 self.log.info(f"  Restored {stream.store.msgs:,} messages for stream '{account} > {name}'")
 
@@ -273,13 +308,19 @@ class Engine:
 
     def stop(self) -> None:
         """Cease to serve, in the event loop and while clients can still be told (409 Server Shutdown)."""
+        if self.cluster is not None:
+            self.cluster.stop()
         for stream in self.streams.values():
             stream.stop()
 
     def close(self) -> None:
         """Stop all streams and write their last checkpoints. Blocks; nothing may be in flight that matters."""
         self.stop()
+        if self.cluster is not None:
+            self.cluster.close()
         for stream in self.streams.values():
+            if self.cluster is not None and stream.uid in self.cluster.replicas.by_uid:
+                continue
             try:
                 stream.store.close(stream.dump())
             except Exception as error:  # the others get their checkpoints; this one is replayed from its log

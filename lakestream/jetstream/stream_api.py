@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.jetstream import query, stream_rules
-from lakestream.jetstream.api_request import Request, Routes
+from lakestream.jetstream.api_request import Request, Routes, Where
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.gotime import format_time
 from lakestream.jetstream.jsonio import Int, Uint64
@@ -83,31 +83,35 @@ class StreamApi:
 
     def register(self, routes: Routes) -> None:
         """See `ApiPart.register`."""
-        route = routes.route
-        route("STREAM.CREATE.*", "stream_create_response", self._create)
-        route("STREAM.UPDATE.*", "stream_update_response", self._update)
-        route("STREAM.INFO.*", "stream_info_response", self._info, empty=_PAGE)
-        route("STREAM.NAMES", "stream_names_response", self._names, empty={**_PAGE, "streams": None})
-        route("STREAM.LIST", "stream_list_response", self._list, empty={**_PAGE, "streams": []})
-        route("STREAM.DELETE.*", "stream_delete_response", self._delete)
-        route("STREAM.PURGE.*", "stream_purge_response", self._purge, empty={"purged": 0})
-        route("STREAM.MSG.GET.*", "stream_msg_get_response", self._get_message)
-        route("STREAM.MSG.DELETE.*", "stream_msg_delete_response", self._delete_message)
-        route("STREAM.SNAPSHOT.*", "stream_snapshot_response", self._snapshot)
-        route("STREAM.RESTORE.*", "stream_restore_response", self._restore, empty={"deliver_subject": ""})
-        for verb, kind in (
-            ("LEADER.STEPDOWN", "leader_stepdown"),
-            ("PEER.REMOVE", "remove_peer"),
-            ("PEER.EVACUATE", "evacuate_peer"),
-            ("CANCEL_MOVE", "cancel_move"),
-        ):
-            route(f"STREAM.{verb}.*", f"stream_{kind}_response", _clustered_only)
+        route, meta, stream = routes.route, Where.META, Where.STREAM
+        route("STREAM.CREATE.*", "stream_create_response", self._create, where=meta)
+        route("STREAM.UPDATE.*", "stream_update_response", self._update, where=stream)
+        route("STREAM.INFO.*", "stream_info_response", self._info, empty=_PAGE, where=Where.REPLICA)
+        route("STREAM.NAMES", "stream_names_response", self._names, empty={**_PAGE, "streams": None}, where=meta)
+        route("STREAM.LIST", "stream_list_response", self._list, empty={**_PAGE, "streams": []}, where=meta)
+        route("STREAM.DELETE.*", "stream_delete_response", self._delete, where=meta)
+        route("STREAM.PURGE.*", "stream_purge_response", self._purge, empty={"purged": 0}, where=stream)
+        route("STREAM.MSG.GET.*", "stream_msg_get_response", self._get_message, where=stream)
+        route("STREAM.MSG.DELETE.*", "stream_msg_delete_response", self._delete_message, where=stream)
+        route("STREAM.SNAPSHOT.*", "stream_snapshot_response", self._snapshot, where=stream)
+        route("STREAM.RESTORE.*", "stream_restore_response", self._restore, empty={"deliver_subject": ""}, where=meta)
+        if self._engine.cluster is None:
+            for verb, kind in (
+                ("LEADER.STEPDOWN", "leader_stepdown"),
+                ("PEER.REMOVE", "remove_peer"),
+                ("PEER.EVACUATE", "evacuate_peer"),
+                ("CANCEL_MOVE", "cancel_move"),
+            ):
+                route(f"STREAM.{verb}.*", f"stream_{kind}_response", _clustered_only)
 
-    def find(self, name: str) -> Stream:
-        """The stream of that name. Raises ApiError 10059, or 10194 when its log can not be read."""
+    def find(self, name: str, *, led: bool = True) -> Stream:
+        """The stream of that name. Raises ApiError 10059, 10194 when its log can not be read, 10008 when it is not
+        led here and `led` asks for that."""
         stream = self._engine.streams.get(name)
         if stream is None:
             raise api_error(10194, err=self._engine.offline[name]) if name in self._engine.offline else api_error(10059)
+        if led and not stream.leading:
+            raise api_error(10008)
         return stream
 
     # ------------------------------------------------------------------ create, update, delete
@@ -117,9 +121,9 @@ class StreamApi:
         if wanted.name != name:
             raise api_error(10056)
         stream_rules.check_create(wanted)
-        self._in_turn(name, request, lambda over: self._create_now(request, wanted, over))
+        self._in_turn(name, request, lambda over: self._create_next(request, wanted, over))
 
-    def _create_now(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
+    def _create_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
         engine = self._engine
         config = self._checked(wanted)
         existing = engine.streams.get(config.name)
@@ -148,9 +152,9 @@ class StreamApi:
         if wanted.name != name:
             self._checked(wanted)
             raise api_error(10056)
-        self._in_turn(name, request, lambda over: self._update_now(request, wanted, over))
+        self._in_turn(name, request, lambda over: self._update_next(request, wanted, over))
 
-    def _update_now(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
+    def _update_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
         checked = self._checked(wanted)
         stream = self.find(checked.name)
         limited = {name: consumer.config for name, consumer in stream.consumers.items()}
@@ -170,7 +174,10 @@ class StreamApi:
 
     def _checked(self, wanted: StreamConfigRequest) -> StreamConfig:
         window = self._engine.options.duplicate_window_ns
-        config = stream_rules.checked(wanted.config(), pedantic=wanted.pedantic, window_limit_ns=window)
+        clustered = self._engine.cluster is not None
+        config = stream_rules.checked(
+            wanted.config(), pedantic=wanted.pedantic, window_limit_ns=window, clustered=clustered
+        )
         refusal = self._engine.lake.refusal(config)
         if refusal is not None:
             raise stream_rules.invalid(refusal)
@@ -188,17 +195,16 @@ class StreamApi:
         if not request.empty_body:
             raise api_error(10038)
         name = request.tokens[0]
+        self._in_turn(name, request, lambda over: self._delete_next(request, name, over))
 
-        def delete(over: Callable[[], None]) -> None:
-            self.find(name)
+    def _delete_next(self, request: Request, name: str, over: Callable[[], None]) -> None:
+        self.find(name)
 
-            def deleted(outcome: ApiError | None) -> None:
-                request.succeed(outcome)
-                over()
+        def deleted(outcome: ApiError | None) -> None:
+            request.succeed(outcome)
+            over()
 
-            self._engine.delete_stream(name, deleted)
-
-        self._in_turn(name, request, delete)
+        self._engine.delete_stream(name, deleted)
 
     def _in_turn(self, name: str, request: Request, work: Callable[[Callable[[], None]], None]) -> None:
         """Run `work(over)` when no other change of this stream is under way; it calls `over` when it has answered."""
@@ -229,17 +235,25 @@ class StreamApi:
 
     # ------------------------------------------------------------------ info
     def _info_of(self, stream: Stream, **more: Any) -> dict[str, Any]:
+        """StreamInfo, in a cluster always with the domain and the `cluster` object."""
+        cluster = self._engine.cluster
+        if cluster is not None:
+            more = {**more, "cluster": cluster.shown(stream), "domain": self._engine.domain}
         return info_shown(stream, self._engine.clock.now(), **more)
 
     def _info(self, request: Request) -> None:
+        if self._engine.cluster is not None:
+            self.find(request.tokens[0], led=False)  # there it is the first question
         asked = request.parse_if_json(StreamInfoRequest, "JSApiStreamInfoRequest")
-        stream = self.find(request.tokens[0])
+        stream = self.find(request.tokens[0], led=False)
         page, subjects = dict(_PAGE), None
         if asked.subjects_filter:
             page, subjects = _subjects_page(stream, asked.subjects_filter, max(0, asked.offset))
         state = state_shown(stream, deleted=asked.deleted_details, subjects=subjects)
         engine = self._engine
-        request.respond({**page, **self._info_of(stream, state=state, domain=engine.domain, leader=engine.server_name)})
+        request.respond(
+            {**page, **self._info_of(stream, state=state, domain=engine.domain, cluster={"leader": engine.server_name})}
+        )
 
     def _listed(self, request: Request, name: str, limit: int) -> tuple[dict[str, int], list[Stream]]:
         """The page that NAMES or LIST asks for, by name."""

@@ -56,10 +56,10 @@ def info_shown(
     *,
     versions: bool = True,
     domain: str = "",
-    leader: str = "",
+    cluster: dict[str, Any] | None = None,
     state: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """StreamInfo. `domain` and `leader` are shown when they are given; `now_ns` is the time of the answer."""
+    """StreamInfo. `domain` and `cluster` are shown when they are given; `now_ns` is the time of the answer."""
     fields: dict[str, Any] = {
         "config": config_shown(stream.config, versions=versions),
         "created": format_time(stream.created_ns),
@@ -67,7 +67,7 @@ def info_shown(
     }
     if domain:
         fields["domain"] = domain
-    if leader:
-        fields["cluster"] = {"leader": leader}
+    if cluster:
+        fields["cluster"] = cluster
     fields["ts"] = format_time(now_ns)
     return fields

@@ -74,13 +74,16 @@ def valid_name(name: str) -> bool:
     return bool(name) and not _INVALID_IN_NAME.intersection(name)
 
 
-def checked(config: StreamConfig, *, pedantic: bool = False, window_limit_ns: int = 0) -> StreamConfig:
+def checked(
+    config: StreamConfig, *, pedantic: bool = False, window_limit_ns: int = 0, clustered: bool = False
+) -> StreamConfig:
     """A requested configuration with its defaults filled in.
 
     Args:
         config: as requested.
         pedantic: refuse with 10157 where a value that was given would be changed.
         window_limit_ns: the server's cap on duplicate windows; 0 = none.
+        clustered: whether there are other servers to hold replicas.
 
     Raises:
         ApiError: the first rule that is broken.
@@ -102,7 +105,7 @@ def checked(config: StreamConfig, *, pedantic: bool = False, window_limit_ns: in
     if config.placement is not None and config.placement.preferred:
         raise invalid("preferred server not permitted in placement")
     _refuse_unsupported(config)
-    if config.num_replicas > 1:
+    if config.num_replicas > 1 and not clustered:
         raise api_error(10074)
     return config
 

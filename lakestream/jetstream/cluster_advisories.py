@@ -1,0 +1,89 @@
+"""Advisories about leaders and members.
+
+Belongs here: the events of the cluster and their JSON (api.md §11). They are sent only when somebody listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakestream.jetstream.cluster_info import replica_shown
+from lakestream.jetstream.consumer_events import event_id
+from lakestream.jetstream.gotime import format_time
+from lakestream.jetstream.jsonio import dumps
+from lakestream.jetstream.placement import peer_id
+from lakestream.jetstream.ports import Bus, Clock
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.cluster_ports import Nodes
+    from lakestream.jetstream.replica import Replica
+
+_PREFIX = "$JS.EVENT.ADVISORY."
+_TYPE = "io.nats.jetstream.advisory.v1."
+
+
+class Advisories:
+    """Sends what happens to groups on this node."""
+
+    def __init__(self, bus: Bus, clock: Clock, nodes: Nodes, domain: str) -> None:
+        self._bus, self._clock, self._nodes, self._domain = bus, clock, nodes, domain
+
+    def _send(self, subject: str, kind: str, fields: dict[str, Any]) -> None:
+        to = (_PREFIX + subject).encode()
+        if not self._bus.interest(to):
+            return
+        event = {"type": _TYPE + kind, "id": event_id(), "timestamp": format_time(self._clock.now()), **fields}
+        if self._domain:
+            event["domain"] = self._domain
+        self._bus.publish(to, b"", b"", dumps(event))
+
+    def stream_action(self, stream: str, event: str, action: str) -> None:
+        """A stream was created, updated or deleted; sent by the node that leads it."""
+        self._send(f"STREAM.{event}.{stream}", "stream_action", {"stream": stream, "action": action})
+
+    def stream_leader(self, replica: Replica) -> None:
+        """This node leads a stream of several replicas now, and its consumers with it."""
+        replicas = self._replicas(replica)
+        if len(replicas) < 2:
+            return
+        led = {"leader": self._nodes.me, "replicas": replicas}
+        self._send(f"STREAM.LEADER_ELECTED.{replica.name}", "stream_leader_elected", {"stream": replica.name, **led})
+        for consumer in replica.stream.consumers if replica.stream is not None else ():
+            fields = {"stream": replica.name, "consumer": consumer, **led}
+            self._send(f"CONSUMER.LEADER_ELECTED.{replica.name}.{consumer}", "consumer_leader_elected", fields)
+
+    def stream_lost(self, replica: Replica) -> None:
+        """This node leads a stream no more; told when that is for want of a majority."""
+        voters = replica.membership.voters
+        if replica.leader or sum(self._nodes.alive(voter) for voter in voters) >= replica.membership.quorum:
+            return
+        replicas = self._replicas(replica)
+        lost = {"replicas": replicas}
+        self._send(f"STREAM.QUORUM_LOST.{replica.name}", "stream_quorum_lost", {"stream": replica.name, **lost})
+        for consumer in replica.stream.consumers if replica.stream is not None else ():
+            fields = {"stream": replica.name, "consumer": consumer, **lost}
+            self._send(f"CONSUMER.QUORUM_LOST.{replica.name}.{consumer}", "consumer_quorum_lost", fields)
+
+    def meta_leader(self, members: Sequence[str]) -> None:
+        """This node leads the meta group now."""
+        replicas = [
+            {"name": name, "current": self._nodes.alive(name), "active": 0, "peer": peer_id(name)} for name in members
+        ]
+        fields = {"leader": peer_id(self._nodes.me), "replicas": replicas, "cluster": self._nodes.node.cluster}
+        self._send("DOMAIN.LEADER_ELECTED", "domain_leader_elected", fields)
+
+    def server_removed(self, name: str) -> None:
+        """A node was taken out of the cluster."""
+        info = self._nodes.info(name)
+        fields = {
+            "server": name,
+            "server_id": info.server_id if info is not None else "",
+            "cluster": self._nodes.node.cluster,
+        }
+        self._send("SERVER.REMOVED", "server_removed", fields)
+
+    def _replicas(self, replica: Replica) -> list[dict[str, Any]]:
+        me = self._nodes.me
+        own: dict[str, Any] = {"name": me, "current": True, "active": 0, "peer": peer_id(me)}
+        return [own, *(replica_shown(member) for member in replica.members())]

@@ -1,0 +1,90 @@
+"""The steps from the members that a group has to those that it shall have.
+
+Belongs here: which single-server change comes next when a stream grows, shrinks, moves or loses a node for good.
+Sans-IO; the stream's leader takes one step, waits until it is committed, and asks again.
+
+New members come first, each as a learner until it has caught up, then as a voter; only then do old ones go, those that
+are away first, and the leader last, after it has handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from lakestream.raft.messages import Membership
+
+MAX_LAG = 100
+"""Entries that a learner may lack when it becomes a voter: it makes them up while that is being committed."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How another member is, as the leader sees it. `lag` in entries."""
+
+    there: bool
+    lag: int
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Propose this membership. `what` is for the log."""
+
+    membership: Membership
+    what: str
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """Let this member lead."""
+
+    to: str
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing can be done yet."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The group has the members that it shall have."""
+
+
+Step = Change | HandOver | Wait | Settled
+
+
+def next_step(me: str, now: Membership, wanted: Sequence[str], standing: Mapping[str, Standing]) -> Step:
+    """What the leader `me` does next.
+
+    Args:
+        now: the group's membership.
+        wanted: who shall be a voter in the end, the first choice as leader first.
+        standing: of the other members.
+    """
+    voters, learners = set(now.voters), set(now.learners)
+    for name in sorted(learners - set(wanted)):
+        return _change(voters, learners - {name}, f"{name} leaves")
+    for name in sorted(learners):
+        if _caught_up(name, standing):
+            return _change(voters | {name}, learners - {name}, f"{name} has caught up and votes")
+    for name in wanted:
+        if name not in voters | learners:
+            return _change(voters, learners | {name}, f"{name} joins")
+    if not voters >= set(wanted):
+        return Wait()
+    leaving = sorted(voters - set(wanted) - {me}, key=lambda name: (_there(name, standing), name))
+    if leaving:
+        return _change(voters - {leaving[0]}, learners, f"{leaving[0]} leaves")
+    if me in wanted:
+        return Settled()
+    successors = [name for name in wanted if _caught_up(name, standing)]
+    return HandOver(successors[0]) if successors else Wait()
+
+
+def _change(voters: Collection[str], learners: Collection[str], what: str) -> Change:
+    return Change(Membership(tuple(sorted(voters)), tuple(sorted(learners))), what)
+
+
+def _there(name: str, standing: Mapping[str, Standing]) -> bool:
+    return name in standing and standing[name].there
+
+
+def _caught_up(name: str, standing: Mapping[str, Standing]) -> bool:
+    return _there(name, standing) and standing[name].lag <= MAX_LAG

@@ -1,0 +1,314 @@
+"""Streams as the API manages them in a cluster.
+
+Belongs here: what STREAM.CREATE, UPDATE, DELETE, NAMES and LIST do when several nodes are concerned: checking against
+all assignments, choosing nodes, logging the assignment, and who gives the answer. Everything else is stream_api.py's,
+on the stream's leader.
+
+    CREATE   leader of the meta group: check, place, log; then the stream's first leader answers.
+    UPDATE   the stream's leader: check against its consumers; the leader of the meta group: check against the other
+             streams, place, log; then the stream's leader logs it in the stream and answers.
+    DELETE   leader of the meta group: log; it answers once the nodes that are there have let go of the files.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.jetstream import stream_rules
+from lakestream.jetstream.api_request import Request, Where
+from lakestream.jetstream.cluster import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
+from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.jsonio import dumps
+from lakestream.jetstream.meta_state import Applied, Assignment, AssignStream, ChangeStream, RemoveStream
+from lakestream.jetstream.operations import UpdateStream
+from lakestream.jetstream.placement import choose
+from lakestream.jetstream.stream import Stream
+from lakestream.jetstream.stream_api import LIST_LIMIT, NAMES_LIMIT, StreamApi, StreamNamesRequest
+from lakestream.jetstream.stream_config import StreamConfig, StreamConfigRequest
+from lakestream.protocol.subjects import overlaps
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.engine import Engine
+
+CREATED = "created"
+"""Stage of a STREAM.CREATE: the stream was assigned for it."""
+EXISTING = "existing"
+"""Stage of a STREAM.CREATE: the stream was there, with the same configuration."""
+
+CHANGE = "stream.change"
+"""The call by which a stream's leader has a new configuration logged by the meta group."""
+INFOS = "stream.infos"
+"""The call that asks a node for StreamInfo of the streams that it leads."""
+DROPPED = "stream.dropped"
+"""The call that says that a removed stream's files are gone."""
+DROP_WAIT_NS = 2_000_000_000
+"""How long the answer to a STREAM.DELETE waits for the nodes' files; the rest goes on without it."""
+LIST_WAIT_NS = 2_000_000_000
+"""How long STREAM.LIST waits for the leaders of the streams."""
+
+
+class ChangeAsked(msgspec.Struct, frozen=True):
+    """The body of `CHANGE`: the new configuration as JSON, and who leads the stream."""
+
+    uid: str
+    config: bytes
+    leader: str
+
+
+class _Drop:
+    """A removal whose answer waits for nodes."""
+
+    def __init__(self, nodes: set[str], done: Callable[[], None]) -> None:
+        self.nodes, self.done = nodes, done
+
+
+class ClusterStreamApi(StreamApi):
+    """The stream part of the API of a node in a cluster."""
+
+    def __init__(self, engine: Engine, cluster: JetStreamCluster) -> None:
+        super().__init__(engine)
+        self._cluster = cluster
+        self._creating: dict[str, StreamConfig] = {}
+        self._changing: dict[str, StreamConfig] = {}
+        self._drops: dict[str, _Drop] = {}
+        cluster.calls.serve(CHANGE, self._change_asked)
+        cluster.calls.serve(INFOS, self._infos_asked)
+        cluster.calls.serve(DROPPED, self._dropped)
+        cluster.local.on_dropped = self._tell_dropped
+
+    # ------------------------------------------------------------------ create
+    def _create_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
+        cluster, config = self._cluster, self._checked(wanted)
+        existing = cluster.find(config.name)
+        if existing is not None:
+            if cluster.config_of(existing) != config:
+                raise api_error(10058)
+            over()
+            self.answer_by_leader(request, EXISTING)
+            return
+        self._check_room(config)
+        peers = choose(cluster.wanted(config), cluster.candidates())
+        encoded, now = msgspec.json.encode(config), self._engine.clock.now()
+        op = AssignStream(secrets.token_hex(8), self._engine.account, config.name, encoded, peers, now)
+        self._creating[config.name] = config
+
+        def applied(outcome: Applied | ApiError) -> None:
+            del self._creating[config.name]
+            over()
+            if isinstance(outcome, ApiError):
+                request.fail(outcome)
+            elif outcome.refused:
+                request.fail(api_error(10058))
+            else:
+                self.answer_by_leader(request, CREATED)
+
+        cluster.meta.propose(op, applied)
+
+    def _create(self, request: Request) -> None:
+        if request.stage:
+            self.answer_by_leader(request, request.stage)
+        else:
+            super()._create(request)
+
+    def answer_by_leader(self, request: Request, stage: str) -> None:
+        """Have the stream's leader answer with StreamInfo, here or elsewhere, as soon as there is one."""
+        request.stage = stage
+
+        def here() -> None:
+            try:
+                shown = self._info_of(self.find(request.tokens[0]))
+            except ApiError as error:
+                request.fail(error)
+                return
+            request.respond({**shown, "did_create": True} if stage == CREATED else shown)
+            if stage == CREATED:
+                self._cluster.advisories.stream_action(request.tokens[0], "CREATED", "create")
+
+        self._cluster.requests.dispatch(request, Where.STREAM, here)
+
+    # ------------------------------------------------------------------ update
+    def _update_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
+        checked = self._checked(wanted)
+        stream = self.find(checked.name)
+        limited = {name: consumer.config for name, consumer in stream.consumers.items()}
+        encoded = msgspec.json.encode(stream_rules.updated(stream.config, checked, limited))
+        updating = self._cluster.local.updating
+        updating.add(stream.uid)
+
+        def ended() -> None:
+            updating.discard(stream.uid)
+            over()
+
+        def applied(outcome: object) -> None:
+            if isinstance(outcome, ApiError):
+                request.fail(outcome)
+            else:
+                request.respond(self._info_of(stream))
+                self._cluster.advisories.stream_action(stream.name, "UPDATED", "modify")
+            ended()
+
+        def logged(body: bytes | None, why: str) -> None:
+            failed = msgspec.msgpack.decode(body, type=CallFailed | None) if body is not None else None
+            if body is None or failed is not None:
+                request.fail(failed.error() if failed is not None else api_error(10008))
+                ended()
+            else:
+                stream.propose(UpdateStream(encoded), applied)
+
+        leader = self._cluster.meta_leader()
+        if not leader:
+            updating.discard(stream.uid)
+            raise api_error(10008)
+        asked = msgspec.msgpack.encode(ChangeAsked(stream.uid, encoded, self._cluster.me))
+        self._cluster.calls.call(leader, CHANGE, asked, logged, CALL_TIMEOUT_NS)
+
+    def _change_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        asked = msgspec.msgpack.decode(body, type=ChangeAsked)
+
+        def fail(error: ApiError) -> None:
+            answer(msgspec.msgpack.encode(CallFailed(error.code, error.err_code, error.description)))
+
+        def applied(outcome: Applied | ApiError) -> None:
+            self._changing.pop(asked.uid, None)
+            if isinstance(outcome, ApiError):
+                fail(outcome)
+            elif outcome.refused:
+                fail(api_error(10059))
+            else:
+                answer(msgspec.msgpack.encode(None))
+
+        try:
+            op = self._changed(asked)
+        except ApiError as error:
+            fail(error)
+            return
+        self._changing[asked.uid] = msgspec.json.decode(asked.config, type=StreamConfig)
+        self._cluster.meta.propose(op, applied)
+
+    def _changed(self, asked: ChangeAsked) -> ChangeStream:
+        """The entry for a change, on the leader of the meta group. Raises ApiError."""
+        cluster = self._cluster
+        if not cluster.meta.leading:
+            raise api_error(10008)
+        assignment = cluster.meta.state.by_uid.get(asked.uid)
+        if assignment is None:
+            raise api_error(10059)
+        old, new = cluster.config_of(assignment), msgspec.json.decode(asked.config, type=StreamConfig)
+        self._check_room(new)
+        if new.num_replicas != old.num_replicas and new.placement != old.placement:
+            raise api_error(10123)
+        peers = assignment.peers
+        if (new.num_replicas, new.placement) != (old.num_replicas, old.placement) or len(peers) != new.num_replicas:
+            # The leader stays when there is a choice.
+            keep = sorted(peers, key=lambda name: name != asked.leader)
+            peers = choose(cluster.wanted(new), cluster.candidates(), keep=keep)
+        return ChangeStream(asked.uid, asked.config, peers)
+
+    def _check_room(self, config: StreamConfig) -> None:
+        """Whether its subjects are free beside all other streams, also those on their way."""
+        cluster = self._cluster
+        assigned = {each.name: cluster.config_of(each) for each in cluster.assignments()}
+        assigned |= {changing.name: changing for changing in self._changing.values()}
+        stream_rules.check_taken(config, [*assigned.values(), *self._creating.values()])
+
+    # ------------------------------------------------------------------ delete
+    def _delete_next(self, request: Request, name: str, over: Callable[[], None]) -> None:
+        cluster = self._cluster
+        assignment = cluster.find(name)
+        if assignment is None:
+            raise api_error(10059)
+        uid = assignment.uid
+
+        def gone() -> None:
+            if self._drops.pop(uid, None) is not None:
+                over()
+                request.succeed(None)
+
+        def applied(outcome: Applied | ApiError) -> None:
+            if isinstance(outcome, ApiError) or outcome.refused:
+                self._drops.pop(uid, None)
+                over()
+                request.fail(outcome if isinstance(outcome, ApiError) else api_error(10059))
+            else:
+                self._engine.clock.call_later(DROP_WAIT_NS, gone)
+
+        # Before it is applied: this node's own files may be gone by then.
+        self._drops[uid] = _Drop({holder for holder in assignment.holders if cluster.nodes.alive(holder)}, gone)
+        cluster.meta.propose(RemoveStream(uid), applied)
+
+    def _tell_dropped(self, uid: str) -> None:
+        leader = self._cluster.meta_leader()
+        if leader:
+            self._cluster.calls.tell(leader, DROPPED, uid.encode())
+
+    def _dropped(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        drop = self._drops.get(body.decode())
+        if drop is not None:
+            drop.nodes.discard(node)
+            if not drop.nodes:
+                drop.done()
+
+    # ------------------------------------------------------------------ names and list
+    def _page(self, request: Request, name: str, limit: int) -> tuple[dict[str, int], list[Assignment]]:
+        asked = request.parse_if_json(StreamNamesRequest, name)
+        found = self._cluster.assignments()
+        if asked.subject:
+            pattern = asked.subject.encode()
+            found = [
+                each
+                for each in found
+                if any(overlaps(subject.encode(), pattern) for subject in self._cluster.config_of(each).subjects)
+            ]
+        offset = min(max(0, asked.offset), len(found))
+        return {"total": len(found), "offset": offset, "limit": limit}, found[offset : offset + limit]
+
+    def _names(self, request: Request) -> None:
+        page, found = self._page(request, "JSApiStreamNamesRequest", NAMES_LIMIT)
+        request.respond({**page, "streams": [each.name for each in found] or None})
+
+    def _list(self, request: Request) -> None:
+        page, found = self._page(request, "JSApiStreamListRequest", LIST_LIMIT)
+        if not found:
+            page["total"] = 0  # as nats-server counts behind the end of the list
+        cluster = self._cluster
+        by_leader: dict[str, list[str]] = {}
+        for each in found:
+            leader = cluster.stream_leader(each.uid)
+            if leader:
+                by_leader.setdefault(leader, []).append(each.name)
+        infos: dict[str, msgspec.Raw] = {}
+        waiting = set(by_leader)
+
+        def answered(node: str, body: bytes | None) -> None:
+            if body is not None:
+                infos.update(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+            waiting.discard(node)
+            if not waiting:
+                respond()
+
+        def respond() -> None:
+            fields: dict[str, Any] = {**page, "streams": [infos[each.name] for each in found if each.name in infos]}
+            missing = [each.name for each in found if each.name not in infos]
+            if missing:
+                fields["missing"] = missing
+            request.respond(fields)
+
+        def ask(node: str, names: list[str]) -> None:
+            body = msgspec.json.encode(names)
+            cluster.calls.call(node, INFOS, body, lambda got, why: answered(node, got), LIST_WAIT_NS)
+
+        for node, names in by_leader.items():
+            ask(node, names)
+        if not by_leader:
+            respond()
+
+    def _infos_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        streams = [self._engine.streams.get(name) for name in msgspec.json.decode(body, type=list[str])]
+        answer(dumps({each.name: self._listed_info(each) for each in streams if each is not None and each.leading}))
+
+    def _listed_info(self, stream: Stream) -> dict[str, Any]:
+        return self._info_of(stream, versions=False)

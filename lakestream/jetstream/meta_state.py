@@ -1,0 +1,198 @@
+"""What the meta group agrees on: which streams exist, and on which nodes.
+
+Belongs here: the entries of the meta group's log, the state that follows from applying them in order, and its
+snapshot. No clock, no node names beyond those in the entries, no I/O: every node of the cluster holds the same state
+at the same index. Which nodes to choose is placement.py's, what a node does about its own streams is meta.py's.
+
+A node takes a stream's files away only because an applied entry says so: the stream's uid was removed, or the stream
+has left the node and its group has confirmed that it goes on without it (`SettleStream`). A stream that is merely
+unknown here is never removed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import msgspec
+
+MAX_TOMBSTONES = 65_536
+"""Removed streams that are remembered; the oldest are forgotten beyond that. Whoever was away for longer keeps its
+files of them, offline."""
+
+
+class AssignStream(msgspec.Struct, frozen=True, tag="assign"):
+    """A new stream. `config` is the validated StreamConfig as JSON; the first of `peers` shall lead at first."""
+
+    uid: str
+    account: str
+    name: str
+    config: bytes
+    peers: tuple[str, ...]
+    created_ns: int
+
+
+class ChangeStream(msgspec.Struct, frozen=True, tag="change"):
+    """A stream's new configuration, and the nodes that shall hold it."""
+
+    uid: str
+    config: bytes
+    peers: tuple[str, ...]
+
+
+class SettleStream(msgspec.Struct, frozen=True, tag="settle"):
+    """The members of the stream's group are now `peers`: whoever else held it may let it go."""
+
+    uid: str
+    peers: tuple[str, ...]
+
+
+class RemoveStream(msgspec.Struct, frozen=True, tag="remove"):
+    """The stream is gone for good."""
+
+    uid: str
+
+
+MetaOp = AssignStream | ChangeStream | SettleStream | RemoveStream
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """Where a stream lives.
+
+    `peers` shall hold it. `settled` were the voters of its group when that last agreed with `peers`. `holders` are all
+    that may hold something of it: `settled`, and every node that was to join or leave since.
+    """
+
+    uid: str
+    account: str
+    name: str
+    config: bytes
+    peers: tuple[str, ...]
+    settled: tuple[str, ...]
+    holders: tuple[str, ...]
+    created_ns: int
+    index: int
+    """Of the entry that assigned it first."""
+
+    @property
+    def moving(self) -> bool:
+        """Whether its group is on the way to other members."""
+        return not set(self.peers) == set(self.settled) == set(self.holders)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The whole state, as it is kept beside the log and sent to a node that is too far behind."""
+
+    streams: list[Assignment]
+    tombstones: list[tuple[str, str]]
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What an entry did: the assignment before and after it; both None when it did nothing, with the reason."""
+
+    before: Assignment | None = None
+    after: Assignment | None = None
+    refused: str = ""
+
+
+class MetaState:
+    """The assignments of a cluster."""
+
+    def __init__(self) -> None:
+        self.streams: dict[tuple[str, str], Assignment] = {}
+        """By account and name."""
+        self.by_uid: dict[str, Assignment] = {}
+        self.tombstones: OrderedDict[str, str] = OrderedDict()
+        """Removed streams: uid to name, oldest first."""
+
+    def find(self, account: str, name: str) -> Assignment | None:
+        """The assignment of a stream."""
+        return self.streams.get((account, name))
+
+    def removed(self, uid: str) -> bool:
+        """Whether a stream was removed for good."""
+        return uid in self.tombstones
+
+    def apply(self, op: MetaOp, index: int) -> Applied:
+        """Apply the entry at `index`. An entry that no longer fits changes nothing and says why."""
+        match op:
+            case AssignStream():
+                return self._assign(op, index)
+            case ChangeStream():
+                return self._change(op)
+            case SettleStream():
+                return self._settle(op)
+            case RemoveStream():
+                return self._remove(op)
+
+    def _assign(self, op: AssignStream, index: int) -> Applied:
+        if (op.account, op.name) in self.streams:
+            return Applied(refused="the name is in use")
+        if op.uid in self.by_uid or op.uid in self.tombstones:
+            return Applied(refused="this stream was there before")
+        peers = op.peers
+        new = Assignment(op.uid, op.account, op.name, op.config, peers, peers, peers, op.created_ns, index)
+        return Applied(None, self._put(new))
+
+    def _change(self, op: ChangeStream) -> Applied:
+        before = self.by_uid.get(op.uid)
+        if before is None:
+            return Applied(refused="there is no such stream")
+        holders = (*before.holders, *(peer for peer in op.peers if peer not in before.holders))
+        changed = msgspec.structs.replace(before, config=op.config, peers=op.peers, holders=holders)
+        return Applied(before, self._put(changed))
+
+    def _settle(self, op: SettleStream) -> Applied:
+        before = self.by_uid.get(op.uid)
+        if before is None:
+            return Applied(refused="there is no such stream")
+        if set(op.peers) != set(before.peers):
+            return Applied(refused="other members are wanted meanwhile")
+        peers = before.peers
+        return Applied(before, self._put(msgspec.structs.replace(before, settled=peers, holders=peers)))
+
+    def _remove(self, op: RemoveStream) -> Applied:
+        before = self.by_uid.pop(op.uid, None)
+        if before is None:
+            return Applied(refused="there is no such stream")
+        del self.streams[before.account, before.name]
+        self.tombstones[op.uid] = before.name
+        while len(self.tombstones) > MAX_TOMBSTONES:
+            self.tombstones.popitem(last=False)
+        return Applied(before, None)
+
+    def _put(self, assignment: Assignment) -> Assignment:
+        # Invariant: the two views hold the same assignments.
+        self.streams[assignment.account, assignment.name] = assignment
+        self.by_uid[assignment.uid] = assignment
+        return assignment
+
+    # ------------------------------------------------------------------ snapshot
+    def dump(self) -> bytes:
+        """The state as bytes; equal states give equal bytes."""
+        streams = [assignment for _, assignment in sorted(self.streams.items())]
+        return _encoder.encode(Snapshot(streams, list(self.tombstones.items())))
+
+    @classmethod
+    def load(cls, dumped: bytes) -> MetaState:
+        """The inverse of `dump`. Raises `msgspec.DecodeError`."""
+        snapshot = _snapshot.decode(dumped)
+        state = cls()
+        for assignment in snapshot.streams:
+            state._put(assignment)
+        state.tombstones.update(snapshot.tombstones)
+        return state
+
+
+_encoder = msgspec.msgpack.Encoder()
+_op: msgspec.msgpack.Decoder[MetaOp] = msgspec.msgpack.Decoder(MetaOp)
+_snapshot: msgspec.msgpack.Decoder[Snapshot] = msgspec.msgpack.Decoder(Snapshot)
+
+
+def encode_op(op: MetaOp) -> bytes:
+    """The body of an entry."""
+    return _encoder.encode(op)
+
+
+def decode_op(body: bytes) -> MetaOp:
+    """The inverse of `encode_op`. Raises `msgspec.DecodeError`."""
+    return _op.decode(body)

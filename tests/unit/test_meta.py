@@ -1,0 +1,288 @@
+"""The meta group on several nodes: real groups, logs and files; calls, time and threads by hand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from lakestream.jetstream.errors import ApiError
+from lakestream.jetstream.meta import Meta
+from lakestream.jetstream.meta_join import MetaJoin
+from lakestream.jetstream.meta_state import Applied, AssignStream, RemoveStream
+from lakestream.log.files import Files
+from lakestream.log.salvage import salvage
+from lakestream.log.store import LOG_DIRECTORY
+from lakestream.raft.messages import Membership
+from lakestream.raft.multi import Groups
+from tests.unit.cluster_world import Net, NetNode
+
+pytestmark = pytest.mark.unit
+
+STEP_NS = 100_000_000
+
+
+class Reports:
+    """A log that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, text: str) -> None:
+        self.lines.append(text)
+
+    warn = error = info
+
+
+class Repairs:
+    """`jetstream.meta.Repair` over real files."""
+
+    def salvage(self, directory: str) -> None:
+        salvage(directory, Files())
+
+    def empty(self, directory: str) -> None:
+        shutil.rmtree(Path(directory) / LOG_DIRECTORY)
+        (Path(directory) / "checkpoint").unlink(missing_ok=True)
+
+
+class Server:
+    """One node's process: its part in the meta group, over what an earlier process left."""
+
+    def __init__(self, world: World, node: NetNode) -> None:
+        self.world, self.node, self.name = world, node, node.me
+        node.watchers.clear()
+        self.log = Reports()
+        self.work: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+        self.groups = Groups(node, self, world.net.clock, random=Random(f"{node.me}-meta"))
+        self.root = world.directory / node.me
+        self.meta = Meta(str(self.root), node, self.groups, Repairs(), world.net.clock, self, self.log)
+        self.join = MetaJoin(self.meta, node, node, world.net.clock, self.log)
+        self.applied: list[Applied] = []
+        self.caught_up = 0
+        self.meta.on_applied = self.applied.append
+        self.meta.on_role = self.join.role_changed
+        self.meta.on_caught_up = self._caught_up
+        self.meta.open()
+        self.groups.start()
+        self.meta.start()
+        self.join.start()
+
+    def _caught_up(self) -> None:
+        self.caught_up += 1
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self.work.append((work, done))
+
+    def do_work(self) -> bool:
+        work, self.work = self.work, []
+        for task, done in work:
+            try:
+                result = task()
+            except Exception as error:
+                done(None, error)
+            else:
+                done(result, None)
+        return bool(work)
+
+    def end(self, gracefully: bool = True) -> None:
+        self.join.stop()
+        self.meta.stop()
+        self.groups.stop()
+        self.do_work()
+        if gracefully:
+            self.meta.close()
+        elif self.meta.store is not None:
+            self.meta.store.log.close()
+
+    @property
+    def streams(self) -> list[str]:
+        return sorted(name for _, name in self.meta.state.streams)
+
+
+class World:
+    """The servers that run."""
+
+    def __init__(self, directory: Path, *names: str) -> None:
+        self.directory, self.net = directory, Net(*names)
+        self.servers: dict[str, Server] = {}
+
+    def start(self, *names: str) -> None:
+        self.net.down -= set(names)
+        for name in names:
+            self.net.nodes[name].update(clustered=False)
+        for name in names:
+            self.servers[name] = Server(self, self.net.nodes[name])
+        for name in names:
+            self.net.heal(name)
+
+    def end(self, name: str, gracefully: bool = True) -> None:
+        self.servers.pop(name).end(gracefully)
+        self.net.cut(name)
+        self.net.nodes[name].update(clustered=False)
+
+    def run(self) -> None:
+        moving = True
+        while moving:
+            self.net.run()
+            self.net.clock.turn()
+            worked = [server.do_work() for server in self.servers.values()]
+            moving = any(worked) or bool(self.net.on_their_way)
+
+    def until(self, ready: Callable[[], Any], what: str, steps: int = 300) -> None:
+        for _ in range(steps):
+            self.run()
+            if ready():
+                return
+            self.net.clock.advance(STEP_NS)
+        raise AssertionError(what)
+
+    @property
+    def leader(self) -> Server:
+        leaders = [server for server in self.servers.values() if server.meta.leading]
+        assert leaders
+        return max(leaders, key=lambda server: server.meta.group.term if server.meta.group is not None else 0)
+
+    def elected(self) -> bool:
+        names = {server.meta.leader for server in self.servers.values()}
+        return len(names) == 1 and names <= set(self.servers) and self.servers[names.pop()].meta.leading
+
+    def assign(self, name: str, *peers: str) -> Applied | ApiError:
+        outcomes: list[Applied | ApiError] = []
+        op = AssignStream(f"u-{name}", "$G", name, b"{}", peers or tuple(self.servers), 1)
+        self.leader.meta.propose(op, outcomes.append)
+        self.until(lambda: outcomes, f"{name} is assigned")
+        return outcomes[0]
+
+    def voters(self) -> tuple[str, ...]:
+        return self.leader.meta.membership.voters
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path, "a", "b", "c", "d")
+    world.net.down = {"a", "b", "c", "d"}
+    world.start("a", "b", "c")
+    world.until(lambda: world.elected() and all(each.meta.caught_up for each in world.servers.values()), "a leader")
+    yield world
+    for server in world.servers.values():
+        server.end()
+
+
+def _everywhere(world: World, *streams: str) -> Callable[[], bool]:
+    return lambda: all(server.streams == sorted(streams) for server in world.servers.values())
+
+
+def test_a_cluster_begins_with_all_that_are_there(world: World) -> None:
+    assert world.voters() == ("a", "b", "c")
+    assert all(world.net.nodes[name].node.clustered for name in "abc")
+
+
+def test_what_the_leader_logs_is_applied_everywhere_and_told(world: World) -> None:
+    outcome = world.assign("S")
+    assert isinstance(outcome, Applied)
+    assert outcome.after is not None
+    world.until(_everywhere(world, "S"), "S everywhere")
+    assert len({server.meta.state.dump() for server in world.servers.values()}) == 1
+    assert all(server.applied[-1].after == outcome.after for server in world.servers.values())
+
+
+def test_who_does_not_lead_logs_nothing(world: World) -> None:
+    follower = next(server for server in world.servers.values() if not server.meta.leading)
+    outcomes: list[Applied | ApiError] = []
+    follower.meta.propose(RemoveStream("u"), outcomes.append)
+    assert isinstance(outcomes[0], ApiError)
+    assert outcomes[0].err_code == 10008
+
+
+def test_without_a_majority_nothing_is_applied(world: World) -> None:
+    leader = world.leader
+    for name in "abc":
+        if name != leader.name:
+            world.end(name, gracefully=False)
+    outcomes: list[Applied | ApiError] = []
+    leader.meta.propose(AssignStream("u", "$G", "S", b"{}", ("a",), 1), outcomes.append)
+    world.until(lambda: outcomes and not leader.meta.leading, "it gives up")
+    assert isinstance(outcomes[0], ApiError)
+    assert not leader.streams
+
+
+def test_a_node_that_comes_later_becomes_a_voter_and_gets_everything(world: World) -> None:
+    world.assign("S")
+    world.start("d")
+    world.until(lambda: world.elected() and world.voters() == ("a", "b", "c", "d"), "d votes")
+    world.until(_everywhere(world, "S"), "S everywhere")
+    assert world.servers["d"].caught_up == 1
+
+
+def test_a_node_that_was_away_has_caught_up_only_once_it_has_what_it_missed(world: World) -> None:
+    world.assign("S")
+    world.until(_everywhere(world, "S"), "S everywhere")
+    away = next(name for name in "abc" if name != world.leader.name)
+    world.end(away)
+    world.assign("T")
+    world.start(away)
+    back = world.servers[away]
+    assert back.streams == ["S"]
+    assert not back.meta.caught_up
+    world.until(lambda: back.meta.caught_up, "it catches up")
+    assert back.streams == ["S", "T"]
+
+
+def test_all_nodes_start_again_from_what_they_have(world: World) -> None:
+    world.assign("S")
+    for name in "abc":
+        world.end(name, gracefully=name != "a")
+    world.start("a", "b", "c")
+    world.until(lambda: world.elected() and _everywhere(world, "S")(), "S everywhere")
+    assert isinstance(world.assign("T"), Applied)
+
+
+def test_a_node_that_lost_its_files_is_a_member_again_and_knows_what_it_may_have_held(world: World) -> None:
+    world.assign("S")
+    lost = next(name for name in "abc" if name != world.leader.name)
+    world.end(lost, gracefully=False)
+    shutil.rmtree(world.directory / lost)
+    world.start(lost)
+    back = world.servers[lost]
+    world.until(lambda: back.meta.caught_up and back.streams == ["S"], "everything is back")
+    assert back.meta.state.by_uid["u-S"].index <= back.meta.lost_through
+    world.assign("T")
+    world.until(_everywhere(world, "S", "T"), "T everywhere")
+    assert back.meta.state.by_uid["u-T"].index > back.meta.lost_through
+
+
+def test_a_damaged_log_is_mended_by_the_others(world: World) -> None:
+    for number in range(20):
+        world.assign(f"S{number}")
+    hurt = next(name for name in "abc" if name != world.leader.name)
+    world.end(hurt, gracefully=False)
+    segment = next((world.directory / hurt / "_meta_" / LOG_DIRECTORY).glob("*.seg"))
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    segment.write_bytes(content)
+    world.start(hurt)
+    back = world.servers[hurt]
+    world.until(lambda: back.meta.caught_up and len(back.streams) == 20, "everything is back")
+    assert back.meta.state.dump() == world.leader.meta.state.dump()
+    assert any("damaged" in line for line in back.log.lines)
+
+
+def test_a_node_that_was_removed_stays_out_until_it_is_started_anew(world: World) -> None:
+    world.assign("S")
+    gone = next(name for name in "abc" if name != world.leader.name)
+    rest = tuple(name for name in "abc" if name != gone)
+    told: list[str] = []
+    world.leader.meta.change_membership(Membership(rest), told.append)
+    world.until(lambda: told, "it is removed")
+    assert told == [""]
+    removed = world.servers[gone]
+    world.until(lambda: removed.join.removed, "it hears of it")
+    assert world.voters() == rest
+    world.end(gone)
+    world.start(gone)
+    world.until(lambda: world.elected() and world.voters() == ("a", "b", "c"), "it is a member again")
+    world.until(_everywhere(world, "S"), "S everywhere")
