@@ -17,12 +17,12 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$name; break; }; done)
 
-.PHONY: help setup jars jar run demo bench chaos test test-unit test-socket test-lake lint clean
+.PHONY: help setup jars jar run demo bench chaos test test-unit test-sim test-socket test-cluster test-lake lint clean
 
 help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
 	@echo "make demo     336,776 flights through NATS into Delta, queried with SQL"
-	@echo "make test     everything: lint, unit, socket, lake"
+	@echo "make test     everything: lint, unit, simulation, socket, cluster, lake"
 	@echo "make bench    figures, ours beside nats-server's"
 	@echo "make chaos    the long kill and fault tests"
 	@echo "make jar      rebuilds lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
@@ -58,13 +58,16 @@ bench: setup
 chaos: setup jars
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_SOAK_ROUNDS=60 \
 	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 \
-		$(BIN)/pytest tests/chaos tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_log_stores.py $(ARGS)
+	LAKESTREAM_CLUSTER_LONG=1 LAKESTREAM_CLUSTER_ROUNDS=100 \
+		$(BIN)/pytest tests/chaos tests/cluster/test_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_log_stores.py $(ARGS)
 
 # Quick ones first: what fails, fails early.
 test: setup jars
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test-unit
+	@$(MAKE) --no-print-directory test-sim
 	@$(MAKE) --no-print-directory test-socket
+	@$(MAKE) --no-print-directory test-cluster
 	@$(MAKE) --no-print-directory test-lake
 
 lint: setup
@@ -78,9 +81,17 @@ test-unit: setup
 	@echo "== unit: no sockets, no JVM"
 	@$(BIN)/pytest -q -n $(WORKERS) tests/unit $(ARGS)
 
+test-sim: setup
+	@echo "== simulation: Raft groups on simulated disks and networks, many seeds"
+	@$(BIN)/pytest -q -n $(WORKERS) tests/sim $(ARGS)
+
 test-socket: setup
 	@echo "== socket: against lakestream and a real nats-server, with unmodified clients, with kills"
 	@$(BIN)/pytest -q tests/conformance tests/clients tests/chaos $(ARGS)
+
+test-cluster: setup
+	@echo "== cluster: several servers, lakestream's beside nats-server's, with kills, pauses and cut links"
+	@$(BIN)/pytest -q tests/cluster $(ARGS)
 
 test-lake: setup jars
 	@echo "== lake: real Spark"

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tests.conformance.differences import DIFFERENCES
+from tests.conformance.differences import DIFFERENCES, Difference
 from tests.servers import Kind, Server
 from tests.wire import Closed, Frame, Headers, Wire, WireTimeout, pub
 
@@ -363,14 +363,16 @@ def stopped(transcript: Transcript) -> str:
     return str(transcript[-1][1]) if transcript and transcript[-1][0] == "STOPPED" else ""
 
 
-def compare(scenario: str, expected: Transcript, got: Transcript) -> str:
+def compare(
+    scenario: str, expected: Transcript, got: Transcript, differences: Sequence[Difference] = DIFFERENCES
+) -> str:
     """Unified difference of two transcripts, empty when they agree but for the allowed differences."""
-    wanted, seen = (_lines(scenario, transcript) for transcript in (expected, got))
+    wanted, seen = (_lines(scenario, transcript, differences) for transcript in (expected, got))
     return "\n".join(difflib.unified_diff(wanted, seen, "expected", "got", lineterm="", n=4))
 
 
-def _lines(scenario: str, transcript: Transcript) -> list[str]:
-    allowed = [d for d in DIFFERENCES if fnmatch.fnmatchcase(scenario, d.scenario)]
+def _lines(scenario: str, transcript: Transcript, differences: Sequence[Difference]) -> list[str]:
+    allowed = [d for d in differences if fnmatch.fnmatchcase(scenario, d.scenario)]
     lines: list[str] = []
     for label, value in transcript:
         kept = _without(value, label, [d.where for d in allowed])

@@ -1,0 +1,80 @@
+"""Fixtures for clusters: one kept for the session of each kind, and new ones for tests that break them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.nodes import Cluster
+from tests.conftest import _SHOWN_LOGS
+from tests.servers import Kind
+
+TAGS = (("cloud:aws", "az:a"), ("cloud:gcp", "az:b"), ("cloud:gcp", "az:c"))
+"""Of the nodes of a cluster that scenarios play on."""
+
+StartCluster = Callable[..., Cluster]
+
+
+class Kept:
+    """A cluster of one kind that tests share; replaced when a test broke it."""
+
+    def __init__(self, kind: Kind, directory: Path) -> None:
+        self.kind = kind
+        self._directory = directory
+        self._made = 0
+        self._cluster: Cluster | None = None
+
+    def get(self) -> Cluster:
+        """The cluster, whole."""
+        cluster = self._cluster
+        if cluster is not None and len(cluster.running) == len(cluster.nodes):
+            return cluster
+        self.drop()
+        self._made += 1
+        self._cluster = Cluster(self.kind, self._directory / f"{self.kind.value}-{self._made}", tags=TAGS)
+        self._cluster.start()
+        return self._cluster
+
+    def drop(self) -> None:
+        """End it; the next use starts a new one on empty stores."""
+        if self._cluster is not None:
+            self._cluster.kill()
+            self._cluster = None
+
+    def log(self) -> str:
+        """What its nodes printed lately."""
+        return "" if self._cluster is None else self._cluster.log()
+
+
+@pytest.fixture(scope="session")
+def _clusters(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kept, Kept]]:
+    kept = tuple(Kept(of, tmp_path_factory.mktemp("cluster")) for of in (Kind.REAL, kind))
+    yield kept  # type: ignore[misc]
+    for one in kept:
+        one.drop()
+
+
+@pytest.fixture
+def clusters(_clusters: tuple[Kept, Kept], request: pytest.FixtureRequest) -> tuple[Kept, Kept]:
+    """nats-server's cluster and the one under test."""
+    request.node.stash.setdefault(_SHOWN_LOGS, []).append(_clusters[1].log)
+    return _clusters
+
+
+@pytest.fixture
+def start_cluster(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartCluster]:
+    """Make and start a cluster of one's own: `start_cluster(5, links=True, …)`; killed after the test."""
+    made: list[Cluster] = []
+
+    def start(size: int = 3, **options: Any) -> Cluster:
+        cluster = Cluster(kind, tmp_path / f"cluster{len(made)}", size, **options)
+        made.append(cluster)
+        request.node.stash.setdefault(_SHOWN_LOGS, []).append(cluster.log)
+        return cluster.start()
+
+    yield start
+    for cluster in made:
+        cluster.kill()

@@ -1,0 +1,16 @@
+"""Where a lakestream cluster may answer otherwise than a nats-server cluster for good, each with its reason.
+
+What belongs here: lasting differences only. A behaviour that is merely missing is a failing scenario, never an entry.
+"""
+
+from __future__ import annotations
+
+from tests.conformance.differences import Difference
+
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        "consumers.pulling_over_any_node",
+        'MSG.NEXT {"batch": 9, "no_wait": true}/3/header',
+        "a replicated consumer of nats-server ends a pull that it could fill in part with 408, its others with 404",
+    ),
+)

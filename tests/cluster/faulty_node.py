@@ -1,0 +1,93 @@
+"""`lakestream` with faults that a test switches on and off while it runs.
+
+    LAKESTREAM_TEST_FAULTS=FILE python faulty_node.py serve -js …
+
+FILE holds JSON, read again whenever it changes:
+    {"sync": "EIO"}          every sync of a file fails so
+    {"write": "ENOSPC"}      every write to a file fails so
+    {"sync_seconds": 0.5}    every sync takes that much longer
+    {"clock_seconds": -60}   the wall clock is that far off
+    {"only": "/S-"}          faults hit only files whose path contains this
+
+Belongs here: the faults themselves, put into the log's file layer and the wall clock before the server starts.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+POLL_SECONDS = 0.02
+
+
+class Faults:
+    """What shall go wrong now."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = -1
+        self.now: dict[str, Any] = {}
+        self.read()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(POLL_SECONDS):
+            self.read()
+
+    def read(self) -> None:
+        """Look whether the file changed."""
+        try:
+            changed = self._path.stat().st_mtime_ns
+            if changed != self._seen:
+                self.now = json.loads(self._path.read_text() or "{}")
+                self._seen = changed
+        except (OSError, ValueError):
+            return  # not there yet, or half written: the next look
+
+    def raise_for(self, operation: str, fd: int) -> None:
+        """Fail when this operation on this file shall fail."""
+        if not (name := self.now.get(operation)):
+            return
+        if (only := self.now.get("only")) and only not in os.readlink(f"/proc/self/fd/{fd}"):
+            return
+        number = getattr(errno, name)
+        raise OSError(number, os.strerror(number))
+
+
+def install(faults: Faults) -> None:
+    """Put the faults where the server will meet them."""
+    real_clock = time.time_ns
+    time.time_ns = lambda: real_clock() + int(faults.now.get("clock_seconds", 0) * 1e9)
+    time.time = lambda: time.time_ns() / 1e9
+
+    from lakestream.log.files import Files
+
+    real_write, real_sync = Files.write, Files.sync
+
+    def write(self: Files, fd: int, buffers: Sequence[bytes], offset: int) -> None:
+        faults.raise_for("write", fd)
+        real_write(self, fd, buffers, offset)
+
+    def sync(self: Files, fd: int) -> None:
+        faults.raise_for("sync", fd)
+        if seconds := faults.now.get("sync_seconds"):
+            threading.Event().wait(seconds)
+        real_sync(self, fd)
+
+    Files.write, Files.sync = write, sync  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    install(Faults(Path(os.environ["LAKESTREAM_TEST_FAULTS"])))
+    from lakestream.cli.main import main
+
+    main()

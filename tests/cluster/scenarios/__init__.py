@@ -1,0 +1,12 @@
+"""The scenarios of clusters, a module for each part of the contract; importing one registers what it holds."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+
+def load() -> None:
+    """Import every module of this package."""
+    for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
+        importlib.import_module(f"{__name__}.{module}")

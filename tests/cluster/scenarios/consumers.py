@@ -1,0 +1,122 @@
+"""Consumers of replicated streams, reached over any node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cluster.harness import SETTLE_S, ClusterScript, scenario
+from tests.cluster.nodes import until
+
+SECOND = 1_000_000_000
+
+
+def _create(script: ClusterScript, stream: str, name: str, at: int = 1, **config: Any) -> Any:
+    body = {"stream_name": stream, "config": {"durable_name": name, "ack_policy": "explicit", **config}}
+    answer = script.at(at).api(f"CONSUMER.CREATE.{stream}.{name}", body)
+    answer.pop("cluster", None)  # what placement chose; see `clusters_of_consumers`
+    script.note(f"create {name} {config}", answer)
+    return answer
+
+
+@scenario
+def creating_consumers(script: ClusterScript) -> None:
+    script.replicated("CC", ["cc"], 3)
+    script.replicated("C1", ["c1"], 1)
+    for number, replicas in enumerate((0, 1, 2, 3, 5, -1)):
+        _create(script, "CC", f"r{replicas}", number % 3 + 1, num_replicas=replicas)
+    _create(script, "CC", "memory", 2, mem_storage=True)
+    _create(script, "C1", "three", 2, num_replicas=3)
+    _create(script, "C1", "one", 3)
+    _create(script, "CC", "r0", 2, ack_wait=SECOND)
+    _create(script, "MISSING", "c", 2)
+    names = script.cluster.api("CONSUMER.NAMES.CC")["consumers"]
+    script.known_everywhere(lambda wire: wire.api("CONSUMER.NAMES.CC").get("consumers"), names)
+    for number in (1, 2, 3):
+        wire = script.at(number)
+        script.api("CONSUMER.NAMES.CC", wire=wire)
+        script.api("CONSUMER.NAMES.MISSING", wire=wire)
+        script.api("CONSUMER.INFO.CC.missing", wire=wire)
+        script.api("CONSUMER.INFO.MISSING.missing", wire=wire)
+        script.api("CONSUMER.DELETE.CC.missing", wire=wire)
+        answer = wire.api("CONSUMER.LIST.CC")
+        listed = sorted(entry["name"] for entry in answer.pop("consumers"))
+        script.note("CONSUMER.LIST", answer | {"names": listed})
+    script.api("CONSUMER.DELETE.CC.r1", wire=script.at(3))
+    script.known_everywhere(lambda wire: "r1" in wire.api("CONSUMER.NAMES.CC")["consumers"], False)
+
+
+@scenario
+def clusters_of_consumers(script: ClusterScript) -> None:
+    script.replicated("CL", ["cl"], 3)
+    script.replicated("CA", ["ca"], 1)
+    for stream, name, config in (("CL", "all", {}), ("CA", "only", {})):
+        _create(script, stream, name, **config)
+
+        def whole(stream: str = stream, name: str = name) -> Any:
+            cluster = script.cluster.api(f"CONSUMER.INFO.{stream}.{name}")["cluster"]
+            return cluster.get("leader") and all(r["current"] for r in cluster.get("replicas") or ()) and cluster
+
+        script.note(f"cluster of {name}", until(whole, "a whole consumer", SETTLE_S))
+
+
+@scenario
+def pulling_over_any_node(script: ClusterScript) -> None:
+    script.replicated("PL", ["pl"], 3)
+    script.consumer("PL", "c")
+    script.heard_consumer("PL", "c")
+    script.fill_seen("PL", "c", ["pl"] * 9)
+    for number in (1, 2, 3):
+        for frame in script.pull("PL", "c", {"batch": 2, "no_wait": True}, 2, wire=script.at(number)):
+            script.ack(frame, wire=script.at(number % 3 + 1))
+    script.pull("PL", "c", {"batch": 9, "no_wait": True}, 4, wire=script.at(2))
+    script.numbers_when("PL", "c", lambda info: info["ack_floor"]["stream_seq"] == 6)
+
+
+@scenario
+def waiting_pulls_are_filled_over_any_node(script: ClusterScript) -> None:
+    script.replicated("WP", ["wp"], 3)
+    script.consumer("WP", "c")
+    script.heard_consumer("WP", "c")
+    for number in (1, 2, 3):
+        wire = script.at(number)
+        wire.publish("$JS.API.CONSUMER.MSG.NEXT.WP.c", b'{"batch":1,"expires":5000000000}', wire.new_reply())
+        wire.ping()
+    until(lambda: script.cluster.api("CONSUMER.INFO.WP.c")["num_waiting"] == 3, "three waiting pulls", SETTLE_S)
+    script.fill(["wp"] * 3)
+    got = [script.at(number).next() for number in (1, 2, 3)]
+    script.note("messages", sorted(frame.data for frame in got))
+
+
+@scenario
+def push_consumers_deliver_to_any_node(script: ClusterScript) -> None:
+    script.replicated("PU", ["pu"], 3)
+    for number in (1, 2, 3):
+        wire = script.at(number)
+        sid = wire.subscribe(f"deliver.{number}")
+        script.heard(f"deliver.{number}")
+        wire.ping()
+        wire.waiting.clear()
+        answer = _create(script, "PU", f"p{number}", number, deliver_subject=f"deliver.{number}")
+        assert "error" not in answer, answer
+        script.fill(["pu"])
+        script.frames(f"delivered at {number}", [wire.delivered(sid) for _ in range(number)])
+
+
+@scenario
+def an_ordered_reader_over_a_follower(script: ClusterScript) -> None:
+    script.replicated("OR", ["or.>"], 3)
+    script.fill([f"or.{n % 3}" for n in range(9)])
+    follower = script.cluster.followers("OR")[0].number + 1
+    wire = script.at(follower)
+    # whoever answers, it has everything: a follower learns a moment after the ack what is committed
+    until(lambda: all(len(_batch(wire, "OR")) == 10 for _ in range(5)), "nine messages everywhere", SETTLE_S)
+    script.note("batch", [(frame.status, frame.data) for frame in _batch(wire, "OR")])
+
+
+def _batch(wire: Any, stream: str) -> list[Any]:
+    reply = wire.new_reply()
+    wire.publish(f"$JS.API.DIRECT.GET.{stream}", b'{"seq":1,"batch":100}', reply)
+    frames = [wire.message(reply)]
+    while not frames[-1].status:
+        frames.append(wire.message(reply))
+    return frames

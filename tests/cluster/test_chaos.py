@@ -1,0 +1,618 @@
+"""Nodes die, hang, lose the network or their disk under load: what was acked is there, once, in order, everywhere.
+
+Each test prints its figures. LAKESTREAM_CLUSTER_LONG=1 also runs the cases that differ little from another one;
+LAKESTREAM_CLUSTER_ROUNDS (4) is the length of the random campaign, whose seed is printed; LAKESTREAM_CLUSTER_SEED
+repeats its choices.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.chaos.audit import read_all
+from tests.cluster import namespaces
+from tests.cluster.conftest import StartCluster
+from tests.cluster.load import STREAM, Load
+from tests.cluster.nodes import Cluster, Node, until
+from tests.servers import Kind
+from tests.wire import Closed, Wire, WireTimeout
+
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
+
+ROUNDS = int(os.environ.get("LAKESTREAM_CLUSTER_ROUNDS", "4"))
+BACK_GOAL_S = 5.0
+"""The promise: service is back within this after a leader's death."""
+BACK_LIMIT_S = 4 * BACK_GOAL_S
+"""What a test tolerates: it runs with others on machines of any speed."""
+HANG_S = 3.0
+PARTITION_S = 4.0
+NO_MESSAGE = 10037
+
+long = pytest.mark.skipif(not os.environ.get("LAKESTREAM_CLUSTER_LONG"), reason="runs under make chaos")
+needs_namespaces = pytest.mark.skipif(not namespaces.available(), reason="needs root and ip netns")
+ours_only = pytest.mark.usefixtures("_ours")
+
+
+@pytest.fixture
+def _ours(kind: Kind) -> None:
+    if kind is Kind.REAL:
+        pytest.skip("about lakestream's own files")
+
+
+def wait(seconds: float) -> None:
+    """Let a fault last. The load goes on in its own thread."""
+    threading.Event().wait(seconds)
+
+
+def finish(load: Load, what: str, since: float | None = None) -> None:
+    """Some more load, the audit, and the figures."""
+    outage = ""
+    if since is not None:
+        first, every = load.outage(since)
+        outage = f"; back after {first:.2f} s, for everyone {every:.2f} s; longest gap {load.longest_gap(since):.2f} s"
+        assert every < BACK_LIMIT_S, f"service was away for {every:.1f} s"
+    print(f"{what}: {load.audit()}{outage}")
+
+
+def leader_of(cluster: Cluster) -> Node:
+    return cluster.stream_leader(STREAM)
+
+
+def follower_of(cluster: Cluster) -> Node:
+    return cluster.followers(STREAM)[0]
+
+
+def meta_leader_of(cluster: Cluster) -> Node:
+    return cluster.meta_leader()
+
+
+VICTIMS = {"leader": leader_of, "follower": follower_of, "meta leader": meta_leader_of}
+
+
+def cases(*every: str, also: tuple[str, ...] = ()) -> list[Any]:
+    """Parameters: those that always run, and those of the long form."""
+    names = [*every, *also]
+    return [pytest.param(*n.split(", "), marks=[] if n in every else long, id=n.replace(", ", "-")) for n in names]
+
+
+@pytest.mark.parametrize("victim", cases("leader", "follower", also=("meta leader",)))
+def test_a_killed_node(start_cluster: StartCluster, victim: str) -> None:
+    cluster = start_cluster(3)
+    with Load(cluster) as load:
+        node = VICTIMS[victim](cluster)
+        node.kill()
+        since = time.monotonic()
+        load.wait_acks(50)
+        node.start()
+        cluster.wait_current(STREAM)
+        load.wait_acks(20)
+    finish(load, f"killed {victim}", since)
+
+
+def test_two_of_five_killed(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(5)
+    with Load(cluster, replicas=5) as load:
+        leader = leader_of(cluster)
+        gone = [leader, cluster.others(leader)[0]]
+        for node in gone:
+            node.kill()
+        since = time.monotonic()
+        load.wait_acks(50)
+        for node in gone:
+            node.start()
+        cluster.wait_current(STREAM)
+        load.wait_acks(20)
+    finish(load, "killed two of five", since)
+
+
+def test_all_killed_at_once(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(3, durable=True)
+    with Load(cluster) as load:
+        for node in cluster.nodes:
+            node.kill()
+        since = time.monotonic()
+        for node in cluster.nodes:
+            node.start()
+        load.wait_acks(20)
+    finish(load, "killed all", since)
+
+
+@pytest.mark.parametrize("victim", cases("leader", also=("follower",)))
+def test_a_hanging_node(start_cluster: StartCluster, victim: str) -> None:
+    cluster = start_cluster(3)
+    with Load(cluster) as load:
+        node = VICTIMS[victim](cluster)
+        node.pause()
+        since = time.monotonic()
+        wait(HANG_S)
+        load.wait_acks(20)
+        node.resume()
+        load.wait_acks(20)
+    finish(load, f"hanging {victim}", since)
+
+
+def _both_ways(cluster: Cluster, node: Node) -> None:
+    cluster.isolate(node)
+
+
+def _deaf(cluster: Cluster, node: Node) -> None:
+    cluster.cut(cluster.others(node), [node])
+
+
+def _mute(cluster: Cluster, node: Node) -> None:
+    cluster.cut([node], cluster.others(node))
+
+
+CUTS: dict[str, Callable[[Cluster, Node], None]] = {"isolated": _both_ways, "deaf": _deaf, "mute": _mute}
+
+
+@pytest.mark.parametrize(
+    ("victim", "cut"),
+    cases(
+        "leader, isolated",
+        "leader, mute",
+        also=("leader, deaf", "follower, isolated", "follower, mute", "follower, deaf"),
+    ),
+)
+def test_a_partition(start_cluster: StartCluster, victim: str, cut: str) -> None:
+    _partition(start_cluster(3, links=True), victim, cut)
+
+
+@needs_namespaces
+@pytest.mark.parametrize("cut", cases("isolated", also=("mute", "deaf")))
+def test_a_partition_between_namespaces(start_cluster: StartCluster, cut: str) -> None:
+    _partition(start_cluster(3, namespaces=True), "leader", cut)
+
+
+def _partition(cluster: Cluster, victim: str, cut: str) -> None:
+    """Clients still reach every node; those at the lone one get no acks until it is back."""
+    with Load(cluster) as load:
+        node = VICTIMS[victim](cluster)
+        CUTS[cut](cluster, node)
+        since = time.monotonic()
+        wait(PARTITION_S)
+        cluster.heal()
+        healed = time.monotonic()
+        load.wait_acks(20)
+    first, _ = load.outage(since)
+    print(f"{cut} {victim}: others went on after {first:.2f} s")
+    finish(load, f"{cut} {victim}, from the healing on", healed)
+
+
+@long
+def test_a_majority_goes_on_without_two_of_five(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(5, links=True)
+    with Load(cluster, replicas=5) as load:
+        leader = leader_of(cluster)
+        minority = [leader, cluster.others(leader)[0]]
+        majority = cluster.others(*minority)
+        cluster.cut(minority, majority)
+        cluster.cut(majority, minority)
+        since = time.monotonic()
+        gone = [None, *(node.name for node in minority)]
+        until(lambda: cluster.stream_cluster(STREAM, node=majority[0]).get("leader") not in gone, "another leader")
+        wait(1)
+        cluster.heal()
+        load.wait_acks(20)
+    finish(load, "split two and three", since)
+
+
+@pytest.mark.parametrize("victim", cases("follower", also=("leader",)))
+def test_a_slow_link(start_cluster: StartCluster, victim: str) -> None:
+    cluster = start_cluster(3, links=True)
+    with Load(cluster) as load:
+        node = VICTIMS[victim](cluster)
+        cluster.slow(node, delay_s=0.05, bytes_per_s=2e6)
+        since = time.monotonic()
+        load.wait_acks(30)
+        cluster.heal()
+        load.wait_acks(20)
+    finish(load, f"slow links of the {victim}", since)
+
+
+def test_links_that_break_all_the_time(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(3, links=True)
+    with Load(cluster) as load:
+        since = time.monotonic()
+        for turn in range(8):
+            cluster.reset_links(cluster.nodes[turn % 3])
+            wait(0.3)
+        load.wait_acks(20)
+    finish(load, "breaking links", since)
+
+
+FAULTS = {"disk full": {"write": "ENOSPC"}, "fsync error": {"sync": "EIO"}}
+SAID = {"disk full": os.strerror(errno.ENOSPC), "fsync error": os.strerror(errno.EIO)}
+
+
+@ours_only
+@pytest.mark.parametrize(
+    ("fault", "victim"),
+    cases("disk full, follower", "fsync error, leader", also=("disk full, leader", "fsync error, follower")),
+)
+def test_a_disk_that_fails(start_cluster: StartCluster, victim: str, fault: str) -> None:
+    cluster = start_cluster(3, faults=True)
+    with Load(cluster) as load:
+        node = VICTIMS[victim](cluster)
+        node.fail(**FAULTS[fault])
+        since = time.monotonic()
+        until(lambda: SAID[fault] in node.log(), f"{node.name} saying that its disk failed")
+        load.wait_acks(20)
+        node.kill()
+        node.fail()
+        node.start()
+        cluster.wait_current(STREAM)
+        load.wait_acks(20)
+    finish(load, f"{fault} at the {victim}", since)
+
+
+@long
+@ours_only
+def test_a_slow_disk(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(3, faults=True)
+    with Load(cluster) as load:
+        follower_of(cluster).fail(sync_seconds=0.3)
+        since = time.monotonic()
+        load.wait_acks(100)
+        for node in cluster.nodes:
+            node.fail()
+        load.wait_acks(20)
+    finish(load, "slow disk of a follower", since)
+
+
+@ours_only
+@pytest.mark.parametrize("seconds", [-300, pytest.param(300, marks=long)])
+def test_a_clock_that_jumps(start_cluster: StartCluster, seconds: float) -> None:
+    cluster = start_cluster(3, faults=True)
+    with Load(cluster) as load:
+        leader = leader_of(cluster)
+        leader.fail(clock_seconds=seconds)
+        since = time.monotonic()
+        load.wait_acks(30)
+        cluster.lead(STREAM, cluster.others(leader)[0])
+        load.wait_acks(30)
+        for node in cluster.nodes:
+            node.fail()
+        load.wait_acks(20)
+    finish(load, f"a clock {seconds} s off", since)
+    times = _times(cluster)
+    assert times == sorted(times), "times go backwards in the stream"
+
+
+def _times(cluster: Cluster) -> list[str]:
+    """The times of all messages, in the order of the stream."""
+    times: list[str] = []
+    with cluster.wire() as wire:
+        last = wire.api(f"STREAM.INFO.{STREAM}")["state"]["last_seq"]
+        while len(times) < last:
+            reply = wire.new_reply()
+            wire.publish(f"$JS.API.DIRECT.GET.{STREAM}", b'{"seq":%d,"batch":1000}' % (len(times) + 1), reply)
+            while not (frame := wire.message(reply)).status:
+                times.append(frame.headers["Nats-Time-Stamp"].rstrip("Z"))
+    return times
+
+
+def test_a_rolling_restart(start_cluster: StartCluster) -> None:
+    """A client's one retry heals every publish that failed."""
+    cluster = start_cluster(3)
+    with Load(cluster, timeout=5.0) as load:
+        since = time.monotonic()
+        for node in cluster.nodes:
+            node.stop(signal.SIGTERM)
+            node.start()
+            cluster.wait_ready()
+            cluster.wait_current(STREAM)
+            load.wait_acks(20)
+    finish(load, f"rolling restart, at most {load.most_tries()} tries", since)
+    if cluster.kind is Kind.OURS:
+        assert load.most_tries() <= 2
+
+
+def test_a_lost_store(start_cluster: StartCluster) -> None:
+    """A node that lost everything is given everything again."""
+    cluster = start_cluster(3)
+    with Load(cluster) as load:
+        node = follower_of(cluster)
+        node.kill()
+        cluster.wipe(node)
+        load.wait_acks(20)
+        node.start()
+        cluster.wait_current(STREAM)
+        load.wait_acks(20)
+    finish(load, "lost store of a follower")
+
+
+# ---- damaged files
+
+
+def flip_bit(path: str, rng: random.Random) -> None:
+    """Flip one bit somewhere in the first nine tenths of a file, where an entry is followed by others."""
+    with open(path, "r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        at = rng.randrange(size // 10, size * 9 // 10)
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << rng.randrange(8)]))
+
+
+def truncate(path: str, rng: random.Random) -> None:
+    """Cut a file somewhere in the middle."""
+    os.truncate(path, rng.randrange(os.path.getsize(path) // 4, os.path.getsize(path) * 3 // 4))
+
+
+def remove(path: str, rng: random.Random) -> None:
+    """Remove a file."""
+    os.unlink(path)
+
+
+DAMAGES = {"bit flip": flip_bit, "truncation": truncate, "removal": remove}
+
+
+def segments(node: Node) -> list[str]:
+    """The files with messages of a node's replica, oldest first."""
+    suffix = ".blk" if node.kind is Kind.REAL else ".seg"
+    return sorted(str(path) for path in node.stream_directory(STREAM).rglob(f"*{suffix}") if path.stat().st_size)
+
+
+DAMAGED = [
+    f"{damage}, {place}, {victim}"
+    for damage in DAMAGES
+    for place in ("first", "last")
+    for victim in ("leader", "follower")
+]
+DAMAGED_ALWAYS = ("bit flip, first, follower", "truncation, last, leader")
+
+
+@ours_only
+@pytest.mark.parametrize(
+    ("damage", "place", "victim"), cases(*DAMAGED_ALWAYS, also=tuple(d for d in DAMAGED if d not in DAMAGED_ALWAYS))
+)
+def test_damaged_segments_are_repaired_from_the_peers(
+    start_cluster: StartCluster, victim: str, damage: str, place: str
+) -> None:
+    rng = random.Random(f"{victim} {damage} {place}")
+    cluster = start_cluster(3, config="lake { seal_bytes: 200k, seal_age: 1s }")
+    with Load(cluster) as load:
+        node = VICTIMS[victim](cluster)
+        until(lambda: len(segments(node)) > 2, "some segments")
+        node.kill()
+        path = segments(node)[0 if place == "first" else -1]
+        DAMAGES[damage](path, rng)
+        load.wait_acks(20)
+        node.start()
+        cluster.wait_current(STREAM)
+        load.wait_acks(20)
+        if place == "first":  # the end of the last segment may be torn as after any kill
+            until(lambda: "damaged at" in node.log(), "a report of the damage")
+    finish(load, f"{damage} in the {place} segment of a {victim}")
+    assert STREAM in cluster.api("STREAM.NAMES", node=node)["streams"]
+    cluster.lead(STREAM, node)
+    print(f"led by the repaired node: {load.audit()}")
+
+
+@ours_only
+@pytest.mark.parametrize("damage", ["bit flip", pytest.param("removal", marks=long)])
+def test_a_damaged_node_does_not_elect_one_that_lacks_what_was_acked(start_cluster: StartCluster, damage: str) -> None:
+    """One node is dead while much is acked; then of the other two one is damaged and one dead.
+
+    The damaged and the outdated node are a majority, but may not go on without what the third one has.
+    """
+    rng = random.Random(damage)
+    cluster = start_cluster(3, config="lake { seal_bytes: 200k, seal_age: 1s }")
+    with Load(cluster) as load:
+        leader = leader_of(cluster)
+        outdated, damaged = cluster.followers(STREAM)
+        outdated.kill()
+        until(lambda: len(segments(damaged)) > 2, "some segments")
+        load.wait_acks(50)
+        for node in (damaged, leader):
+            node.kill()
+        DAMAGES[damage](segments(damaged)[-2], rng)
+        for node in (damaged, outdated):
+            node.start()
+        wait(PARTITION_S)
+        leader.start()
+        load.wait_acks(20)
+    finish(load, f"{damage} while the leader is dead")
+
+
+# ---- members that change
+
+
+def test_scaling_under_load(start_cluster: StartCluster) -> None:
+    """A stream goes from three replicas to one and back, twice; then its peers move."""
+    cluster = start_cluster(5)
+    with Load(cluster) as load:
+        since = time.monotonic()
+        for replicas in (1, 3, 5, 3):
+            scale(cluster, replicas)
+            load.wait_acks(20)
+        cluster.ask(f"STREAM.PEER.REMOVE.{STREAM}", {"peer": leader_of(cluster).name})
+        load.wait_acks(50)
+        cluster.wait_current(STREAM)
+    finish(load, "scaled 3, 1, 3, 5, 3, and the leader removed", since)
+
+
+def scale(cluster: Cluster, replicas: int) -> None:
+    """Give the stream another number of replicas, and wait until they have everything."""
+    config = cluster.ask(f"STREAM.INFO.{STREAM}")["config"]
+    cluster.ask(f"STREAM.UPDATE.{STREAM}", config | {"num_replicas": replicas})
+    until(lambda: len(cluster.followers(STREAM)) == replicas - 1, f"{replicas} replicas")
+    cluster.wait_current(STREAM)
+
+
+def test_compare_and_set_over_failovers(start_cluster: StartCluster) -> None:
+    """Clients at different nodes count on one subject, each step only on top of the last one: no step is lost."""
+    cluster = start_cluster(3)
+    cluster.stream("COUNT", ["count"])
+    counters = [Counter(cluster, node) for node in cluster.nodes]
+    for counter in counters:
+        counter.start()
+    for turn in range(3):
+        wait(1)
+        if turn % 2:
+            cluster.stream_leader("COUNT").pause()
+            wait(HANG_S)
+            next(node for node in cluster.nodes if node.paused).resume()
+        else:
+            node = cluster.stream_leader("COUNT")
+            node.kill()
+            wait(1)
+            node.start()
+    wait(2)
+    for counter in counters:
+        counter.stop()
+    cluster.wait_current("COUNT")
+    with cluster.wire() as wire:
+        stored = [int(message.data) for message in read_all(wire, "COUNT")]
+    print(f"{len(stored)} steps, acked {[len(counter.acked) for counter in counters]}")
+    assert stored == list(range(1, len(stored) + 1))
+    acked = [step for counter in counters for step in counter.acked]
+    assert sorted(acked) == sorted(set(acked)), "two clients made the same step"
+    assert set(acked) <= set(stored)
+    assert len(acked) > 30
+
+
+class Counter(threading.Thread):
+    """Counts on, as often as it can: reads the last step at the stream's leader, stores the next on top of it."""
+
+    def __init__(self, cluster: Cluster, node: Node) -> None:
+        super().__init__(daemon=True)
+        self._cluster = cluster
+        self._node = node
+        self._stopped = threading.Event()
+        self.acked: list[int] = []
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while not self._stopped.is_set():
+            with contextlib.suppress(OSError, Closed, WireTimeout), self._cluster.wire(self._node, 1.0) as wire:
+                while not self._stopped.is_set():
+                    self._step(wire)
+            self._stopped.wait(0.1)
+
+    def _step(self, wire: Wire) -> None:
+        found = wire.api("STREAM.MSG.GET.COUNT", {"last_by_subj": "count"})
+        if (error := found.get("error", {}).get("err_code")) not in (None, NO_MESSAGE):
+            return
+        last, step = (0, 0) if error else (found["message"]["seq"], int(base64.b64decode(found["message"]["data"])))
+        expected = {"Nats-Expected-Last-Subject-Sequence": str(last)}
+        answer = wire.request("count", b"%d" % (step + 1), expected)
+        if answer.data and "error" not in answer.json():
+            self.acked.append(step + 1)
+
+    def stop(self) -> None:
+        """Stop, and wait for the end."""
+        self._stopped.set()
+        self.join(10)
+
+
+# ---- everything at random
+
+
+def test_a_random_campaign(start_cluster: StartCluster, kind: Kind) -> None:
+    seed = int(os.environ.get("LAKESTREAM_CLUSTER_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    print(f"LAKESTREAM_CLUSTER_SEED={seed}")
+    rng = random.Random(seed)
+    ours = kind is Kind.OURS
+    config = "lake { seal_bytes: 200k, seal_age: 2s }" if ours else ""
+    cluster = start_cluster(3, links=True, durable=True, faults=ours, config=config)
+    with Load(cluster) as load:
+        for turn in range(ROUNDS):
+            node = rng.choice(cluster.nodes)
+            misfortune = rng.choice(MISFORTUNES + OUR_MISFORTUNES * ours)
+            print(f"{turn}: {misfortune.__name__[1:]} {node.name}", flush=True)
+            misfortune(cluster, node, rng)
+            load.wait_acks(5, 60)
+    finish(load, f"{ROUNDS} misfortunes")
+
+
+def _kill(cluster: Cluster, node: Node, rng: random.Random) -> None:
+    node.kill()
+    wait(rng.uniform(0, 2))
+    node.start()
+
+
+def _kill_all(cluster: Cluster, node: Node, rng: random.Random) -> None:
+    for each in cluster.nodes:
+        each.kill()
+    for each in cluster.nodes:
+        each.start()
+
+
+def _hang(cluster: Cluster, node: Node, rng: random.Random) -> None:
+    node.pause()
+    wait(rng.uniform(0, 3))
+    node.resume()
+
+
+def _cut(cluster: Cluster, node: Node, rng: random.Random) -> None:
+    rng.choice(list(CUTS.values()))(cluster, node)
+    wait(rng.uniform(0, 4))
+    cluster.heal()
+
+
+def _slow(cluster: Cluster, node: Node, rng: random.Random) -> None:
+    cluster.slow(node, rng.uniform(0, 0.2))
+    wait(rng.uniform(0, 3))
+    cluster.heal()
+
+
+def _restart(cluster: Cluster, node: Node, rng: random.Random) -> None:
+    node.stop()
+    node.start()
+
+
+def _stepdown(cluster: Cluster, node: Node, rng: random.Random) -> None:
+    for _ in range(rng.randrange(1, 4)):
+        cluster.stream_leader(STREAM)
+        cluster.api(f"STREAM.LEADER.STEPDOWN.{STREAM}")
+
+
+MISFORTUNES: list[Callable[[Cluster, Node, random.Random], None]] = [
+    _kill,
+    _kill_all,
+    _hang,
+    _cut,
+    _slow,
+    _restart,
+    _stepdown,
+]
+
+
+def _disk_error(cluster: Cluster, node: Node, rng: random.Random) -> None:
+    node.fail(**rng.choice(list(FAULTS.values())))
+    wait(rng.uniform(0, 2))
+    node.kill()
+    node.fail()
+    node.start()
+
+
+def _slow_disk(cluster: Cluster, node: Node, rng: random.Random) -> None:
+    node.fail(sync_seconds=rng.uniform(0, 0.5))
+    wait(rng.uniform(0, 3))
+    node.fail()
+
+
+def _damage(cluster: Cluster, node: Node, rng: random.Random) -> None:
+    """One copy at a time: the others must have everything by now."""
+    cluster.wait_current(STREAM)
+    node.kill()
+    rng.choice([flip_bit, remove])(rng.choice(segments(node)[:-1] or segments(node)), rng)
+    node.start()
+    cluster.wait_current(STREAM)
+
+
+OUR_MISFORTUNES: list[Callable[[Cluster, Node, random.Random], None]] = [_disk_error, _slow_disk, _damage]

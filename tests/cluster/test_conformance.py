@@ -1,0 +1,46 @@
+"""Every scenario says the same on a cluster of nats-server and on one of lakestream."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.cluster import harness, scenarios
+from tests.cluster.conftest import Kept
+from tests.cluster.harness import Scenario, clean, compare, play
+from tests.conformance.harness import Transcript, stopped
+from tests.servers import Kind
+
+pytestmark = [pytest.mark.conformance, pytest.mark.cluster]
+
+TIMEOUT_S = 5.0
+
+scenarios.load()
+
+
+@pytest.mark.parametrize("scenario", harness.SCENARIOS, ids=[s.id for s in harness.SCENARIOS])
+def test_the_clusters_agree(scenario: Scenario, clusters: tuple[Kept, Kept]) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        expected, got = threads.map(lambda kept: _play(scenario, kept), clusters)
+    assert not stopped(expected), f"the scenario does not work against nats-server: {stopped(expected)}"
+    assert expected, "a scenario that records nothing proves nothing"
+    if difference := compare(scenario.id, expected, got):
+        pytest.fail(f"{scenario.id}\n{difference}", pytrace=False)
+
+
+def _play(scenario: Scenario, kept: Kept) -> Transcript:
+    try:
+        cluster = kept.get()
+    except Exception as error:  # no cluster, no transcript: the other side still says whether the scenario works
+        said = f"{type(error).__name__}: {error}\n{kept.log()}"
+        kept.drop()
+        return [("STOPPED", said)]
+    transcript = play(scenario, cluster, TIMEOUT_S)
+    try:
+        clean(cluster, TIMEOUT_S)
+    except Exception as error:  # the next scenario needs a clean cluster, whatever is wrong with this one
+        if kept.kind is Kind.OURS:
+            transcript.append(("CLEANING UP", f"{type(error).__name__}: {error}"))
+        kept.drop()
+    return transcript

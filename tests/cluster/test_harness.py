@@ -1,0 +1,141 @@
+"""The harness itself: links do what they are told, and the audit finds what it is there to find."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.audit import Stored
+from tests.cluster.links import Direction, Network
+from tests.cluster.load import Ack, Publisher, compare, payload
+from tests.cluster.nodes import free_ports
+
+pytestmark = pytest.mark.cluster
+
+WAIT_S = 5.0
+NOTHING_S = 0.2
+
+
+class Pair:
+    """Two sockets with a link between them."""
+
+    def __init__(self) -> None:
+        self.network = Network()
+        self.there, self.back = self.network.direction(), self.network.direction()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        (port,) = free_ports(1)
+        self.network.connect(port, self._listener.getsockname(), self.there, self.back)
+        self.near = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self.far, _ = self._listener.accept()
+        self.far.settimeout(WAIT_S)
+
+    def close(self) -> None:
+        self.network.close()
+        for each in (self.near, self.far, self._listener):
+            each.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+def silent(receiver: socket.socket) -> bool:
+    """Nothing comes for a while."""
+    receiver.settimeout(NOTHING_S)
+    try:
+        receiver.recv(1)
+    except TimeoutError:
+        return True
+    finally:
+        receiver.settimeout(WAIT_S)
+    return False
+
+
+def test_a_link_carries_both_ways(pair: Pair) -> None:
+    pair.near.sendall(b"there")
+    assert pair.far.recv(100) == b"there"
+    pair.far.sendall(b"back")
+    assert pair.near.recv(100) == b"back"
+
+
+def test_what_is_sent_over_a_cut_link_arrives_after_the_healing(pair: Pair) -> None:
+    pair.network.cut(pair.there)
+    pair.near.sendall(b"held")
+    assert silent(pair.far)
+    pair.far.sendall(b"the other direction")
+    assert pair.near.recv(100) == b"the other direction"
+    pair.network.restore(pair.there)
+    assert pair.far.recv(100) == b"held"
+
+
+def test_the_end_of_a_connection_is_not_seen_over_a_cut_link(pair: Pair) -> None:
+    pair.network.cut(pair.there)
+    pair.near.close()
+    assert silent(pair.far)
+    pair.network.restore(pair.there)
+    assert pair.far.recv(1) == b""
+
+
+def test_a_slow_link_is_late_and_keeps_order(pair: Pair) -> None:
+    pair.network.slow(pair.there, delay_s=0.2)
+    began = time.monotonic()
+    pair.near.sendall(b"1")
+    threading.Event().wait(0.02)
+    pair.near.sendall(b"2")
+    assert pair.far.recv(1) + pair.far.recv(1) == b"12"
+    assert 0.2 <= time.monotonic() - began < WAIT_S
+
+
+@pytest.mark.parametrize("which", ["there", "back"])
+def test_a_reset_ends_both_ends(pair: Pair, which: str) -> None:
+    direction: Direction = getattr(pair, which)
+    pair.network.reset(direction)
+    for end in (pair.near, pair.far):
+        try:
+            assert end.recv(1) == b""
+        except ConnectionError:
+            continue
+
+
+def _world() -> tuple[Publisher, list[Stored]]:
+    """A publisher with three acks, and the stream that keeps what it was promised."""
+    publisher = Publisher("p", True, 1.0)
+    publisher.acks = [Ack(number, number, 0.0, 0.0, 1) for number in (1, 2, 3)]
+    return publisher, [Stored(number, "load.p", f"p-{number}", payload("p", number)) for number in (1, 2, 3)]
+
+
+def test_the_audit_is_content_with_what_was_promised() -> None:
+    publisher, stored = _world()
+    compare([publisher], stored, "here")
+    compare([publisher], [*stored, Stored(4, "load.p", "p-4", payload("p", 4))], "here")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda s: s[:2], "lost"),
+        (lambda s: [s[0], s[2]], "holes"),
+        (lambda s: [*s, s[0]._replace(seq=4)], "twice"),
+        (lambda s: [s[0], s[1]._replace(data=b"x"), s[2]], "changed"),
+        (lambda s: [s[1]._replace(seq=1), s[0]._replace(seq=2), s[2]], "another sequence"),
+    ],
+)
+def test_the_audit_finds(wrong: object, said: str) -> None:
+    publisher, stored = _world()
+    assert callable(wrong)
+    with pytest.raises(AssertionError, match=said):
+        compare([publisher], wrong(stored), "here")
+
+
+def test_the_audit_finds_what_is_out_of_order() -> None:
+    publisher, stored = _world()
+    publisher.acks = []
+    with pytest.raises(AssertionError, match="out of order"):
+        compare([publisher], [stored[1]._replace(seq=1), stored[0]._replace(seq=2)], "here")

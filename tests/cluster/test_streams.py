@@ -1,0 +1,131 @@
+"""Replicated streams on real nodes: damage, state that travels, one lake for all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import StartCluster
+from tests.cluster.nodes import Cluster, Node, until
+from tests.servers import Kind
+from tests.unit.logkit import flip
+
+pytestmark = pytest.mark.cluster
+
+SEAL = 50_000
+
+
+@pytest.fixture(autouse=True)
+def ours(kind: Kind) -> None:
+    if kind is not Kind.OURS:
+        pytest.skip("about files of lakestream")
+
+
+def fill(cluster: Cluster, count: int, subject: str = "s.a", size: int = 500) -> None:
+    """Publish numbered messages through any node, each until it is acked."""
+    wire = cluster.wire()
+    try:
+        for number in range(count):
+            data = b"%d:" % number + b"x" * size
+            # A client asks again while nobody leads (503) or the answer was lost with a leader.
+            until(lambda data=data: "seq" in json.loads(wire.request(subject, data, timeout=2.0).data), "an ack")
+    finally:
+        wire.close()
+
+
+def content(cluster: Cluster, node: Node, stream: str = "S") -> list[bytes]:
+    """Everything in a stream as the node that leads it has it."""
+    cluster.lead(stream, node)
+    state = cluster.ask(f"STREAM.INFO.{stream}")["state"]
+    wire = cluster.wire(node)
+    try:
+        found = []
+        for seq in range(state["first_seq"], state["last_seq"] + 1):
+            answer = wire.api(f"STREAM.MSG.GET.{stream}", {"seq": seq}, 5.0)
+            assert "error" not in answer, answer
+            found.append(answer["message"].get("data", "").encode())
+        return found
+    finally:
+        wire.close()
+
+
+@pytest.mark.parametrize("gentle", [True, False])
+def test_bits_that_turned_in_a_replicas_files_are_repaired(start_cluster: StartCluster, gentle: bool) -> None:
+    cluster = start_cluster(config=f"lake {{ enabled: false, seal_bytes: {SEAL} }}")
+    cluster.stream("S", ["s.>"])
+    fill(cluster, 300)
+    before = content(cluster, cluster.stream_leader("S"))
+    assert len(before) >= 300
+    broken = cluster.followers("S")[0]
+    (broken.stop if gentle else broken.kill)()
+    segments = sorted((broken.stream_directory("S") / "log").glob("*.seg"))
+    assert len(segments) >= 3
+    for segment in segments:
+        flip(str(segment), os.path.getsize(segment) * 2 // 3)
+    broken.start()
+    cluster.wait_current("S")
+    assert content(cluster, broken) == before
+    assert "damaged" in broken.log(400)
+
+
+def test_a_stream_in_memory_survives_its_leader(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(config="lake { enabled: false }")
+    cluster.stream("M", ["s.>"], storage="memory")
+    fill(cluster, 20)
+    cluster.stream_leader("M").kill()
+    until(lambda: cluster.stream_leader("M"), "another leader")
+    fill(cluster, 20)
+    assert cluster.ask("STREAM.INFO.M")["state"]["messages"] >= 40
+
+
+def held(lake: Path, version: int, index: int) -> None:
+    """What the compactor commits once the table holds the stream through this entry of its log."""
+    (identity,) = lake.glob("segments/S/*/stream.json")
+    uid = json.loads(identity.read_text())["uid"]
+    log = lake / "streams" / "S" / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    lines: list[Any] = [
+        {"commitInfo": {"operation": "WRITE"}},
+        {"txn": {"appId": f"lakestream:{uid}", "version": index}},
+    ]
+    partial = log / "partial"
+    partial.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
+    partial.rename(log / f"{version:020d}.json")
+
+
+def flushed(cluster: Cluster, node: Node) -> Any:
+    """Ask for a flush at a node; the only answer."""
+    wire = cluster.wire(node)
+    try:
+        answer = wire.request("$LAKE.API.FLUSH.S", b"", timeout=10.0)
+        return json.loads(answer.data)
+    finally:
+        wire.close()
+
+
+def test_replicas_share_a_lake_and_a_new_one_fetches_little(start_cluster: StartCluster, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    cluster = start_cluster(config=f'lake {{ url: "{lake}", seal_bytes: {SEAL}, retain_bytes: 1 }}')
+    cluster.stream("S", ["s.>"], replicas=1)
+    fill(cluster, 1000)
+    answers = [flushed(cluster, node) for node in cluster.nodes]
+    assert len({answer["last_seq"] for answer in answers}) == 1
+    held(lake, 0, answers[-1]["last_index"])
+    first = cluster.stream_leader("S")
+    directory = first.stream_directory("S") / "log"
+    until(lambda: list(directory.glob("*.outline")), "segments that leave the log", 60)
+    cluster.ask("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "allow_direct": True})
+    until(lambda: len(cluster.stream_cluster("S").get("replicas") or []) == 2, "three replicas")
+    cluster.wait_current("S")
+    for node in cluster.others(first):
+        size = sum(each.stat().st_size for each in node.stream_directory("S").rglob("*") if each.is_file())
+        assert size < 200_000, "only the tail and the outlines came from the other node"
+    fill(cluster, 10)
+    first.kill()
+    until(lambda: cluster.stream_leader("S") is not first, "another leader")
+    fill(cluster, 10)
+    assert cluster.ask("STREAM.INFO.S")["state"]["messages"] >= 1020

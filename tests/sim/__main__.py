@@ -1,0 +1,55 @@
+"""`python -m tests.sim`: many seeds, or one with its trace.
+
+Belongs here: the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+
+from tests.sim.runner import command, run_seed, run_seeds
+
+
+def main() -> int:
+    """The exit code is 1 when a seed failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Raft groups under simulated faults.")
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default 100)")
+    parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
+    parser.add_argument("--shell", choices=("core", "group"), default="core", help="what is around the core")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("--trace", action="store_true", help="print everything that happens")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
+    args = parser.parse_args()
+    if args.trace:
+        for seed in range(args.seed, args.seed + args.seeds):
+            outcome = run_seed(seed, args.shell, tracing=True)
+            print("\n".join(outcome.trace))
+            if outcome.failure:
+                return 1
+        return 0
+    return _many(args)
+
+
+def _many(args: argparse.Namespace) -> int:
+    began, failed, done = time.monotonic(), 0, 0
+    counts: Counter[str] = Counter()
+    for outcome in run_seeds(range(args.seed, args.seed + args.seeds), args.shell, args.jobs):
+        done += 1
+        counts.update(outcome.counts)
+        if outcome.failure:
+            failed += 1
+            print(f"seed {outcome.seed}: {outcome.failure}\n  repeat: {command(outcome.seed, args.shell)}", flush=True)
+            if not args.keep_going:
+                break
+    spent = time.monotonic() - began
+    happened = ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
+    print(f"{done} seeds in {spent:.1f} s, {failed} failed; {happened}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

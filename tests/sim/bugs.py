@@ -1,0 +1,368 @@
+"""Bugs to be found.
+
+Belongs here: one planted bug a rule, most of them mistakes that Raft implementations are known to have made. Each is a
+way to patch the real code for the time of a run. The simulator must catch every one of them (test_bugs.py); what it
+cannot catch it does not test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from lakestream.log.frame import Frame, Kind
+from lakestream.log.segment_log import SegmentLog
+from lakestream.raft import core, election, follower
+from lakestream.raft.hard_state import Kept, KeptFile
+from lakestream.raft.leader import Leader
+from lakestream.raft.log_view import LogView
+from lakestream.raft.member import Member
+from lakestream.raft.messages import Append, AppendReply, Membership, Vote, encode_membership
+from lakestream.raft.outgoing import Item, Outgoing
+from lakestream.raft.proposal import Proposal
+from lakestream.raft.reads import Reads
+from lakestream.raft.ready import Ready
+from lakestream.raft.state import State
+from lakestream.raft.tail import Tail
+from lakestream.raft.telling import Telling
+from tests.sim.disk import SimFiles
+
+Bug = Callable[[ExitStack], None]
+
+
+def votes_twice(stack: ExitStack) -> None:
+    """A second candidate of the same term gets a vote, too (§5.2)."""
+    real = election.on_vote
+
+    def on_vote(state: State, sender: str, message: Vote) -> None:
+        if not message.pre and message.term == state.term and state.leading is None:
+            state.vote = ""
+            state.leader = ""
+        real(state, sender, message)
+
+    stack.enter_context(patch.object(election, "on_vote", on_vote))
+
+
+def votes_for_anybody(stack: ExitStack) -> None:
+    """Whose log is behind gets a vote, too (§5.4.1)."""
+    stack.enter_context(patch.object(LogView, "up_to_date", lambda self, index, term: True))
+
+
+def forgets_its_vote(stack: ExitStack) -> None:
+    """Term and vote are not made durable before the answer (§5.2)."""
+    real = core.Core.ready
+
+    def ready(self: core.Core) -> Ready | None:
+        found = real(self)
+        if found is not None:
+            found.hard = None
+        return found
+
+    stack.enter_context(patch.object(core.Core, "ready", ready))
+
+
+def _on_append(change: Callable[[State, Append], None]) -> Bug:
+    def plant(stack: ExitStack) -> None:
+        real = follower.on_append
+
+        def on_append(state: State, sender: str, message: Append) -> None:
+            change(state, message)
+            real(state, sender, message)
+
+        stack.enter_context(patch.dict(core._HANDLERS, {Append: on_append}))
+
+    return plant
+
+
+def _trusts(state: State, message: Append) -> None:
+    mine = state.log.terms.term(message.prev_index)
+    if mine is not None and not message.entries:
+        message.prev_term = mine
+
+
+ignores_the_term_before = _on_append(_trusts)
+"""A probe matches when the index is there, whatever its term (§5.3)."""
+
+
+def acknowledges_before_the_disk(stack: ExitStack) -> None:
+    """A follower says that it has what it has only heard (§5.3)."""
+    stack.enter_context(patch.object(State, "durable_match", lambda self: self.matched))
+
+
+def cuts_on_every_append(stack: ExitStack) -> None:
+    """A late Append cuts off what a newer one brought (§5.3: only a conflict cuts)."""
+    real = follower._append
+
+    def append(state: State, frames: list[Frame]) -> None:
+        first = frames[0].index - 1
+        if state.log.commit <= first < state.log.last:
+            state.log.cut(first)
+        real(state, frames)
+
+    stack.enter_context(patch.object(follower, "_append", append))
+
+
+def _counts(change: Callable[[Leader], list[int]], quorum: Callable[[Leader], int], guard: bool = True) -> Bug:
+    def plant(stack: ExitStack) -> None:
+        real = Leader.count
+
+        def count(self: Leader) -> None:
+            log = self.log
+            matches = sorted(change(self))
+            index = matches[max(0, len(matches) - quorum(self))]
+            if index > log.commit and (index >= self.first or not guard) and index <= log.last:
+                log.commit_to(index)
+            real(self)
+
+        stack.enter_context(patch.object(Leader, "count", count))
+
+    return plant
+
+
+def _voters(leader: Leader) -> list[int]:
+    return [peer.match for peer in leader._voters] + ([leader.log.durable] if leader._i_vote else [])
+
+
+def _everybody(leader: Leader) -> list[int]:
+    return [peer.match for peer in leader.progress.values()] + [leader.log.durable]
+
+
+counts_old_terms = _counts(_voters, lambda leader: leader._quorum, guard=False)
+"""An entry of an earlier term is committed by counting its replicas (§5.4.2, Figure 8)."""
+counts_one_too_few = _counts(_voters, lambda leader: max(1, leader._quorum - 1))
+"""Half of an even group, or less than half, is a majority."""
+counts_learners = _counts(_everybody, lambda leader: leader._quorum)
+"""Who does not vote is counted."""
+
+
+def counts_itself_before_the_disk(stack: ExitStack) -> None:
+    """A leader counts its own copy before it is durable (thesis §10.2.1)."""
+    _counts(lambda leader: [peer.match for peer in leader._voters] + [leader.log.last], lambda leader: leader._quorum)(
+        stack
+    )
+
+
+def reads_without_asking(stack: ExitStack) -> None:
+    """A deposed leader answers reads (§8)."""
+
+    def confirm(self: Leader) -> None:
+        self.state.out.reads.extend(self.reads.confirmed(1 << 62))
+
+    stack.enter_context(patch.object(Leader, "_confirm", confirm))
+
+
+def reads_before_its_first_commit(stack: ExitStack) -> None:
+    """A new leader serves reads from the commit index that it came with (§8)."""
+
+    def ask(self: Leader) -> None:
+        if self.reads.waiting:
+            round_id = self._new_round()
+            self.reads.ask(round_id, self.log.commit)
+            self._beat(round_id)
+            self._confirm()
+
+    stack.enter_context(patch.object(Leader, "_ask_reads", ask))
+
+
+def changes_members_at_once(stack: ExitStack) -> None:
+    """A second change is made while the first is not committed (thesis §4.1)."""
+
+    def propose(self: Leader, membership: Membership) -> int:
+        self._refuse_while_transferring()
+        index = self.log.last + 1
+        frame = Frame(Kind.MEMBERSHIP, self.state.term, index, 0, encode_membership(membership))
+        self.log.append([frame])
+        self._follow_membership()
+        self.count()
+        return index
+
+    stack.enter_context(patch.object(Leader, "propose_membership", propose))
+
+
+def votes_with_a_damaged_log(stack: ExitStack) -> None:
+    """A member that lost what it acknowledged helps to elect a leader that never had it (DESIGN §4, invariant 3)."""
+    real = core.Core.__init__
+
+    def init(self: core.Core, *args: Any, **kwargs: Any) -> None:
+        kwargs["recovering"] = False
+        real(self, *args, **kwargs)
+
+    stack.enter_context(patch.object(core.Core, "__init__", init))
+
+
+def commits_what_it_has(stack: ExitStack) -> None:
+    """A follower takes the leader's commit index for its own whole log, also for entries that no Append proved."""
+    real = follower.on_append
+
+    def on_append(state: State, sender: str, message: Append) -> None:
+        real(state, sender, message)
+        commit = min(message.commit, state.log.last)
+        if commit > state.log.commit:
+            state.log.commit_to(commit)
+
+    stack.enter_context(patch.dict(core._HANDLERS, {Append: on_append}))
+
+
+def trusts_its_lease_too_long(stack: ExitStack) -> None:
+    """A leader that nobody answers still trusts its lease (thesis §6.4)."""
+    stack.enter_context(patch.object(Leader, "lease_valid", property(lambda self: self.established)))
+
+
+def loses_a_promise_on_replies(stack: ExitStack) -> None:
+    """A refusal is taken for a match."""
+    real = Leader.on_append_reply
+
+    def on_append_reply(self: Leader, sender: str, message: AppendReply) -> None:
+        if message.rejected and message.match <= self.log.last:
+            message = msgspec.structs.replace(message, rejected=False)
+        real(self, sender, message)
+
+    stack.enter_context(patch.object(Leader, "on_append_reply", on_append_reply))
+
+
+def answers_reads_of_a_later_round(stack: ExitStack) -> None:
+    """Reads are told the commit index of when they were confirmed minus what came before: an index that is too low."""
+    stack.enter_context(
+        patch.object(
+            Reads,
+            "ask",
+            lambda self, round_id, index: (
+                self._asked.append((round_id, max(0, index - 1), self._new)) or setattr(self, "_new", [])
+            ),
+        )
+    )
+
+
+CORE_BUGS: dict[str, Bug] = {
+    bug.__name__: bug
+    for bug in (
+        votes_twice,
+        votes_for_anybody,
+        forgets_its_vote,
+        acknowledges_before_the_disk,
+        cuts_on_every_append,
+        counts_itself_before_the_disk,
+        reads_without_asking,
+        reads_before_its_first_commit,
+        changes_members_at_once,
+        votes_with_a_damaged_log,
+        commits_what_it_has,
+        trusts_its_lease_too_long,
+        loses_a_promise_on_replies,
+        answers_reads_of_a_later_round,
+    )
+} | {
+    "ignores_the_term_before": ignores_the_term_before,
+    "counts_old_terms": counts_old_terms,
+    "counts_one_too_few": counts_one_too_few,
+    "counts_learners": counts_learners,
+}
+
+
+# -- around the core -----------------------------------------------------------------------------------------------
+
+
+def writes_the_log_without_sync(stack: ExitStack) -> None:
+    """An entry counts as durable when it is in the page cache (DESIGN §4, invariant 1)."""
+    real = SimFiles.sync
+
+    def sync(self: SimFiles, fd: int) -> None:
+        if not self._open[fd][0].endswith(".seg"):
+            real(self, fd)
+
+    stack.enter_context(patch.object(SimFiles, "sync", sync))
+
+
+def keeps_its_vote_without_sync(stack: ExitStack) -> None:
+    """Term and vote are in the page cache when the answer leaves (§5.2)."""
+    real = KeptFile.write
+    stack.enter_context(patch.object(KeptFile, "write", lambda self, kept, sync: real(self, kept, False)))
+
+
+def keeps_its_vote_in_one_place(stack: ExitStack) -> None:
+    """The file with the vote is written over in place: a torn write leaves neither the old vote nor the new one."""
+    real = KeptFile.write
+
+    def write(self: KeptFile, kept: Kept, sync: bool) -> None:
+        self._synced = 1
+        real(self, kept, sync)
+
+    stack.enter_context(patch.object(KeptFile, "write", write))
+
+
+def does_not_wait_for_its_vote(stack: ExitStack) -> None:
+    """Messages leave while term and vote are being written."""
+
+    def put(self: Outgoing, items: Iterable[Item], tail: Tail, log: SegmentLog) -> None:
+        for item in items:
+            self._leave(item, tail, log)
+
+    stack.enter_context(patch.object(Outgoing, "put", put))
+
+
+def forgets_that_it_was_damaged(stack: ExitStack) -> None:
+    """A member whose log was cut takes part as if nothing had happened (DESIGN §4, invariant 3)."""
+    real = Member.damaged
+
+    def damaged(self: Member) -> None:
+        real(self)
+        self._kept = msgspec.structs.replace(self._kept, recovering=False)
+
+    stack.enter_context(patch.object(Member, "damaged", damaged))
+
+
+def keeps_contexts_after_losing(stack: ExitStack) -> None:
+    """Somebody else's entry is acknowledged to the client whose entry it replaced."""
+    stack.enter_context(patch.object(Telling, "_lose", lambda self, failed: None))
+
+
+def seals_where_it_likes(stack: ExitStack) -> None:
+    """Every member seals when its own segment is long enough."""
+    real = Member._propose
+
+    def propose(self: Member, proposals: list[Proposal]) -> None:
+        real(self, proposals)
+        if self._log.seal_due(self._log.now()) and self._seal is None and self._tail.handed == self._log.last_index:
+            self._seal = (self._log.sealing_state(), self._tail.handed)
+
+    stack.enter_context(patch.object(Member, "_propose", propose))
+
+
+def goes_on_after_a_failed_sync(stack: ExitStack) -> None:
+    """A failed sync is tried again, and succeeds (DESIGN §4, invariant 4)."""
+    real = SimFiles.sync
+
+    def sync(self: SimFiles, fd: int) -> None:
+        try:
+            real(self, fd)
+        except OSError:
+            real(self, fd)
+
+    stack.enter_context(patch.object(SimFiles, "sync", sync))
+
+
+GROUP_BUGS: dict[str, Bug] = {
+    bug.__name__: bug
+    for bug in (
+        writes_the_log_without_sync,
+        keeps_its_vote_without_sync,
+        keeps_its_vote_in_one_place,
+        does_not_wait_for_its_vote,
+        forgets_that_it_was_damaged,
+        keeps_contexts_after_losing,
+        seals_where_it_likes,
+        goes_on_after_a_failed_sync,
+    )
+}
+
+
+@contextmanager
+def planted(bug: Bug) -> Iterator[None]:
+    """The real code has that bug meanwhile."""
+    with ExitStack() as stack:
+        bug(stack)
+        yield

@@ -1,0 +1,38 @@
+"""Virtual time.
+
+Belongs here: the queue of what happens when. Nothing in a run reads a real clock or waits: time jumps to the next
+event. Events of the same instant happen in the order in which they were scheduled.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+US = 1_000
+MS = 1_000_000
+S = 1_000_000_000
+EPOCH = 1_700_000_000 * S
+"""What the wall clock of the simulated machines shows when a run begins."""
+
+
+class Events:
+    """A heap of (time in ns, number, what to call)."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._number = 0
+
+    def after(self, delay_ns: int, call: Callable[[], None]) -> None:
+        """Call something `delay_ns` from now, at once is 0."""
+        self._number += 1
+        heapq.heappush(self._heap, (self.now + delay_ns, self._number, call))
+
+    def run_until(self, end_ns: int) -> None:
+        """Let everything happen that is due until `end_ns`, and stop there."""
+        heap, pop = self._heap, heapq.heappop
+        while heap and heap[0][0] <= end_ns:
+            self.now, _, call = pop(heap)
+            call()
+        self.now = end_ns

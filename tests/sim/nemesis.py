@@ -1,0 +1,266 @@
+"""What goes wrong, and when.
+
+Belongs here: the faults, chosen at random, each for a while; and keeping to what Raft promises to survive: at no time
+may more than a minority of the voters have lost what they had on disk.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from lakestream.raft.messages import Membership
+from tests.sim.events import MS, S
+from tests.sim.machine import TICK_NS, Process
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+MAX_SLOWNESS = 200
+
+
+class Nemesis:
+    """The one who does it."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        self.world = world
+        self.random = random
+        self.over = False
+        self.damaged: set[str] = set()
+        plan = world.plan
+        self.faults = [
+            (3, self.crash),
+            (2, self.crash_leader),
+            (1, self.crash_all),
+            (2, self.cut_one_way),
+            (2, self.split),
+            (2, self.isolate_leader),
+            (3, self.heal),
+            (0 if plan.true_clocks else 2, self.pause),
+            (2, self.slow_disk),
+            (0 if plan.true_clocks else 1, self.skew),
+            (2, self.transfer),
+            (1, self.step_down),
+            (3 if plan.compaction else 0, self.compact),
+            (4 if plan.changes else 0, self.change),
+            (2 if plan.damage else 0, self.damage),
+            (0 if plan.shell == "core" else 4, self.fail),
+        ]
+
+    def start(self) -> None:
+        """From now on things go wrong."""
+        self._later()
+
+    def end(self) -> None:
+        """Nothing goes wrong any more, and what is broken is repaired."""
+        self.over = True
+        world = self.world
+        world.network.heal()
+        world.slow.clear()
+        for name, machine in world.machines.items():
+            machine.tick_ns = TICK_NS
+            machine.host.mend()
+            if machine.paused:
+                self._resume(name)
+            if not machine.up:
+                world.start(name)
+
+    def repair(self) -> None:
+        """A process whose disk failed is ended by whoever looks after it, and the machine gets another disk cable."""
+        for name, machine in self.world.machines.items():
+            if machine.process is not None and machine.process.failed and not machine.paused:
+                machine.end(power=True)
+                self.start_later(name)
+
+    def _later(self) -> None:
+        self.world.events.after(self.random.randrange(1, 2 * self.world.plan.faults_every_ns), self._act)
+
+    def _act(self) -> None:
+        if self.over:
+            return
+        self._later()
+        if self.random.random() < 0.5:
+            self.repair()
+        (fault,) = self.random.choices([fault for _, fault in self.faults], [weight for weight, _ in self.faults])
+        self.world.count(f"fault {fault.__name__}")
+        fault()
+
+    def _pick(self) -> str:
+        return self.random.choice(self.world.names)
+
+    def _leader(self) -> str:
+        for name, machine in self.world.machines.items():
+            if machine.process is self.world.leader() and machine.process is not None:
+                return name
+        return self._pick()
+
+    # ------------------------------------------------------------------ machines
+    def crash(self, name: str = "") -> None:
+        """A process is killed, or a machine loses power; it comes back later."""
+        name = name or self._pick()
+        machine = self.world.machines[name]
+        if machine.up:
+            machine.end(power=self.random.random() < 0.6)
+            self.start_later(name)
+
+    def start_later(self, name: str) -> None:
+        """Somebody brings it back."""
+        longest = self.random.choice((300 * MS, 2 * S, 8 * S))
+        self.world.events.after(self.random.randrange(10 * MS, longest), lambda: self._start(name))
+
+    def _start(self, name: str) -> None:
+        if not self.world.machines[name].up:
+            self.world.start(name)
+
+    def crash_leader(self) -> None:
+        """The one that hurts most."""
+        self.crash(self._leader())
+
+    def crash_all(self) -> None:
+        """A power cut for the whole room."""
+        for name in self.world.names:
+            self.crash(name)
+
+    def pause(self) -> None:
+        """A process stands still for a while: SIGSTOP, a sleeping laptop, a long collection of garbage."""
+        name = self._leader() if self.random.random() < 0.5 else self._pick()
+        machine = self.world.machines[name]
+        if machine.up and not machine.paused:
+            machine.pause()
+            self.world.network.paused(name)
+            process = machine.process
+            delay = self.random.randrange(50 * MS, self.random.choice((500 * MS, 6 * S)))
+            self.world.events.after(delay, lambda: self._resume(name) if machine.process is process else None)
+
+    def _resume(self, name: str) -> None:
+        if self.world.machines[name].paused:
+            self.world.network.resumed(name)
+            self.world.machines[name].resume()
+            self.world.read_everywhere()
+
+    def slow_disk(self) -> None:
+        """A disk takes its time, or is itself again."""
+        name = self._pick()
+        self.world.slow[name] = self.random.choice((1, 20, MAX_SLOWNESS))
+        self.world.say(f"the disk of {name} is {self.world.slow[name]} times slower than usual")
+
+    def skew(self) -> None:
+        """A clock goes wrong."""
+        name = self._pick()
+        self.world.machines[name].tick_ns = int(TICK_NS * self.random.choice((0.5, 0.8, 1, 1.25, 2)))
+        self.world.say(f"a tick of {name} takes {self.world.machines[name].tick_ns // MS} ms")
+
+    # ------------------------------------------------------------------ network
+    def _cut(self, sender: str, to: str) -> None:
+        self.world.say(f"nothing from {sender} reaches {to}")
+        self.world.network.cut(sender, to)
+
+    def cut_one_way(self) -> None:
+        """One direction between two machines."""
+        if len(self.world.names) > 1:
+            self._cut(*self.random.sample(self.world.names, 2))
+
+    def split(self) -> None:
+        """Two halves that do not hear each other; sometimes one hears the other."""
+        names = self.world.names[:]
+        self.random.shuffle(names)
+        at = self.random.randint(0, len(names))
+        one_way = self.random.random() < 0.3
+        for left in names[:at]:
+            for right in names[at:]:
+                self._cut(left, right)
+                if not one_way:
+                    self._cut(right, left)
+
+    def isolate_leader(self) -> None:
+        """The leader alone, or only unheard, or only deaf."""
+        leader, how = self._leader(), self.random.randrange(3)
+        for name in self.world.names:
+            if name != leader:
+                if how != 1:
+                    self._cut(leader, name)
+                if how != 2:
+                    self._cut(name, leader)
+
+    def heal(self) -> None:
+        """All wires whole."""
+        self.world.say("the network is whole")
+        self.world.network.heal()
+
+    # ------------------------------------------------------------------ what operators do
+    def transfer(self) -> None:
+        """Leadership handed over, to somebody who may be down."""
+        self._at_leader("transfer", self.random.choice(["", *self.world.names]))
+
+    def step_down(self) -> None:
+        """Leadership given up."""
+        self._at_leader("step_down")
+
+    def _at_leader(self, what: str, *args: object) -> None:
+        machine = self.world.machines[self._leader()]
+        process = machine.process
+        if process is not None and process.leads:
+            self.world.say(f"{machine.name}: {what} {args}")
+            machine.run(process, lambda: getattr(process, what)(*args))
+
+    def compact(self) -> None:
+        """A member, or everybody, drops what its snapshot covers."""
+        names = self.world.names if self.random.random() < 0.4 else [self._pick()]
+        for name in names:
+            machine = self.world.machines[name]
+            process = machine.process
+            if process is not None and not machine.paused and not process.failed:
+                machine.run(process, lambda process=process: process.compact(self.random))  # type: ignore[misc]
+
+    def change(self) -> None:
+        """A member comes, goes, or gets a vote; sometimes many at once are asked for."""
+        if self._recovering():
+            return
+        for _ in range(self.random.choice((1, 1, 4))):
+            leader = self.world.leader()
+            if leader is not None:
+                self._change(leader)
+
+    def _change(self, leader: Process) -> None:
+        voters, learners = list(leader.membership.voters), list(leader.membership.learners)
+        name = self._pick()
+        if name in voters:
+            voters.remove(name)
+            if self.random.random() < 0.5:
+                learners.append(name)
+        elif name in learners:
+            learners.remove(name)
+            voters.append(name)
+        else:
+            (learners if self.random.random() < 0.5 else voters).append(name)
+        if voters:
+            self._at_leader("change", Membership(tuple(sorted(voters)), tuple(sorted(learners))))
+
+    # ------------------------------------------------------------------ disks
+    def fail(self) -> None:
+        """A write or sync fails, or the power goes in the middle of one."""
+        self.world.machines[self._pick()].host.fail(self.random)
+
+    def _recovering(self) -> bool:
+        """Whether somebody whose disk was damaged has not got everything back."""
+        machines = self.world.machines
+        for name in sorted(self.damaged):
+            process = machines[name].process
+            if process is not None and not machines[name].paused and not process.recovering and not process.failed:
+                self.damaged.discard(name)
+        return bool(self.damaged)
+
+    def damage(self) -> None:
+        """Bits turn on one machine's disk; nobody else's may have been damaged and not be whole again."""
+        world = self.world
+        leader = world.leader()
+        if leader is None or self._recovering() or len(leader.membership.voters) < 3:
+            return
+        members = [world.machines[name].process for name in leader.membership.members]
+        if all(process is not None and process.membership == leader.membership for process in members):
+            name = self._pick()
+            world.machines[name].end(power=world.plan.shell == "core" and self.random.random() < 0.5)
+            if world.machines[name].host.damage(self.random):
+                world.count("damages done")
+                self.damaged.add(name)
+            self.start_later(name)

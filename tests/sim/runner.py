@@ -1,0 +1,86 @@
+"""Running seeds.
+
+Belongs here: one seed to its end, many seeds on several processes, and what is said about one that failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import msgspec
+
+from lakestream.raft.core import Core
+from tests.sim.world import Plan, World, plan_of
+
+
+class Outcome(msgspec.Struct):
+    """What became of a seed. `failure` is "" when everything held."""
+
+    seed: int
+    failure: str
+    counts: dict[str, int]
+    seconds: float
+    trace: list[str]
+
+
+def run_seed(seed: int, shell: str = "core", tracing: bool = False, core_class: type[Core] = Core) -> Outcome:
+    """Run one seed."""
+    logging.disable(logging.CRITICAL)  # failing disks are what this is about
+    began = time.perf_counter()
+    world = World(plan_of(seed, shell), core_class, tracing)
+    failure = ""
+    try:
+        with _small(world.plan):
+            world.run()
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        failure = f"{type(error).__name__} in {os.path.basename(at.filename)}:{at.lineno} {at.name}: {error}"
+        world.say(failure)
+    finally:
+        logging.disable(logging.NOTSET)
+    world.counts.update(
+        committed=len(world.checker.committed), acked=len(world.checker.acked), terms=len(world.checker.leaders)
+    )
+    return Outcome(seed, failure, dict(world.counts), time.perf_counter() - began, world.trace)
+
+
+@contextmanager
+def _small(plan: Plan) -> Iterator[None]:
+    """Limits that a run of seconds would never reach."""
+    with (
+        patch("lakestream.raft.member.RECENT_BYTES", plan.recent_bytes),
+        patch("lakestream.raft.member.LOAD_BYTES", plan.load_bytes),
+        patch("lakestream.log.entries.MARK_BYTES", plan.mark_bytes),
+    ):
+        yield
+
+
+def command(seed: int, shell: str) -> str:
+    """What repeats a run."""
+    return f"python -m tests.sim --shell {shell} --seed {seed} --seeds 1 --trace"
+
+
+def run_seeds(seeds: Iterable[int], shell: str = "core", jobs: int = 1) -> Iterator[Outcome]:
+    """Run many, on so many processes; outcomes come in the order of the seeds."""
+    if jobs == 1:
+        for seed in seeds:
+            yield run_seed(seed, shell)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        work: Callable[[int], Outcome] = _Run(shell)
+        yield from pool.map(work, seeds, chunksize=4)
+
+
+class _Run:
+    def __init__(self, shell: str) -> None:
+        self.shell = shell
+
+    def __call__(self, seed: int) -> Outcome:
+        return run_seed(seed, self.shell)
