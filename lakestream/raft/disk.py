@@ -13,7 +13,7 @@ import msgspec
 from lakestream.log.frame import Frame
 from lakestream.log.segment_log import Appended, SealState, SegmentLog
 from lakestream.raft.hard_state import Kept, KeptFile
-from lakestream.raft.messages import HardState, Membership
+from lakestream.raft.messages import Membership
 
 
 class Replacement(msgspec.Struct, frozen=True):
@@ -66,11 +66,11 @@ class Worked(msgspec.Struct):
     file: KeptFile | None = None
 
 
-def replacing(replacement: Replacement, hard: HardState, recovering: bool) -> Work:
-    """The work that puts a fetched state in place, where `hard` and `recovering` go on to count."""
+def replacing(replacement: Replacement, now: Kept) -> Work:
+    """The work that puts a fetched state in place, where the promises of `now` go on to count."""
     index = replacement.index
-    hard = msgspec.structs.replace(hard, commit=index)
-    kept = Kept(hard, replacement.membership, index, index, index, replacement.term, recovering)
+    hard = msgspec.structs.replace(now.hard, commit=index)
+    kept = Kept(hard, replacement.membership, index, index, index, replacement.term, now.recovering, now.forgetful)
     return Work(kept, keep_synced=True, replace=replacement)
 
 

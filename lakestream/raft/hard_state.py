@@ -37,7 +37,8 @@ class Kept(msgspec.Struct, frozen=True):
     which this member's log was synced, and `hard.commit` what it knew to be committed; both are mostly written without
     a sync, so a killed process leaves them exact and a lost machine a little behind. The log begins after entry `base`,
     whose term is `base_term`, or has before that what cannot be given to others entry by entry. `membership` is a
-    committed one, of entry `membership_index` (0: the group began with it); the log may have later ones.
+    committed one, of entry `membership_index` (0: the group began with it); the log may have later ones. `forgetful`:
+    recovering, and what `hard` says was lost, too.
     """
 
     hard: HardState
@@ -47,6 +48,7 @@ class Kept(msgspec.Struct, frozen=True):
     base: int = 0
     base_term: int = 0
     recovering: bool = False
+    forgetful: bool = False
 
 
 class KeptFile:

@@ -26,7 +26,7 @@ from lakestream.raft.core import Core
 from lakestream.raft.disk import Replacement, Work, Worked, perform, replacing
 from lakestream.raft.hard_state import Kept, KeptFile
 from lakestream.raft.messages import Install, Membership, Message, decode_membership
-from lakestream.raft.opening import MemberProgress, core_over, of_a_group_of_one, progress_of, terms_of
+from lakestream.raft.opening import MemberProgress, core_over, of_a_group_of_one, progress_of, terms_of, to_keep
 from lakestream.raft.outgoing import Outgoing, Outlet
 from lakestream.raft.proposal import Proposal
 from lakestream.raft.ready import (
@@ -419,7 +419,7 @@ class Member:
     def _next_work(self) -> Work | None:
         replacement = self._replacement
         if replacement is not None:
-            return replacing(replacement, self._core.hard, self._core.recovering)
+            return replacing(replacement, self._to_keep())
         frames, epoch = self._next_frames()
         cut = self._truncate
         keep = self._out.unsynced or cut is not None  # a cut is known before it is done, or it would look like damage
@@ -444,9 +444,7 @@ class Member:
 
     def _to_keep(self) -> Kept:
         durable = self._tail.placed if self._log.options.sync_always else 0
-        return msgspec.structs.replace(
-            self._kept, hard=self._core.hard, durable=durable, recovering=self._core.recovering
-        )
+        return to_keep(self._kept, self._core, durable)
 
     def _worked(self, work: Work, done: Worked | None, error: BaseException | None) -> None:
         self._busy = False

@@ -60,7 +60,7 @@ class Groups:
         self.on_error: Callable[[str, Exception], None] = _log_error
         """Told when a group's owner raised an error: that group ends here, the others go on."""
         self._peers, self._clock, self._random = peers, clock, random
-        self._files, self._options = files or Files(), options or Options()
+        self._files, self._options = files or Files(), options or Options(eager_commit=True)
         self._members: dict[str, Member] = {}
         self._awake: dict[str, Member] = {}
         self._out: dict[str, list[Envelope]] = {}
@@ -96,7 +96,8 @@ class Groups:
                 once.
             lost: there is no file, or a damaged one, but this node may have been a voter of the group before (its disk
                 was replaced): it begins as a recovering member, which does not vote before it holds what the leader
-                has.
+                has, and acknowledges nothing before a majority without it confirmed who leads. Of two voters it never
+                becomes whole again: the other one must be made the only voter first.
 
         Raises CorruptLog when the file is damaged (and not `lost`), OSError.
         """
@@ -112,7 +113,7 @@ class Groups:
             file = KeptFile(self._files, directory)
         fresh = kept is None and not lost
         if kept is None:
-            kept = Kept(HardState(), membership, recovering=lost)
+            kept = Kept(HardState(), membership, recovering=lost, forgetful=lost)
         return Member(
             group,
             self._peers.me,

@@ -77,6 +77,18 @@ def core_over(
         random=random,
         changes=changes,
         recovering=kept.recovering,
+        forgetful=kept.forgetful,
+    )
+
+
+def to_keep(kept: Kept, core: Core, durable: int) -> Kept:
+    """What was kept, brought up to date: entries through `durable` are durable."""
+    return msgspec.structs.replace(
+        kept,
+        hard=core.hard,
+        durable=durable,
+        recovering=core.recovering,
+        forgetful=core.recovering and kept.forgetful,  # to the end, although the core lets go of it sooner
     )
 
 

@@ -202,7 +202,11 @@ def test_a_member_whose_disk_was_replaced_is_filled_before_it_votes(make: Make) 
     world.cut = {pair for other in world.nodes for pair in ((name, other), (other, name))}
     node = world.start(name, lost=True)
     world.ticks(30, name)
+    world.kill(name)
+    node = world.start(name)  # what it lost is not forgotten with the next restart
+    world.ticks(30, name)
     assert node.group.recovering
+    assert node.member.core.forgetful
     assert node.member.core.role is Role.FOLLOWER
     world.heal()
     world.ticks(30)

@@ -202,6 +202,7 @@ def test_a_seal_with_entries_behind_it_that_breaks_off_is_made_good(make: Make, 
 
     for name in "BC":
         begin(world.nodes[name])
+    world.ticks(40)  # without A, which would tell by its sealed segment that the SEAL is committed
     world.start("A")
     world.ticks(40)
     assert len(seen) == 2
