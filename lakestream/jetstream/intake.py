@@ -8,6 +8,7 @@ once it is committed is apply.py's.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 MAX_BUFFERED_MSGS = 100_000
 MAX_BUFFERED_BYTES = 128 << 20
 """Publishes waiting for the log beyond these are refused with 10167 (nats-server's max_buffered_msgs/_size)."""
+
+NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 
 
 class Intake:
@@ -186,9 +189,14 @@ class Intake:
         for _, reply, _, _, _ in self._forget_deferred():
             self.refuse(reply, error)
 
-    def abandon(self) -> None:
-        """Another node leads now: whatever was not committed gets no answer, its publisher asks again."""
-        self._forget_deferred()
+    def abandon(self, unproposed: Sequence[Batch]) -> None:
+        """Another node leads now. What was proposed gets no answer: nobody knows whether it is stored. What was not is
+        answered like a message that nobody listens to, which clients send again at once."""
+        replies = [reply for batch in unproposed for reply in batch.replies]
+        replies += [reply for batch in unproposed for reply, _ in batch.late]
+        replies += [message[1] for message in self._forget_deferred()]
+        for reply in filter(None, replies):
+            self._stream.bus.publish(reply, b"", NO_RESPONDERS, b"")
         self._guarded = self._guards
         self.rewind()
 

@@ -389,16 +389,17 @@ class Stream:
     def lost(self, contexts: list[object]) -> None:
         """Nobody knows whether these proposals are stored: leadership ended. The group's `on_lost`.
 
-        Publishers and confirmed acks get no answer and ask again; the API's callers get 10008.
+        Their publishers and confirmed acks get no answer and ask again; the API's callers get 10008.
         """
         self.leading = self.serving = False
         self.expiry.stop()
         for consumer in list(self.consumers.values()):
             consumer.rest()
-        contexts = contexts + [proposal.context for proposal in self._open]
+        unproposed = [proposal.context for proposal in self._open]
+        contexts = contexts + unproposed
         self._flying, self._open, self.operations = [], [], 0
         self.dedupe.forget_after(self.store.last_seq)
-        self.intake.abandon()
+        self.intake.abandon([context for context in unproposed if isinstance(context, Batch)])
         for context in contexts:
             if isinstance(context, Asked) and context.done is not None:
                 context.done(self.failed or api_error(10008))

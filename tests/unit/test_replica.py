@@ -103,6 +103,19 @@ def test_what_a_cut_off_leader_took_is_forgotten_and_never_acked(tmp_path: Path)
     assert world.acked("s.a", b"again", Nats_Msg_Id="two") == {"stream": "S", "seq": 2, "duplicate": True}
 
 
+def test_a_publish_that_came_while_the_leader_handed_over_is_told_that_nobody_took_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    old = world.leader()
+    old.replica.transfer()
+    reply = world.publish(old, "s.a", b"2")
+    world.until(lambda: not old.stream.leading)
+    assert [payload for subject, payload in old.inbox.got if subject == reply] == [b""]
+    world.run(5)
+    assert world.converged() == [(1, b"s.a", b"1")]
+
+
 def test_the_id_of_a_message_that_was_lost_with_its_leader_is_free_again(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stream()
