@@ -1,7 +1,7 @@
 """Nodes die, hang, lose the network or their disk under load: what was acked is there, once, in order, everywhere.
 
 Each test prints its figures. LAKESTREAM_CLUSTER_LONG=1 also runs the cases that differ little from another one;
-LAKESTREAM_CLUSTER_ROUNDS (4) is the length of the random campaign, whose seed is printed; LAKESTREAM_CLUSTER_SEED
+LAKESTREAM_CLUSTER_ROUNDS (3) is the length of the random campaign, whose seed is printed; LAKESTREAM_CLUSTER_SEED
 repeats its choices.
 """
 
@@ -30,7 +30,7 @@ from tests.wire import Closed, Wire, WireTimeout
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
-ROUNDS = int(os.environ.get("LAKESTREAM_CLUSTER_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("LAKESTREAM_CLUSTER_ROUNDS", "3"))
 BACK_GOAL_S = 5.0
 """The promise: service is back within this after a leader's death."""
 BACK_LIMIT_S = 4 * BACK_GOAL_S
@@ -161,8 +161,7 @@ CUTS: dict[str, Callable[[Cluster, Node], None]] = {"isolated": _both_ways, "dea
     ("victim", "cut"),
     cases(
         "leader, isolated",
-        "leader, mute",
-        also=("leader, deaf", "follower, isolated", "follower, mute", "follower, deaf"),
+        also=("leader, mute", "leader, deaf", "follower, isolated", "follower, mute", "follower, deaf"),
     ),
 )
 def test_a_partition(start_cluster: StartCluster, victim: str, cut: str) -> None:
@@ -221,6 +220,7 @@ def test_a_slow_link(start_cluster: StartCluster, victim: str) -> None:
     finish(load, f"slow links of the {victim}", since)
 
 
+@long
 def test_links_that_break_all_the_time(start_cluster: StartCluster) -> None:
     cluster = start_cluster(3, links=True)
     with Load(cluster) as load:
@@ -319,6 +319,7 @@ def test_a_rolling_restart(start_cluster: StartCluster) -> None:
         assert load.most_tries() <= 2
 
 
+@long
 def test_a_lost_store(start_cluster: StartCluster) -> None:
     """A node that lost everything is given everything again."""
     cluster = start_cluster(3)
@@ -372,7 +373,7 @@ DAMAGED = [
     for place in ("first", "last")
     for victim in ("leader", "follower")
 ]
-DAMAGED_ALWAYS = ("bit flip, first, follower", "truncation, last, leader")
+DAMAGED_ALWAYS = ("bit flip, first, follower",)
 
 
 @ours_only

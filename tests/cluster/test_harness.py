@@ -96,6 +96,8 @@ def test_a_slow_link_is_late_and_keeps_order(pair: Pair) -> None:
 @pytest.mark.parametrize("which", ["there", "back"])
 def test_a_reset_ends_both_ends(pair: Pair, which: str) -> None:
     direction: Direction = getattr(pair, which)
+    pair.near.sendall(b"whole")
+    assert pair.far.recv(100) == b"whole"
     pair.network.reset(direction)
     for end in (pair.near, pair.far):
         try:

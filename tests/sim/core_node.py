@@ -119,7 +119,6 @@ class CoreProcess:
         self._contexts: dict[int, tuple[int, bytes]] = {}
         self._led = 0
         self._commit = 0
-        self._gone = False
 
     # ------------------------------------------------------------------ what the world sees
     @property
@@ -182,7 +181,6 @@ class CoreProcess:
 
     def end(self) -> None:
         """What was being written may have got there in part."""
-        self._gone = True
         if self._writing and self._writes:
             through = self.random.randrange(min(4, len(self._writes)) + 1)
             for position, write in enumerate(self._writes[:through], 1):
