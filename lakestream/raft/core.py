@@ -339,6 +339,13 @@ class Core(State):
         if not self.frozen:
             follower.installed(self, False)
 
+    def announce(self) -> None:
+        """Tell the followers what is committed, those that neither know nor are about to get more entries. The caller
+        decides how soon after a commit (see `Options.eager_commit`); without it they hear of it with the next
+        heartbeat."""
+        if self.leading is not None:
+            self.leading.announce()
+
     # -- leadership ----------------------------------------------------------------------------------------------
 
     def campaign(self) -> bool:

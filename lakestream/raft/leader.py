@@ -287,11 +287,22 @@ class Leader:
                 if peer.next <= last:
                     if peer.sending is None and not peer.inflight.full:
                         self._want_entries(name, peer)
-                elif options.eager_commit and peer.told < log.commit:
-                    peer.told = log.commit
-                    self.state.send(name, Append(self.state.term, last, log.terms.last_term, log.commit))
+                elif options.eager_commit:
+                    self._tell_commit(name, peer)
             elif peer.pace is Pace.PROBE and not peer.paused:
                 self._probe(name, peer)
+
+    def announce(self) -> None:
+        """See `Core.announce`."""
+        for name, peer in self.progress.items():
+            if peer.pace is Pace.REPLICATE and peer.next > self.log.last:
+                self._tell_commit(name, peer)
+
+    def _tell_commit(self, name: str, peer: Progress) -> None:
+        log = self.log
+        if peer.told < log.commit:
+            peer.told = log.commit
+            self.state.send(name, Append(self.state.term, log.last, log.terms.last_term, log.commit))
 
     def _want_entries(self, name: str, peer: Progress) -> None:
         prev_term = self.log.terms.term(peer.next - 1)

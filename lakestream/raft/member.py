@@ -39,7 +39,7 @@ from lakestream.raft.ready import (
     TooMuchUncommitted,
     Transferring,
 )
-from lakestream.raft.tail import RECENT_BYTES, Tail
+from lakestream.raft.tail import RECENT_BYTES, Tail, to_seal
 from lakestream.raft.telling import Owner, Telling
 
 __all__ = ["Member", "MemberProgress", "MembershipBusy", "NotLeader", "Replacement"]
@@ -229,8 +229,10 @@ class Member:
         if not self._stopped and self.failed is None:
             self._core.step(sender, message)
 
-    def settle(self) -> None:
-        """Do what the messages asked for."""
+    def settle(self, announce: bool = False) -> None:
+        """Do what the messages asked for. `announce`: and tell the followers what is committed."""
+        if announce:
+            self._core.announce()
         self._pump()
 
     def node_changed(self, node: str, up: bool) -> None:
@@ -378,6 +380,8 @@ class Member:
             self._tail.append(ready.append)
             self._writes.extend((frame, ready.epoch) for frame in ready.append)
         self._out.put((*ready.messages, *ready.sends), self._tail, self._log)
+        if ready.commit is not None and self._core.role is Role.LEADER:
+            self._outlet.committed(self.group)
         for context, index in ready.reads:
             self._owner.await_read(index, cast(Callable[[int], None], context))
         if ready.install is not None:
@@ -547,10 +551,7 @@ class Member:
             if found is None:
                 self.fail(error)
                 return
-            for frame, at in found[: limit + 1 - first]:
-                self._loaded.append((frame, at))
-                if frame.kind is Kind.SEAL:
-                    break
+            self._loaded.extend(to_seal(found[: limit + 1 - first]))
             self._pump()
 
         self._io.submit(lambda: log.entries(first, LOAD_BYTES), done)

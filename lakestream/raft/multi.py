@@ -33,6 +33,9 @@ from lakestream.raft.ready import Options, RaftError
 
 BUFFER_BYTES = 4 << 20
 """Entries in one buffer between two nodes; a longer entry goes alone."""
+ANNOUNCE_NS = 2_000_000
+"""How soon followers hear of a commit when no entries tell them (2 ms): soon enough for who reads from a follower what
+was just acked, late enough for the next entry of a busy publisher to bring it along."""
 MAX_EARLY = 1024
 """Groups that are not here for which the newest question or heartbeat of each node is kept."""
 
@@ -60,14 +63,15 @@ class Groups:
         self.on_error: Callable[[str, Exception], None] = _log_error
         """Told when a group's owner raised an error: that group ends here, the others go on."""
         self._peers, self._clock, self._random = peers, clock, random
-        self._files, self._options = files or Files(), options or Options(eager_commit=True)
+        self._files, self._options = files or Files(), options or Options()
         self._members: dict[str, Member] = {}
         self._awake: dict[str, Member] = {}
         self._out: dict[str, list[Envelope]] = {}
         self._early: dict[str, dict[str, Envelope]] = {}
         self._gathering = self._stopped = False
+        self._announcing: set[str] = set()
         self._timer: Timer | None = None
-        self._outlet = Outlet(io, self._send, self._flush, self._active, self._joined, self._left)
+        self._outlet = Outlet(io, self._send, self._flush, self._active, self._committed, self._joined, self._left)
         peers.receive(Channel.RAFT, self._receive)
         peers.watch(self._node_changed)
 
@@ -142,6 +146,18 @@ class Groups:
             self._awake[group] = self._members[group]
         else:
             self._awake.pop(group, None)
+
+    def _committed(self, group: str) -> None:
+        if not self._announcing:
+            self._clock.call_later(ANNOUNCE_NS, self._announce)
+        self._announcing.add(group)
+
+    def _announce(self) -> None:
+        groups, self._announcing = sorted(self._announcing), set()
+        if not self._stopped:
+            self._for_each(
+                [self._members[group] for group in groups if group in self._members], lambda member: member.settle(True)
+            )
 
     def _tick(self) -> None:
         if self._stopped:

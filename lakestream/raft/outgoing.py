@@ -35,6 +35,8 @@ class Outlet(msgspec.Struct):
     """What was sent may leave; at once, if True."""
     active: Callable[[str, bool], None]
     """(group, whether it needs ticks)"""
+    committed: Callable[[str], None]
+    """(group) This node leads it, and its followers are to hear soon of a commit."""
     joined: Callable[[str, Member], None]
     left: Callable[[str], None]
 

@@ -119,3 +119,11 @@ class Tail:
         if drop:
             del self._frames[:drop], self._entries[:drop], self._places[:drop]
             self.first += drop
+
+
+def to_seal(found: list[tuple[Frame, Appended]]) -> list[tuple[Frame, Appended]]:
+    """Those of the entries that are handed out together: at most to the next SEAL."""
+    for count, (frame, _) in enumerate(found, 1):
+        if frame.kind is Kind.SEAL:
+            return found[:count]
+    return found

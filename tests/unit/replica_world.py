@@ -404,7 +404,8 @@ class World:
     def answer(node: Node, reply: bytes) -> dict[str, Any] | None:
         for subject, payload in node.inbox.got:
             if subject == reply:
-                answer: dict[str, Any] = json.loads(payload)
+                # Nothing but a 503: nobody took it.
+                answer: dict[str, Any] = json.loads(payload) if payload else {"error": "503"}
                 return answer
         return None
 
