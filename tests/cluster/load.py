@@ -39,7 +39,10 @@ HURRY_S = 0.01
 ACK_WAIT_S = 3
 CONFIRM_EVERY = 10
 UNDER_WAY_S = 2.0
-"""A message that came again may have been on its way when its ack was confirmed; not after this long."""
+"""A message that came again may have been on its way when its ack was confirmed; not after this long …"""
+UNDER_WAY_PARTED_S = 7.0
+"""… except for a first delivery: a connection between nodes lives through 5 s of silence, and then brings what a former
+leader had sent before it was cut off or stopped."""
 DRAIN_S = 30.0
 AUDIT_TIMEOUT_S = 20.0
 
@@ -138,7 +141,8 @@ class Reader:
         seq, msg_id = message.metadata.sequence.stream, (message.headers or {}).get("Nats-Msg-Id", "")
         if self.seen.setdefault(seq, msg_id) != msg_id:
             self.changed.append(f"{seq}: {self.seen[seq]} then {msg_id}")
-        if time.monotonic() - self._confirmed.get(seq, time.monotonic()) > UNDER_WAY_S:
+        late = time.monotonic() - self._confirmed.get(seq, time.monotonic())
+        if late > (UNDER_WAY_PARTED_S if message.metadata.num_delivered == 1 else UNDER_WAY_S):
             self.again.append(seq)
         with contextlib.suppress(Exception):
             if seq % CONFIRM_EVERY:
