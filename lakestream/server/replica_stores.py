@@ -14,6 +14,7 @@ from another node takes the place of this node's, so that a kill between any two
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 
 from lakestream.log.cache import ReadCache
@@ -21,7 +22,7 @@ from lakestream.log.checkpoint import NAME as CHECKPOINT
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files, Io
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
-from lakestream.log.recovery import StoreRoot
+from lakestream.log.recovery import GONE, StoreRoot
 from lakestream.log.salvage import salvage
 from lakestream.log.segment import SUFFIX
 from lakestream.log.store import LOG_DIRECTORY, LogOptions, Store
@@ -90,6 +91,8 @@ class ReplicaStores:
 
     def open(self, directory: str, uid: str, *, memory: bool, durable_through: int) -> Store:
         """See `ReplicaStores.open`."""
+        # A kill may have come between a swap and its sync: nothing is promised on a name that a power cut takes back.
+        self.files.sync_directory(os.path.dirname(directory))
         for name in self.files.names(directory):
             if name.startswith((SENDING, REPAIRING)):
                 self.files.remove_tree(os.path.join(directory, name))
@@ -121,9 +124,13 @@ class ReplicaStores:
         salvage(directory, self.files)
 
     def remove(self, directory: str) -> None:
-        """See `ReplicaStores.remove`."""
+        """See `ReplicaStores.remove`. Renamed first: half a replica must not be taken for a stream at the next start."""
         self.files.remove_tree(directory + INCOMING)
-        self.files.remove_tree(directory)
+        if os.path.isdir(directory):
+            gone = f"{directory}{GONE}{time.time_ns()}"
+            self.files.replace(directory, gone)
+            self.files.sync_directory(os.path.dirname(directory))
+            self.files.remove_tree(gone)
 
     # ------------------------------------------------------------------ a state from another node
     def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:
