@@ -124,7 +124,7 @@ class ReplicaStores:
         salvage(directory, self.files)
 
     def remove(self, directory: str) -> None:
-        """See `ReplicaStores.remove`. Renamed first: half a replica must not be taken for a stream at the next start."""
+        """See `ReplicaStores.remove`. Renamed first: half a replica must not be taken for a stream later on."""
         self.files.remove_tree(directory + INCOMING)
         if os.path.isdir(directory):
             gone = f"{directory}{GONE}{time.time_ns()}"
