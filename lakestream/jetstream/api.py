@@ -117,8 +117,9 @@ class Api:
         self.total += 1
         if failed:
             self.errors += 1
-        if request.reply:
-            self._bus.publish(request.reply, b"", b"", body)
+        cluster, reply = self._cluster, request.reply
+        if reply and (cluster is None or not cluster.requests.answer(request.origin, reply, body)):
+            self._bus.publish(reply, b"", b"", body)
         self._audit.answered(request, body)
 
     def _forwarded(self, came: Forwarded) -> None:

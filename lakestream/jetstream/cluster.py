@@ -76,6 +76,7 @@ class JetStreamCluster:
         self.local = LocalStreams(engine, self.meta, nodes, self.leaders, self.advisories)
         self.replicas = self.local.replicas = Replicas(engine, self.local, groups, nodes, calls)
         self.requests = Requests(self, calls, clock)
+        self.requests.on_answer = lambda reply, body: engine.bus.publish(reply, b"", b"", body)
         self.adoption = Adoption(self)
         self.on_applied: list[Callable[[Applied], None]] = []
         """Told of every entry of the meta group, after this node has begun to act on it."""

@@ -3,8 +3,8 @@
 Belongs here: handing a request of the JetStream API on to another node, and holding it for a while when nobody is known
 to lead what it is about. Which node that is, `Whereabouts` knows; what the answer is, the handlers.
 
-A client's request is taken by the node that it is connected to. The node that answers publishes to the reply subject,
-and routing brings the answer back.
+A client's request is taken by the node that it is connected to. The answer goes back by way of that node: the one that
+answers may not have heard yet that somebody listens to the reply subject, when the request came to it through a third.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from lakestream.raft.ports import Calls
 
 CALL = "api"
 """The call that hands a request on."""
+ANSWER = "api.answer"
+"""The call that brings an answer to the node from which its request came."""
 MAX_HOPS = 4
 """A request that was handed on this often stays where it is: the nodes disagree on who leads."""
 HOLD_NS = 2_000_000_000
@@ -72,12 +74,15 @@ class Requests:
 
     def __init__(self, whereabouts: Whereabouts, calls: Calls, clock: Clock) -> None:
         self._whereabouts, self._calls, self._clock = whereabouts, calls, clock
+        self.on_answer: Callable[[bytes, bytes], object] = lambda reply, body: None
+        """Publishes (reply subject, answer) that another node has for a client of this one."""
         self._accept: dict[str, Callable[[Forwarded], None]] = {}
         self._held: dict[_Held, None] = {}
         self._missing: dict[tuple[Where, str], int] = {}
         """Since when (ns) requests have found nobody who leads this."""
         self._decoder = msgspec.msgpack.Decoder(Forwarded)
         calls.serve(CALL, self._came)
+        calls.serve(ANSWER, self._answered)
 
     def accept(self, pattern: str, handler: Callable[[Forwarded], None]) -> None:
         """Give requests with this pattern that other nodes hand on to `handler`."""
@@ -112,6 +117,15 @@ class Requests:
             self._clock.call_soon(lambda: self._take(came))
             return True
         return self._calls.tell(node, CALL, msgspec.msgpack.encode(came))
+
+    def answer(self, origin: str, reply: bytes, body: bytes) -> bool:
+        """Bring an answer to the node its request came from. False when that is this one, or can not be reached."""
+        return origin not in ("", self._whereabouts.me) and self._calls.tell(
+            origin, ANSWER, msgspec.msgpack.encode((reply, body))
+        )
+
+    def _answered(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        self.on_answer(*msgspec.msgpack.decode(body, type=tuple[bytes, bytes]))
 
     def changed(self) -> None:
         """Somebody leads something since now: look at what waits."""

@@ -200,3 +200,22 @@ def test_a_stream_that_is_gone_has_no_leader() -> None:
     a.lead("u1", 1)
     a.forget("u1")
     assert a.of("u1") == ""
+
+
+def test_an_answer_goes_to_the_clients_node_whatever_is_known_of_who_listens() -> None:
+    net, a, b, c = _three()
+    got: list[tuple[bytes, bytes]] = []
+    a.requests.on_answer = lambda reply, body: got.append((reply, body))
+    a.leads, b.leads, c.leads = "b", "c", "c"
+    a.ask()
+    net.run()
+    (request,) = c.handled
+    assert c.requests.answer(request.origin, request.reply, b"{}")
+    net.run()
+    assert got == [(b"_R", b"{}")]
+
+
+def test_an_answer_to_a_client_of_this_node_needs_no_other() -> None:
+    _, a, *_ = _three()
+    assert not a.requests.answer("", b"_R", b"{}")
+    assert not a.requests.answer("a", b"_R", b"{}")
