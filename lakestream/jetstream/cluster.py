@@ -37,6 +37,8 @@ PROPOSE = "meta.propose"
 """The call that asks the leader of the meta group to log an entry."""
 LOOK_NS = 10_000_000_000
 """How long after it first hears of a leader a node reports what lies here and is not assigned."""
+YIELD_NS = 1_000_000_000
+"""How often a node that was removed from the cluster gives away what it leads."""
 CALL_TIMEOUT_NS = 4_000_000_000
 """How long a call between nodes may take: less than clients wait (5 s)."""
 
@@ -86,6 +88,7 @@ class JetStreamCluster:
         self.leaders.on_changed = lambda uid: self.requests.changed()
         self.meta.on_applied, self.meta.on_role = self._applied, self._meta_role
         self.meta.on_caught_up = self.local.take_up
+        self.join.on_removed = self._removed
         calls.serve(PROPOSE, self._propose_asked)
 
     # ------------------------------------------------------------------ life
@@ -111,6 +114,11 @@ class JetStreamCluster:
         self.local.yield_all()
         if self.meta.group is not None and self.meta.leading:
             self.meta.group.transfer()
+
+    def _removed(self) -> None:
+        """This node hears no more of what is assigned: only another leader can bring its streams to other members."""
+        self.local.yield_all()
+        self.engine.clock.call_later(YIELD_NS, self._removed)
 
     @property
     def handing_over(self) -> bool:

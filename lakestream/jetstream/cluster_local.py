@@ -195,6 +195,10 @@ class LocalStreams:
         assignment, stream = self._meta.state.by_uid.get(replica.uid), replica.stream
         if assignment is None or stream is None:
             return
+        if not self._meta.caught_up:
+            # What this node knows may be long outdated: an older configuration may have limits that cost messages, and
+            # members of now may not be in it. `take_up` comes back to this.
+            return
         if assignment.uid not in self.updating and msgspec.json.encode(stream.config) != assignment.config:
             wanted = msgspec.json.decode(assignment.config, type=StreamConfig)
             if wanted != stream.config:
@@ -202,6 +206,13 @@ class LocalStreams:
         if replica.uid not in self._tending and (assignment.moving or self._unsettled(replica, assignment)):
             self._tending.add(replica.uid)
             self._step(replica)
+
+    def not_updated(self, uid: str) -> None:
+        """A request's update has failed before it came to the stream. It may be assigned all the same."""
+        self.updating.discard(uid)
+        replica = self.replicas.by_uid.get(uid)
+        if replica is not None and replica.leading:
+            self._tend(replica)
 
     @staticmethod
     def _unsettled(replica: Replica, assignment: Assignment) -> bool:
@@ -248,7 +259,7 @@ class LocalStreams:
     # ------------------------------------------------------------------ life
     def yield_all(self) -> None:
         """Let other nodes lead what this one leads, because it is about to go."""
-        for uid in self._leading:
+        for uid in list(self._leading) if not self._stopped else ():
             replica = self.replicas.by_uid.get(uid)
             if replica is not None:
                 replica.transfer()

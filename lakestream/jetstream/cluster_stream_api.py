@@ -156,6 +156,7 @@ class ClusterStreamApi(StreamApi):
             if body is None or failed is not None:
                 request.fail(failed.error() if failed is not None else api_error(10008))
                 ended()
+                self._cluster.local.not_updated(stream.uid)
             else:
                 stream.propose(UpdateStream(encoded), applied)
 

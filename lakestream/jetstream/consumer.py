@@ -242,7 +242,7 @@ class Consumer:
         if ledger.pending or ledger.redelivered:
             full = self._is_full()
             now = self._clock.now() if self.serving else ledger.last_ack_ns
-            if ledger.removed(seq, now):
+            if ledger.removed(seq, now, log=self.serving):
                 self.redelivery.dequeue(seq)
                 if full:
                     self.wake()

@@ -195,12 +195,20 @@ class Ledger:
             self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
         return done
 
-    def removed(self, seq: int, now: int) -> bool:
-        """The stream let a delivered message go: as if acked. True when it was pending."""
+    def removed(self, seq: int, now: int, log: bool = True) -> bool:
+        """The stream let a delivered message go: as if acked. True when it was pending.
+
+        `log`: note it for the next delta. Who takes none (a follower) would note such messages for ever; the entry that
+        removed this one says it, too.
+        """
         if self.redelivered.pop(seq, 0):
             self._uncounted.add(seq)
             self._moved = True
-        return self.ack(seq, now) if seq in self.pending else False
+        pending = self.ack(seq, now) if seq in self.pending else False
+        if not log:
+            self._dirty.discard(seq)
+            self._uncounted.discard(seq)
+        return pending
 
     def floor(self) -> tuple[int, int]:
         """The ack floor as (consumer sequence, stream sequence)."""

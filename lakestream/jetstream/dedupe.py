@@ -24,7 +24,9 @@ class Dedupe:
         self.last_seq = 0
         """The message that carried `last_id`."""
         self._seqs: dict[bytes, int] = {}
-        self._order: deque[tuple[int, bytes]] = deque()
+        self._order: deque[tuple[int, bytes, int]] = deque()
+        """(time, id, seq), oldest first. An id may be here twice where nobody asks (on followers): once outgrown, and
+        once with the message that carries it now."""
 
     def __len__(self) -> int:
         return len(self._seqs)
@@ -39,14 +41,13 @@ class Dedupe:
         self.last_id, self.last_seq = msg_id, seq
         if self.window_ns > 0:
             self._seqs[msg_id] = seq
-            self._order.append((time_ns, msg_id))
+            self._order.append((time_ns, msg_id, seq))
 
     def forget_after(self, last_seq: int) -> None:
         """Messages above `last_seq` do not count: nobody knows whether they are stored."""
         self.last_id, self.last_seq = self.last_through(last_seq)
-        order, seqs = self._order, self._seqs
-        while order and seqs.get(order[-1][1], 0) > last_seq:
-            seqs.pop(order.pop()[1], None)
+        while self._order and self._order[-1][2] > last_seq:
+            self._drop(*self._order.pop())
 
     def trim(self, time_ns: int) -> None:
         """Forget what was outside of the window at `time_ns`, for those who never ask."""
@@ -55,10 +56,14 @@ class Dedupe:
 
     def _forget(self, now_ns: int) -> None:
         horizon = now_ns - self.window_ns
-        order, seqs = self._order, self._seqs
+        order = self._order
         while order and order[0][0] <= horizon:
-            _, msg_id = order.popleft()
-            seqs.pop(msg_id, None)
+            self._drop(*order.popleft())
+
+    def _drop(self, _: int, msg_id: bytes, seq: int) -> None:
+        # Not when a later message has the id: it is in the window for longer.
+        if self._seqs.get(msg_id) == seq:
+            del self._seqs[msg_id]
 
     def dump(self, now_ns: int, through: int) -> list[tuple[int, bytes, int]]:
         """(time, id, seq) of what is remembered of messages ≤ `through`, oldest first: for the checkpoint.
@@ -67,18 +72,16 @@ class Dedupe:
         taken for a duplicate.
         """
         self._forget(now_ns)
-        known = ((time, msg_id, self._seqs.get(msg_id, 0)) for time, msg_id in self._order)
-        return [entry for entry in known if 0 < entry[2] <= through]
+        return [entry for entry in self._order if entry[2] <= through and self._seqs.get(entry[1]) == entry[2]]
 
     def last_through(self, through: int) -> tuple[bytes, int]:
         """The newest id of a message ≤ `through`, and its sequence; `(b"", 0)` when none is remembered."""
         if self.last_seq <= through:
             return self.last_id, self.last_seq
-        known = ((msg_id, self._seqs.get(msg_id, 0)) for _, msg_id in reversed(self._order))
-        return next((entry for entry in known if 0 < entry[1] <= through), (b"", 0))
+        return next(((msg_id, seq) for _, msg_id, seq in reversed(self._order) if seq <= through), (b"", 0))
 
     def load(self, entries: list[tuple[int, bytes, int]], last_id: bytes, last_seq: int) -> None:
         """Take back what `dump` gave."""
         self._seqs = {msg_id: seq for _, msg_id, seq in entries}
-        self._order = deque((time, msg_id) for time, msg_id, _ in entries)
+        self._order = deque(entries)
         self.last_id, self.last_seq = last_id, last_seq

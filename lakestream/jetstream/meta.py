@@ -7,6 +7,7 @@ proposed the API's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Protocol
@@ -16,6 +17,7 @@ from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.meta_state import Applied, MetaOp, MetaState, decode_op, encode_op
 from lakestream.jetstream.ports import Clock, Io
 from lakestream.log.errors import CorruptLog
+from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.store import LogOptions, Store
 from lakestream.raft import hard_state
@@ -28,6 +30,9 @@ GROUP = "meta"
 """The group's id, and the uid of its store."""
 DIRECTORY = "_meta_"
 """Beside the accounts in the store's directory."""
+
+LOST = "lost"
+"""The file that keeps `Meta.lost_through`."""
 
 SEAL_BYTES = 4 << 20
 """Length of a segment of the meta log."""
@@ -95,6 +100,7 @@ class Meta:
         self.on_caught_up: Callable[[], None] = lambda: None
         self._nodes, self._members, self._repair = nodes, members, repair
         self._clock, self._io, self._log = clock, io, log
+        self._files = Files()
         self._open: list[Proposal] = []
         self._scheduled = self._stopped = False
         self._goal = -1
@@ -113,6 +119,8 @@ class Meta:
     def open(self) -> None:
         """Take up the group where its files are here. Blocks, at start. Raises CorruptLog, OSError."""
         if os.path.exists(os.path.join(self.directory, hard_state.NAME)):
+            with contextlib.suppress(FileNotFoundError):
+                self.lost_through = int(self._files.read(os.path.join(self.directory, LOST)))
             self._take_part(Membership(()))
 
     def start(self) -> None:
@@ -130,6 +138,9 @@ class Meta:
         """
         assert self.group is None, "it takes part already"
         self.lost_through = lost_through
+        if lost_through:  # not every replica may be made before this process ends
+            self._files.make_directory(self.directory)
+            self._files.write_whole(os.path.join(self.directory, LOST), [b"%d" % lost_through])
         self._take_part(membership, lost=lost_through > 0)
         self.start()
 

@@ -36,6 +36,8 @@ CALL_TIMEOUT_NS = 2_000_000_000
 """How long an answer is waited for."""
 MAX_LAG = 16
 """Entries that a learner may lack when it becomes a voter."""
+LOST = "this node was a member before and has lost its files, and the others have no leader who could tell it how much"
+"""Why such a node waits."""
 
 
 class MetaJoin:
@@ -45,6 +47,8 @@ class MetaJoin:
         self._meta, self._nodes, self._calls, self._clock, self._log = meta, nodes, calls, clock, log
         self.removed = False
         """The group goes on without this node, which was told so while it ran: it stays out until its next start."""
+        self.on_removed: Callable[[], None] = lambda: None
+        """Called when that happens."""
         self._stopped = self._growing = self._settled = False
         self._applicants: set[str] = set()
         self._asked: set[str] = set()
@@ -103,20 +107,33 @@ class MetaJoin:
     def _join_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         if self._meta.leading:
             self._applicants.add(node)
+        if self._meta.group is not None and self._meta.group.recovering:
+            # Its empty log would tell the other that the group has no entries yet, and that it has lost none.
+            answer(msgspec.msgpack.encode(JoinAnswer(Membership(()), 0, 0, False)))
+            return
         self._status_asked(node, body, answer)
 
     def _status_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        meta = self._meta
-        if meta.group is None:
+        meta, group = self._meta, self._meta.group
+        if group is None:
             raise RuntimeError("this node has no meta log yet")
-        told = JoinAnswer(meta.membership, meta.group.last_index, meta.group.commit_index, meta.leading)
-        answer(msgspec.msgpack.encode(told))
+
+        def told(leads: bool) -> None:
+            now = JoinAnswer(meta.membership, group.last_index, group.commit_index, leads)
+            answer(msgspec.msgpack.encode(now))
+
+        if meta.leading:
+            # A majority confirms it first: who was cut off leads for a while without knowing what is committed since.
+            group.read_index(lambda index: told(index >= 0))
+        else:
+            told(False)
 
     # ------------------------------------------------------------------ the first time
     def _boot_again(self) -> None:
-        self._boot()
         if self._meta.group is None and not self._stopped:
+            # First the next look: files that could not be made this time must not leave the cluster unbegun.
             self._clock.call_later(BOOT_EVERY_NS, self._boot_again)
+            self._boot()
 
     def _boot(self) -> None:
         if self._meta.group is not None or self._stopped:
@@ -129,17 +146,26 @@ class MetaJoin:
                 self._log.info(f"JetStream cluster: begins with {', '.join(step.membership.voters)}")
                 self._meta.begin(step.membership, 0)
             case Apply():
+                if not self._waits_for.startswith(LOST):
+                    self._wait(f"it applies to {', '.join(step.nodes)}")
                 for node in step.nodes:
                     self._ask(node, JOIN, self._joined)
             case _:
-                if step.reason != self._waits_for:
-                    self._waits_for = step.reason
-                    self._log.info(f"JetStream cluster: waiting, {step.reason}")
+                self._wait(step.reason)
+
+    def _wait(self, reason: str) -> None:
+        if reason != self._waits_for:
+            self._waits_for = reason
+            self._log.info(f"JetStream cluster: waiting, {reason}")
 
     def _joined(self, answer: JoinAnswer) -> None:
         if self._meta.group is not None or self._nodes.me not in answer.membership.members:
             return
         lost_through = answer.last_index if self._nodes.me in answer.membership.voters else 0
+        if lost_through and not answer.leads:
+            # Whoever follows may lack what this node had: only a leader is sure to have all that counts.
+            self._wait(LOST)
+            return
         if lost_through:
             self._log.warn("JetStream cluster: this node was a member before and has lost its files: it fetches them")
         self._meta.begin(answer.membership, lost_through)
@@ -183,6 +209,7 @@ class MetaJoin:
             )
             meta.stop()
             self._nodes.update(clustered=False)
+            self.on_removed()
         else:
             self._log.warn("JetStream cluster: this server was removed from the cluster; it joins again")
             meta.set_aside()

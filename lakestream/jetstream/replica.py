@@ -70,7 +70,7 @@ class Replica:
         self.leader = ""
         """The node that leads, as far as this one knows; "" when nobody does."""
         self.leader_since_ns = 0
-        self.closed = self.making = False
+        self.closed = self.making = self.removed = False
         self.wanted = self.started = False
         """Whether it is known to be assigned to this node, and whether it takes part in its group."""
         self._membership = Membership(())
@@ -82,6 +82,13 @@ class Replica:
     def leading(self) -> bool:
         """Whether this node leads the stream and serves it."""
         return self.stream is not None and self.stream.leading and self.stream.serving
+
+    @property
+    def refillable(self) -> bool:
+        """Whether others can give again what is cut from a damaged log. A learner can not: it could not be elected."""
+        return self._member is not None and (
+            self._member.recovering or any(name != self._replicas.peers.me for name in self._member.membership.voters)
+        )
 
     @property
     def identity(self) -> bytes:
@@ -136,10 +143,10 @@ class Replica:
         """Begin a replica, or open the one whose files are there. Blocks. Raises LogError, OSError."""
         stores = self._replicas.stores
         there = stores.identity(self.account, self.name)
+        if not self._mine(there):
+            raise LogError(f"{self.directory} has the files of another stream; move them away")
         if there is None or uid_of(there) == "":
             stores.begin(self.directory, self.identity)
-        elif uid_of(there) != self.uid:
-            raise LogError(f"{self.directory} has the files of another stream ({uid_of(there)}); move them away")
         return self.open(membership, lost)
 
     def open(self, membership: Membership, lost: bool = False, damage: str = "") -> Opened:
@@ -150,18 +157,23 @@ class Replica:
         try:
             member = groups.member(group_id(self.uid), self.directory, membership, lost=lost)
         except CorruptLog as error:  # what it voted is not known any more: it votes when it holds what the leader has
-            if set(membership.members) <= {me}:
+            if set(membership.voters) <= {me}:
                 raise
-            stores.forget_votes(self.directory)
             member = groups.member(group_id(self.uid), self.directory, membership, lost=True)
             damage = str(error)
+        if not member.membership.members:  # killed before its file `raft` was there: only who assigns it knows the rest
+            raise LogError(f"{self.directory} has no file `raft` yet; it is opened when the meta group names it")
+        # The only voter's log is cut for nobody: a learner has not got what is missing, and could not be elected.
+        alone = set(member.membership.voters) <= {me} and not member.recovering
         if not damage:
             try:
                 return self._open(member)
             except CorruptLog as error:
-                if set(member.membership.members) <= {me}:
+                if alone:
                     raise
                 damage = str(error)
+        elif alone:
+            raise LogError(damage)
         member.damaged()
         try:
             stores.salvage(self.directory)
@@ -233,7 +245,7 @@ class Replica:
             return
         stream.failure(error)
         self._replicas.host.follows(self)
-        if isinstance(error, CorruptLog) and stream.replicated and not self.closed:
+        if isinstance(error, CorruptLog) and self.refillable and not self.closed:
             self._reopen(stream, str(error))
 
     def _reopen(self, stream: Stream, damage: str) -> None:
@@ -244,6 +256,8 @@ class Replica:
         if not self._member.at_rest:  # a write that was under way comes to its end first
             replicas.engine.clock.call_later(REST_NS, lambda: self._reopen(stream, damage))
             return
+        if self.closed:
+            return
         self.group.stop()
         stream.stop()
 
@@ -252,7 +266,9 @@ class Replica:
             return self.open(Membership(()), damage=damage)
 
         def reopened(opened: Opened | None, error: BaseException | None) -> None:
+            self.making = False
             if self.closed:
+                replicas.too_late(self, opened)
                 return
             if opened is None:
                 self.trouble = str(error)
@@ -264,6 +280,7 @@ class Replica:
             self.start()
             replicas.repairs.look_at(self)
 
+        self.making = True
         replicas.engine.io.submit(reopen, reopened)
 
     def _lost(self, contexts: list[object]) -> None:
@@ -334,8 +351,8 @@ class Replica:
 
     # ------------------------------------------------------------------ end
     def stop(self, deleted: bool = False) -> None:
-        """Take part no more. In the event loop."""
-        self.closed = True
+        """Take part no more. `deleted`: its files are about to go. In the event loop."""
+        self.closed, self.removed = True, deleted
         if self._fetch is not None:
             self._fetch.cancel()
         if self.group is not None:
@@ -352,7 +369,15 @@ class Replica:
         """Remove the files. Blocks; after `stop`."""
         if self.stream is not None:
             self.stream.store.destroy()
-        self._replicas.stores.remove(self.directory)
+        stores = self._replicas.stores
+        if self._mine(stores.identity(self.account, self.name)):  # else it could not be made because of another's files
+            stores.remove(self.directory)
+
+    def _mine(self, there: bytes | None) -> bool:
+        """Whether the directory, with this identity, can be this stream's. One that a server without a cluster made
+        has none."""
+        uid = uid_of(there) if there is not None else ""
+        return uid == self.uid or (uid == "" and self._replicas.stores.belongs(self.directory, self.uid))
 
 
 class Opened(msgspec.Struct):

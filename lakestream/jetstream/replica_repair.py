@@ -82,7 +82,7 @@ class Repairs:
     def found(self, replica: Replica, error: CorruptLog) -> None:
         """Damage was met in the replica's files. In the event loop, perhaps within a read that is about to fail."""
         stream = replica.stream
-        if stream is None or replica.closed or not stream.replicated or error.file in self._mending:
+        if stream is None or replica.closed or not replica.refillable or error.file in self._mending:
             return
         self._replicas.log.error(f"stream {replica.name}: {error.file}: damaged at offset {error.offset}: {error.what}")
         self._replicas.on_damage(replica, str(error))

@@ -286,6 +286,9 @@ class Fetch:
 
     def _offered(self, answer: bytes) -> None:
         self._offer = offer = _offer(answer)
+        if self._replica.closed:  # its directory may be gone, and must not come back
+            self._end("", "it is not wanted any more")
+            return
         if offer.wrong or offer.index < self._index:
             self._end("", offer.wrong or f"it is only as of entry {offer.index}")
             return

@@ -62,6 +62,9 @@ class ReplicaStores(Protocol):
     def identity(self, account: str, name: str) -> bytes | None:
         """What `begin` was given for this stream; None when its directory is not a replica's."""
 
+    def belongs(self, directory: str, uid: str) -> bool:
+        """Whether the files there, if any, are not known to be another stream's."""
+
     def begin(self, directory: str, identity: bytes) -> None:
         """Make the directory of a replica, durably."""
 
@@ -73,9 +76,6 @@ class ReplicaStores(Protocol):
 
     def remove(self, directory: str) -> None:
         """Remove everything."""
-
-    def forget_votes(self, directory: str) -> None:
-        """Remove the member's own file, which is damaged."""
 
     def salvage(self, directory: str) -> None:
         """Cut a damaged log to what is intact, or to nothing."""
@@ -230,7 +230,7 @@ class Replicas:
         def made(opened: Opened | None, error: BaseException | None) -> None:
             replica.making = False
             if replica.closed:
-                self._destroy(replica, opened.store.destroy if opened is not None else None)
+                self.too_late(replica, opened)
             elif opened is None:
                 self._broken(replica, error or OSError("no answer"))
             else:
@@ -250,8 +250,19 @@ class Replicas:
             done(None)
             return
         self._going[replica.directory] = [lambda: done(self._removal.pop(uid, None))]
-        if not replica.making:
+        if replica.making:
+            return  # destroyed when that is done
+        if replica.group is None:
             self._destroy(replica, None)
+        else:  # a state that is being put in place makes the directory anew
+            replica.group.stop(lambda: self._destroy(replica, None))
+
+    def too_late(self, replica: Replica, opened: Opened | None) -> None:
+        """It was opened while it was being removed, or while the server ended: then its files stay."""
+        if replica.removed:
+            self._destroy(replica, opened.store.destroy if opened is not None else None)
+        elif opened is not None:
+            opened.store.abandon()
 
     def _destroy(self, replica: Replica, first: Callable[[], None] | None) -> None:
         def destroy() -> None:

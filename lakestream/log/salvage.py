@@ -152,13 +152,14 @@ def _usable(directory: str, files: Files, first: int, last: int) -> bool:
     path = os.path.join(directory, CHECKPOINT)
     try:
         found = read_checkpoint(files, path)
+        through = 0
         for name in files.names(os.path.join(directory, LOG)):
             if name.endswith(OUTLINE_SUFFIX):
                 outline = os.path.join(directory, LOG, name)
-                read_outline_info(files, outline)
+                through = read_outline_info(files, outline).last_index
                 read_outline(files, outline)
         index = found[0].index if found is not None else 0
-        if found is None or first - 1 <= index <= last:
+        if through + 1 >= first and (found is None or first - 1 <= index <= last):
             return first == 1 or found is not None
     except LogError:
         pass

@@ -561,8 +561,11 @@ class Store:
 
 
 def _check_whole(segments: list[Segment], outlines: list[OutlineFile], checkpoint_index: int) -> None:
-    """Raise CorruptLog unless checkpoint and segments together hold every entry."""
+    """Raise CorruptLog unless checkpoint and segments together hold every entry, and outlines what has left the log."""
     first, last = segments[0], segments[-1]
+    outlined = outlines[-1].info.last_index if outlines else 0
+    if outlined + 1 < first.first_index <= checkpoint_index + 1:
+        raise CorruptLog(first.path, 0, f"the segment that begins with entry {outlined + 1} is missing before it")
     if first.first_index > checkpoint_index + 1:
         what = f"the log begins with entry {first.first_index}, but the checkpoint is of entry {checkpoint_index}"
         raise CorruptLog(first.path, 0, what)

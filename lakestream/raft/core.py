@@ -115,6 +115,7 @@ class Core(State):
         changes: Sequence[tuple[int, Membership]] = (),
         recovering: bool = False,
         forgetful: bool = False,
+        joining: bool = False,
     ) -> None:
         """Begin (again) as a follower; everything in the log is durable.
 
@@ -132,11 +133,14 @@ class Core(State):
             forgetful: recovering, and the hard state was lost, too (an empty disk in place of a former member's): it
                 acknowledges nothing either before a majority without it confirmed its leader. To be passed at every
                 start until `Ready.recovered`. In a group of two voters it never ends: there is no such majority.
+            joining: recovering only because it is new in a group that is there already, and acknowledged nothing yet:
+                it votes, but does not campaign by one of the memberships that it meets on its way through the log.
         """
         log = LogView(terms, membership, changes, hard.commit)
         super().__init__(me, hard, log, options, random)
         self.recovering = recovering or forgetful
         self.forgetful = forgetful
+        self.joining = joining
         self._told_term = hard.term
         self._told_vote = hard.vote
         self._told_role = self.role

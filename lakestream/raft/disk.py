@@ -70,7 +70,8 @@ def replacing(replacement: Replacement, now: Kept) -> Work:
     """The work that puts a fetched state in place, where the promises of `now` go on to count."""
     index = replacement.index
     hard = msgspec.structs.replace(now.hard, commit=index)
-    kept = Kept(hard, replacement.membership, index, index, index, replacement.term, now.recovering, now.forgetful)
+    kept = Kept(hard, replacement.membership, index, index, index, replacement.term)
+    kept = msgspec.structs.replace(kept, recovering=now.recovering, forgetful=now.forgetful, joining=now.joining)
     return Work(kept, keep_synced=True, replace=replacement)
 
 

@@ -78,7 +78,7 @@ def _decide(state: State) -> bool:
 
 def on_vote(state: State, sender: str, message: Vote) -> None:
     """Somebody campaigns."""
-    eligible = not state.recovering and state.log.up_to_date(message.last_index, message.last_term)
+    eligible = (state.joining or not state.recovering) and state.log.up_to_date(message.last_index, message.last_term)
     if message.pre:
         # An answer binds nobody: no term and no vote changes.
         granted = eligible and message.term > state.term and not state.in_lease

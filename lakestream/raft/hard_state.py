@@ -38,7 +38,7 @@ class Kept(msgspec.Struct, frozen=True):
     a sync, so a killed process leaves them exact and a lost machine a little behind. The log begins after entry `base`,
     whose term is `base_term`, or has before that what cannot be given to others entry by entry. `membership` is a
     committed one, of entry `membership_index` (0: the group began with it); the log may have later ones. `forgetful`:
-    recovering, and what `hard` says was lost, too.
+    recovering, and what `hard` says was lost, too. `joining`: recovering only because it is new in an older group.
     """
 
     hard: HardState
@@ -49,6 +49,7 @@ class Kept(msgspec.Struct, frozen=True):
     base_term: int = 0
     recovering: bool = False
     forgetful: bool = False
+    joining: bool = False
 
 
 class KeptFile:
@@ -85,16 +86,18 @@ class KeptFile:
             raise OSError(f"{self.path}: a membership of {len(kept.membership.members)} names is too large")
         slot = 1 - self._synced
         rest = struct.pack("<QI", self._number + 1, len(body)) + body
-        fresh = self._fd < 0
-        if fresh:
-            self._fd = self._files.create(self.path)
-        self._files.write(self._fd, [_MAGIC, crc32(rest).to_bytes(4, "little"), rest], slot * SLOT)
+        content = [_MAGIC, crc32(rest).to_bytes(4, "little"), rest]
+        if self._fd < 0:  # in one step: a file that is there without a whole slot is damage
+            self._files.write_whole(self.path, [bytes(slot * SLOT), *content])
+            self._fd = self._files.open(self.path, write=True)
+            sync = False
+            self._synced = slot
+        else:
+            self._files.write(self._fd, content, slot * SLOT)
         self._number += 1
         if sync:
             self._files.sync(self._fd)
             self._synced = slot
-        if fresh:
-            self._files.sync_directory(os.path.dirname(self.path))
 
     def close(self) -> None:
         """Let go of the descriptor. Idempotent."""

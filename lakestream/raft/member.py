@@ -111,8 +111,9 @@ class Member:
 
         Call it before `log.salvage.salvage`, which cuts the log to what is intact.
         """
-        hard = msgspec.structs.replace(self._kept.hard, commit=0)
-        self._kept = msgspec.structs.replace(self._kept, hard=hard, durable=0, base=0, base_term=0, recovering=True)
+        old = self._kept
+        hard = msgspec.structs.replace(old.hard, commit=0)
+        self._kept = Kept(hard, old.membership, old.membership_index, recovering=True, forgetful=old.forgetful)
         self._file.write(self._kept, sync=True)
         self._fresh = False
 
@@ -209,8 +210,8 @@ class Member:
         elif done is not None:
             done()
 
-    def _close_file(self) -> None:
-        if self.failed is None and self._started:
+    def _close_file(self, keep: bool = True) -> None:
+        if keep and self.failed is None and self._started:
             with contextlib.suppress(OSError):  # what must be durable is; see Kept
                 self._file.write(self._to_keep(), sync=False)
         self._file.close()
@@ -400,7 +401,7 @@ class Member:
         """Entries for others were read from the disk, or could not be."""
         if self._stopped or self.failed is not None:
             return
-        if error is not None:
+        if error is not None and self._replacement is None:  # else the log may be gone by now
             self.fail(error)
         self._pump()
 
@@ -454,11 +455,11 @@ class Member:
         self._busy = False
         if done is not None and done.file is not None:
             self._file = done.file
-        if self._stopped or done is None:
-            if self._stopped:
-                self._close_file()
-            else:
-                self.fail(error)
+        if self._stopped:  # a failed write is the last one, and a state that was put in place has its own facts
+            self._close_file(keep=done is not None and work.replace is None)
+            return
+        if done is None:
+            self.fail(error)
             return
         self._owner.wake = True
         if work.replace is not None and done.log is not None:
@@ -546,7 +547,7 @@ class Member:
 
         def done(found: list[tuple[Frame, Appended]] | None, error: BaseException | None) -> None:
             self._loading = False
-            if self._stopped or self.failed is not None or log is not self._log:
+            if self._stopped or self.failed is not None or log is not self._log or self._replacement is not None:
                 return
             if found is None:
                 self.fail(error)

@@ -96,8 +96,8 @@ class Groups:
             directory: of the log; made when it is not there.
             membership: what a new group begins with, the same on every member. A member that joins a group that is
                 there already passes itself as a learner: `Membership(voters, learners)` as the assignment says; it is
-                told by the log. Of no importance when the file is there. One voter, that is this node: it leads at
-                once.
+                told by the log, and does not campaign before that. Of no importance when the file is there. One
+                voter, that is this node: it leads at once.
             lost: there is no file, or a damaged one, but this node may have been a voter of the group before (its disk
                 was replaced): it begins as a recovering member, which does not vote before it holds what the leader
                 has, and acknowledges nothing before a majority without it confirmed who leads. Of two voters it never
@@ -113,11 +113,15 @@ class Groups:
             if not lost:
                 raise
             kept = None
-            self._files.remove(file.path)
+            file.close()
+            # The damaged file stays until another takes its place: a member without one would be taken for a new one.
             file = KeptFile(self._files, directory)
         fresh = kept is None and not lost
         if kept is None:
-            kept = Kept(HardState(), membership, recovering=lost, forgetful=lost)
+            # On its way through the log a member that joins meets the groups of former days, perhaps one in which it is
+            # the only voter: it must not lead before it holds what its leader has.
+            joins = not lost and self._peers.me not in membership.voters
+            kept = Kept(HardState(), membership, recovering=lost or joins, forgetful=lost, joining=joins)
         return Member(
             group,
             self._peers.me,
@@ -233,6 +237,9 @@ class Groups:
         except RaftError as error:
             self.refused += 1
             _logger.error("group %s: a message from %s was dropped: %s", member.group, node, error)
+        except Exception as error:  # the other groups' messages are in the same buffer
+            member.fail(error)
+            self.on_error(member.group, error)
 
     def _keep_early(self, node: str, envelope: Envelope) -> None:
         """A group is begun on its nodes at nearly the same time. Who is first asks for votes before the others are

@@ -78,6 +78,7 @@ def core_over(
         changes=changes,
         recovering=kept.recovering,
         forgetful=kept.forgetful,
+        joining=kept.joining,
     )
 
 
@@ -89,6 +90,7 @@ def to_keep(kept: Kept, core: Core, durable: int) -> Kept:
         durable=durable,
         recovering=core.recovering,
         forgetful=core.recovering and kept.forgetful,  # to the end, although the core lets go of it sooner
+        joining=core.recovering and kept.joining,
     )
 
 

@@ -84,6 +84,7 @@ class Outgoing:
     def clear(self) -> None:
         """Nothing of it leaves any more."""
         self._waiting.clear()
+        self._released = 0
 
     def _leave(self, item: Item, tail: Tail, log: SegmentLog) -> None:
         if not isinstance(item, SendEntries):

@@ -60,6 +60,8 @@ class State:
         self.recovering = False
         self.forgetful = False
         """Its hard state was lost, too: it believes no leader that is not confirmed without it."""
+        self.joining = False
+        """Recovering only because it is new: it has no promise to break, so it votes."""
         self.nonce = random.getrandbits(48)
         self.recover_to: int | None = None
         """What the leader of `term` told."""

@@ -64,8 +64,8 @@ class Link(asyncio.Protocol):
     """One connection.
 
     `up` after the handshake; `silent` when nothing was heard beyond the liveness limit; `full` when it takes no more;
-    `remote` as soon as the other side has said who it is; `over` when it is not used any more, for `reason`, and `gone`
-    when its socket is closed too.
+    `remote` as soon as the other side has said who it is, `said` what this side said of itself in its HELLO; `over`
+    when it is not used any more, for `reason`, and `gone` when its socket is closed too.
 
     Args:
         number: for the log and /routez.
@@ -81,6 +81,7 @@ class Link(asyncio.Protocol):
         self.target = target
         self.attempt = "" if target is None else secrets.token_hex(8)
         self.remote: NodeInfo | None = None
+        self.said: NodeInfo | None = None
         self.linked: tuple[wire.Address, ...] = ()
         self.up = self.was_up = False
         self.silent = False

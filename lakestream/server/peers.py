@@ -272,7 +272,7 @@ class Peers:
         elif link.target is not None:
             url = link.target.url
             who = (url.user, url.password) if url.user else (self.options.user, self.options.password)
-            link.tell(self._hello(link.attempt, *who))
+            self._greet(link, *who)
         elif sum(1 for one in self._links if not one.dialled and not one.up) > MAX_STRANGERS:
             link.abort("Maximum Connections Exceeded")
 
@@ -336,17 +336,19 @@ class Peers:
         self._gossip()
 
     # ------------------------------------------------------------------ handshake
-    def _hello(self, attempt: str, user: str = "", password: str = "") -> Hello:
-        return Hello(
+    def _greet(self, link: Link, user: str = "", password: str = "") -> None:
+        link.said = self._node
+        hello = Hello(
             protocol=wire.PROTOCOL,
             node=self._node,
-            attempt=attempt,
+            attempt=link.attempt,
             user=user,
             password=password,
             dynamic=self.dynamic,
             gone=self._table.gone(),
             linked=self._addresses(),
         )
+        link.tell(hello)
 
     def _greeted(self, link: Link, hello: Hello) -> None:
         """The other side has said who it is."""
@@ -362,12 +364,13 @@ class Peers:
             return
         for other in verdict.replaced:
             other.abort("Replaced by a newer connection")
-        self._agree(hello.node.cluster, hello.dynamic)
         if link.dialled:
-            link.tell(wire.Ready())
+            link.tell(wire.Ready())  # before an update, which only a connection that is up takes
+            self._agree(hello.node.cluster, hello.dynamic)
             self._rise(link)
         else:
-            link.tell(self._hello(link.attempt))
+            self._agree(hello.node.cluster, hello.dynamic)
+            self._greet(link)
 
     def _refuse(self, link: Link, refused: wire.Refused) -> None:
         """Not let in, or not wanted: the other side is told. One line for each node and reason."""
@@ -389,6 +392,9 @@ class Peers:
         node = link.remote
         assert node is not None  # Invariant: nothing is up before it has said who it is.
         link.rise()
+        if link.said != self._node:
+            # `update` tells connections that are up: what changed since this one's HELLO the other side has not heard.
+            link.tell(wire.Update(self._node, self.dynamic))
         if link.target is not None:
             link.target.reached(node.name)
         self._known[node.name] = node
@@ -415,7 +421,7 @@ class Peers:
     @staticmethod
     def _placed(link: Link, node: NodeInfo) -> NodeInfo:
         """A node whose listener is on every address of its machine is where its connection comes from."""
-        if node.route.startswith(":"):
+        if node.route.startswith(":") and node.route[1:].isdecimal():
             return msgspec.structs.replace(node, route=RouteUrl(link.host, int(node.route[1:])).address)
         return node
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 from lakestream.log.cache import ReadCache
 from lakestream.log.checkpoint import NAME as CHECKPOINT
+from lakestream.log.checkpoint import read_checkpoint
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files, Io
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
@@ -84,6 +85,14 @@ class ReplicaStores:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def belongs(self, directory: str, uid: str) -> bool:
+        """See `ReplicaStores.belongs`."""
+        try:
+            found = read_checkpoint(self.files, os.path.join(directory, CHECKPOINT))
+        except LogError:
+            return True  # it does not say
+        return found is None or found[0].uid in ("", uid)
+
     def begin(self, directory: str, identity: bytes) -> None:
         """See `ReplicaStores.begin`."""
         self.files.make_directory(directory)
@@ -114,10 +123,6 @@ class ReplicaStores:
         self.files.remove(os.path.join(directory, CHECKPOINT))
         self.files.remove_tree(os.path.join(directory, LOG_DIRECTORY))
         self.files.sync_directory(directory)
-
-    def forget_votes(self, directory: str) -> None:
-        """See `ReplicaStores.forget_votes`."""
-        self.files.remove(os.path.join(directory, RAFT))
 
     def salvage(self, directory: str) -> None:
         """See `ReplicaStores.salvage`."""

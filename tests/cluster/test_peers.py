@@ -324,6 +324,24 @@ async def test_what_a_node_says_of_itself_reaches_the_others(world: World) -> No
     assert c.peers.info("b").lame_duck
 
 
+async def test_what_a_node_says_of_itself_during_a_handshake_reaches_the_other(world: World) -> None:
+    # Between a node's HELLO and the end of the handshake: an update goes to connections that are up, of which this is
+    # none. The other node would take it for one that is in no cluster, and could begin a second one.
+    a = await world.node("a")
+    stranger = await Stranger.to(a)
+    stranger.hello()
+    hello = await stranger.read()
+    assert isinstance(hello, Hello)
+    assert not hello.node.clustered
+    a.peers.update(clustered=True)
+    stranger.writer.write(wire.encode_control(wire.Ready()))
+    said = [await stranger.read() for _ in range(2)]
+    # Before it says whom it is connected to: by that nodes judge whether they may begin.
+    assert [type(record) for record in said] == [wire.Update, wire.Gossip]
+    assert isinstance(said[0], wire.Update)
+    assert said[0].node.clustered
+
+
 async def test_cluster_names_that_were_made_up_give_way_to_a_configured_one(world: World) -> None:
     a = await world.node("a", name="")
     b = await world.node("b", a, name="")

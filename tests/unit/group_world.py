@@ -7,10 +7,12 @@ each, and what its group told it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import pytest
 
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
@@ -320,3 +322,20 @@ def named(*numbers: object) -> list[bytes]:
 
 def kinds(commits: Sequence[Committed]) -> list[Kind]:
     return [entry.frame.kind for entry in commits]
+
+
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """`make(names, …)`: worlds of groups, closed in the end."""
+    worlds: list[World] = []
+
+    def build(names: str = "ABC", **more: Any) -> World:
+        worlds.append(World(tmp_path, names, **more))
+        return worlds[-1]
+
+    yield build
+    for world in worlds:
+        world.close()

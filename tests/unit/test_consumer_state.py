@@ -74,6 +74,20 @@ def test_a_purge_lifts_the_stream_sequence_but_not_the_consumer_sequence() -> No
     assert ledger.next_seq == 9
 
 
+def test_who_logs_nothing_notes_nothing_of_removed_messages() -> None:
+    # A follower of a work queue: deliveries come in deltas, and what was acked goes by removals.
+    leader, follower = Ledger(0, 1), Ledger(0, 1)
+    for seq in range(1, 101):
+        leader.deliver([seq], now=10, deadline=40)
+        follower.apply(leader.take_delta() or b"")
+        leader.ack(seq, 20)
+        assert follower.removed(seq, 20, log=False)
+        follower.apply(leader.take_delta() or b"")
+    assert not follower.pending
+    assert not follower._dirty
+    assert follower.floor() == leader.floor() == (100, 100)
+
+
 def test_a_delta_from_before_a_reset_means_nothing_after_it() -> None:
     ledger = delivered(1, 2)
     before = ledger.take_delta()

@@ -40,3 +40,15 @@ def test_agrees_with_a_naive_window_across_dump_and_load(steps: list[tuple[int, 
         copy = Dedupe(window)
         copy.load(dedupe.dump(now, 1 << 60), dedupe.last_id, dedupe.last_seq)
         dedupe = copy
+
+
+def test_an_id_that_was_stored_again_after_its_window_is_known_by_the_later_message() -> None:
+    # A follower adds what the leader stored and asks for nothing, so it still has the first message's entry.
+    dedupe = Dedupe(window_ns=100)
+    dedupe.add(b"a", 1, 1_000)
+    dedupe.add(b"b", 2, 1_150)
+    dedupe.add(b"a", 3, 1_150)
+    assert dedupe.dump(1_160, 3) == [(1_150, b"b", 2), (1_150, b"a", 3)]
+    assert dedupe.seen(b"a", 1_160) == 3
+    assert dedupe.seen(b"a", 1_250) == 0
+    assert len(dedupe) == 0

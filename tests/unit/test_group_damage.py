@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
@@ -20,27 +20,13 @@ from lakestream.log.store import Store
 from lakestream.raft.disk import Replacement
 from lakestream.raft.group import Group
 from lakestream.raft.hard_state import SLOT, Kept, KeptFile
-from lakestream.raft.messages import HardState, Membership
-from lakestream.raft.ready import Role
-from tests.unit.group_world import Node, World, named
+from lakestream.raft.messages import Append, HardState, Membership, RecoverTo
+from lakestream.raft.outgoing import Outgoing
+from lakestream.raft.ready import Options, Role
+from tests.unit.group_world import Make, Node, World, named
 from tests.unit.logkit import Clock, InlineIo, MiniStream, QuickFiles, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
-
-Make = Callable[..., World]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    worlds: list[World] = []
-
-    def build(names: str = "ABC", **more: Any) -> World:
-        worlds.append(World(tmp_path, names, **more))
-        return worlds[-1]
-
-    yield build
-    for world in worlds:
-        world.close()
 
 
 def follower_of(world: World) -> str:
@@ -94,6 +80,16 @@ def test_a_torn_write_leaves_what_was_synced(tmp_path: Path) -> None:
         assert found.hard.term >= synced
 
 
+def test_a_file_that_a_kill_left_without_its_first_content_is_not_there(tmp_path: Path) -> None:
+    class Killed(QuickFiles):
+        def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
+            raise OSError("killed")
+
+    with pytest.raises(OSError, match="killed"):
+        KeptFile(Killed(), str(tmp_path)).write(kept(1), sync=True)
+    assert KeptFile(QuickFiles(), str(tmp_path)).read() is None
+
+
 def test_a_file_without_a_whole_slot_is_damage(tmp_path: Path) -> None:
     file = KeptFile(QuickFiles(), str(tmp_path))
     file.write(kept(1), sync=True)
@@ -101,6 +97,30 @@ def test_a_file_without_a_whole_slot_is_damage(tmp_path: Path) -> None:
     flip(str(tmp_path / "raft"), SLOT + 30)
     with pytest.raises(CorruptLog, match="term and a vote"):
         KeptFile(QuickFiles(), str(tmp_path)).read()
+
+
+def test_a_damaged_file_stays_until_another_is_in_its_place(make: Make) -> None:
+    """Without one, a member that is killed in between would be taken for a new one that promised nothing."""
+    world = make()
+    name = follower_of(world)
+    world.kill(name)
+    directory = world.directory / name
+    for slot in (0, SLOT):
+        flip(str(directory / "raft"), slot + 22)
+    groups = next(iter(world.nodes.values())).groups
+    groups.member("S-2", str(directory), Membership(("A", "B", "C")), lost=True)  # and killed before it takes part
+    with pytest.raises(CorruptLog):
+        KeptFile(QuickFiles(), str(directory)).read()
+
+
+def test_what_was_given_up_while_a_sync_was_under_way_does_not_leave_when_it_ends() -> None:
+    out = Outgoing("S-1", None, None, lambda error: None)  # type: ignore[arg-type]
+    out.unsynced = True
+    out.put([("B", Append(1, 0, 0, 0))], None, None)  # type: ignore[arg-type]
+    out.sync_begins()
+    out.unsynced = True
+    out.clear()
+    out.sync_ended(None, None)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- damage
@@ -169,6 +189,25 @@ def test_any_damage_in_a_followers_segments_is_made_good(make: Make, seed: int) 
     assert not node.member.core.recovering
     world.kill(leader.name)
     assert world.elect().messages == expected
+
+
+def test_a_first_segment_that_is_gone_is_had_again_from_the_others(make: Make) -> None:
+    world = make(seal_bytes=2000)
+    name = follower_of(world)
+    leader = world.elect()
+    for turn in range(20):
+        leader.publish(turn, size=300)
+    world.ticks(2)
+    world.nodes[name].store.checkpoint(b"extra")
+    world.run()
+    directory = world.nodes[name].directory
+    world.kill(name)
+    os.unlink(segment_files(directory)[0])
+    with pytest.raises(CorruptLog, match="missing"):
+        world.start(name)
+    node = world.start(name, mend=True)
+    world.ticks(30)
+    assert node.messages == named(*range(20))
 
 
 def test_a_damaged_member_does_not_make_a_leader_of_itself_or_of_another_that_lacks_entries(make: Make) -> None:
@@ -293,6 +332,159 @@ def test_an_install_that_could_not_be_had_is_offered_again(make: Make) -> None:
     node.installs.pop(0)[2](None)
     world.ticks(60)
     assert node.installs
+
+
+def test_a_member_that_stops_while_a_state_is_put_in_place_keeps_the_facts_of_that_state(make: Make) -> None:
+    """Whoever belonged to the group as of the old log may be a majority of another group than the one of today."""
+    world = make(seal_bytes=1500)
+    name = follower_of(world)
+    leader = world.elect()
+    world.kill(name)
+    done: list[bool] = []
+    grown = Membership(("A", "B", "C"), ("D",))
+    leader.group.propose_membership(grown, done.append)
+    world.run()
+    assert done == [True]
+    for turn in range(20):
+        leader.publish(turn, size=300)
+    for other in world.nodes.values():
+        other.log.forget(other.log.segments[:-2])
+    node = world.start(name)
+    world.ticks(10)
+    sender, install, fetched = node.installs[0]
+    fetched(fetch(world, node, sender))
+    assert node.work
+    node.group.stop()  # the other state is being put in place
+    while node.work:
+        node.do_work()
+    kept = KeptFile(QuickFiles(), node.directory).read()
+    assert kept is not None
+    assert kept.membership == grown
+    assert kept.base >= install.index
+    assert kept.durable == kept.base
+
+
+def test_a_member_that_stops_while_a_state_could_not_be_put_in_place_leaves_its_file_alone(make: Make) -> None:
+    world = make(seal_bytes=1500)
+    name = follower_of(world)
+    leader = world.elect()
+    world.kill(name)
+    for turn in range(20):
+        leader.publish(turn, size=300)
+    leader.log.forget(leader.log.segments[:-2])
+    node = world.start(name)
+    world.ticks(10)
+    sender, _, fetched = node.installs[0]
+    replacement = fetch(world, node, sender)
+    before = Path(node.directory, "raft").read_bytes()
+
+    def swap() -> SegmentLog:
+        raise OSError("no space")
+
+    fetched(structs.replace(replacement, swap=swap))
+    node.group.stop()
+    while node.work:
+        node.do_work()
+    assert Path(node.directory, "raft").read_bytes() == before
+
+
+def test_a_member_that_joins_votes_for_the_leader_without_which_it_can_not_catch_up(make: Make) -> None:
+    world = make("A")
+    world.run()
+    done: list[bool] = []
+    world.dropping = lambda sender, to, envelope: isinstance(envelope.message, RecoverTo)
+    world.elect().group.propose_membership(Membership(("A",), ("B",)), done.append)
+    world.start("B", membership=Membership(("A",), ("B",)))
+    world.ticks(5)
+    world.nodes["A"].group.propose_membership(Membership(("A", "B")), done.append)
+    world.ticks(5)
+    assert done == [True, True]
+    assert world.nodes["B"].group.recovering
+    for name in ("A", "B"):
+        world.kill(name)
+    for name in ("A", "B"):
+        world.start(name)
+    assert world.elect().name == "A"
+    assert world.nodes["B"].group.recovering
+    world.dropping = lambda sender, to, envelope: False
+    world.ticks(5)
+    assert not world.nodes["B"].group.recovering
+
+
+def test_what_is_read_from_a_log_that_is_being_replaced_may_fail(make: Make) -> None:
+    world = make(seal_bytes=1500)
+    name = follower_of(world)
+    leader = world.elect()
+    world.kill(name)
+    for turn in range(20):
+        leader.publish(turn, size=300)
+    for other in world.nodes.values():
+        other.log.forget(other.log.segments[:-2])
+    node = world.start(name)
+    world.ticks(10)
+    sender, _, fetched = node.installs[0]
+    node.member._load(1)
+    [reading] = node.work
+    node.work.clear()
+    fetched(fetch(world, node, sender))
+    [(replace, replaced)] = node.work
+    node.work.clear()
+    result = replace()
+    reading[1](None, FileNotFoundError("its directory is gone"))
+    replaced(result, None)
+    world.ticks(5)
+    assert node.failures == []
+    assert node.store.applied == leader.store.applied
+
+
+def test_a_member_that_joins_again_does_not_lead_the_group_of_its_former_days(make: Make) -> None:
+    """On its way through the log it meets the entries by which it once was the only voter."""
+    world = make("A", options=Options(max_append_bytes=1))
+    node = world.nodes["A"]
+    world.run()
+
+    def change(voters: str, learners: str = "") -> None:
+        done: list[bool] = []
+        world.elect().group.propose_membership(Membership(tuple(voters), tuple(learners)), done.append)
+        world.run()
+        world.ticks(5)
+        assert done == [True]
+
+    node.publish("x")
+    change("A", "B")
+    alone = node.log.last_index
+    world.start("B", membership=Membership(("A",), ("B",)))
+    world.ticks(5)
+    node.publish("y")
+    change("AB")
+    world.lead("B")
+    change("B")
+    world.kill("A")
+    shutil.rmtree(world.directory / "A")
+    change("B", "A")
+    world.nodes["B"].publish("z")
+    world.dropping = lambda sender, to, envelope: (
+        isinstance(envelope.message, Append) and any(entry.index > alone for entry in envelope.message.entries)
+    )
+    node = world.start("A", membership=Membership(("B",), ("A",)))
+    world.ticks(5)
+    assert node.log.last_index == alone
+    assert node.group.membership == Membership(("A",), ("B",))
+    world.isolate("A")
+    world.ticks(40, "A")
+    assert not node.leads
+    world.kill("A")
+    node = world.start("A", membership=Membership(("B",), ("A",)))
+    world.ticks(40, "A")
+    assert not node.leads
+    world.heal()
+    world.dropping = lambda sender, to, envelope: False
+    world.ticks(40)
+    assert node.messages == named("x", "y", "z")
+    change("AB")
+    world.lead("A").publish("again")
+    world.ticks(2)
+    assert world.nodes["B"].messages == named("x", "y", "z", "again")
 
 
 # ---------------------------------------------------------------------- a group of one that grows

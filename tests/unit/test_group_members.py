@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from lakestream.log.frame import Kind
 from lakestream.log.segment_log import Appended, SealState
 from lakestream.raft.messages import Append, Envelope
-from tests.unit.group_world import Node, World, named
+from tests.unit.group_world import Make, Node, World, named
 from tests.unit.logkit import FaultyFiles
 
 pytestmark = pytest.mark.unit
-
-Make = Callable[..., World]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    worlds: list[World] = []
-
-    def build(names: str = "ABC", **more: Any) -> World:
-        worlds.append(World(tmp_path, names, **more))
-        return worlds[-1]
-
-    yield build
-    for world in worlds:
-        world.close()
 
 
 def test_one_of_three_is_elected_and_all_know_it(make: Make) -> None:

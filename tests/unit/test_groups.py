@@ -30,25 +30,10 @@ from lakestream.raft.messages import (
 from lakestream.raft.multi import BUFFER_BYTES, MAX_EARLY, Groups
 from lakestream.raft.ports import Channel
 from lakestream.raft.ready import Options
-from tests.unit.group_world import GROUP, World, named
+from tests.unit.group_world import GROUP, Make, named
 from tests.unit.logkit import Clock, FaultyFiles, HeldIo, QuickFiles, flip
 
 pytestmark = pytest.mark.unit
-
-Make = Callable[..., World]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    worlds: list[World] = []
-
-    def build(names: str = "ABC", **more: Any) -> World:
-        worlds.append(World(tmp_path, names, **more))
-        return worlds[-1]
-
-    yield build
-    for world in worlds:
-        world.close()
 
 
 class Desk:
@@ -196,6 +181,24 @@ def test_the_error_of_one_owner_ends_its_group_and_no_other(make: Make, tmp_path
     assert [(group, str(error)) for group, error in errors] == [(GROUP, "cannot be applied")]
     assert node.group.failed is not None
     assert leader.messages == named("x", "y")
+
+
+def test_a_message_that_a_group_cannot_cope_with_ends_it_and_no_other(make: Make) -> None:
+    world = make()
+    leader = world.elect()
+    name = next(name for name in world.nodes if name != leader.name)
+    errors: list[tuple[str, str]] = []
+    node = world.nodes[name]
+    node.groups.on_error = lambda group, error: errors.append((group, str(error)))
+
+    def broken(sender: str, message: object) -> None:
+        raise AssertionError("cannot be")
+
+    node.member._core.step = broken  # type: ignore[method-assign]
+    leader.publish("x")
+    assert errors[0] == (GROUP, "cannot be")
+    assert node.group.failed is not None
+    assert leader.messages == named("x")
 
 
 def test_a_stopped_group_says_when_its_directory_is_free(tmp_path: Path) -> None:

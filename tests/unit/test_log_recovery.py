@@ -201,6 +201,17 @@ def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
         MiniStream(str(tmp_path), small())
 
 
+def test_a_missing_first_segment_is_refused_although_a_checkpoint_covers_it(tmp_path: Path) -> None:
+    """No outline says that the lake has its messages: they would be gone without a word."""
+    stream = MiniStream(str(tmp_path), LogOptions(seal_bytes=300, seal_age_ns=1 << 60))
+    for number in range(1, 12):
+        stream.publish(message(number))
+    stream.store.close()
+    os.unlink(segment_files(str(tmp_path))[0])
+    with pytest.raises(CorruptLog, match="begins with entry 1 is missing"):
+        MiniStream(str(tmp_path))
+
+
 def test_missing_first_segments_are_refused(tmp_path: Path) -> None:
     several_segments(str(tmp_path))
     os.unlink(segment_files(str(tmp_path))[0])

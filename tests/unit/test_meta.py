@@ -8,10 +8,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.meta import Meta
+from lakestream.jetstream.meta_boot import JoinAnswer
 from lakestream.jetstream.meta_join import MetaJoin
 from lakestream.jetstream.meta_state import Applied, AssignStream, RemoveStream
 from lakestream.log.files import Files
@@ -214,7 +216,9 @@ def test_a_node_that_comes_later_becomes_a_voter_and_gets_everything(world: Worl
     world.assign("S")
     world.start("d")
     world.until(lambda: world.elected() and world.voters() == ("a", "b", "c", "d"), "d votes")
-    world.until(_everywhere(world, "S"), "S everywhere")
+    world.until(
+        lambda: _everywhere(world, "S")() and world.servers["d"].caught_up, "S everywhere, and d knows that it is"
+    )
     assert world.servers["d"].caught_up == 1
 
 
@@ -255,6 +259,72 @@ def test_a_node_that_lost_its_files_is_a_member_again_and_knows_what_it_may_have
     assert back.meta.state.by_uid["u-T"].index > back.meta.lost_through
 
 
+def test_what_a_node_that_lost_its_files_may_have_held_is_known_after_its_next_restart_too(world: World) -> None:
+    """Its streams' replicas may not all be made by then."""
+    world.assign("S")
+    lost = next(name for name in "abc" if name != world.leader.name)
+    world.end(lost, gracefully=False)
+    shutil.rmtree(world.directory / lost)
+    world.start(lost)
+    world.until(lambda: world.servers[lost].meta.caught_up, "everything is back")
+    world.end(lost, gracefully=False)
+    world.start(lost)
+    back = world.servers[lost]
+    world.until(lambda: back.meta.caught_up, "it catches up")
+    assert back.meta.state.by_uid["u-S"].index <= back.meta.lost_through
+
+
+def test_a_node_that_lost_its_files_believes_only_a_leader_how_much_there_was(world: World) -> None:
+    world.assign("S")
+    world.until(_everywhere(world, "S"), "S everywhere")
+    leader = world.leader.name
+    lost, other = (name for name in "abc" if name != leader)
+    # The other follower misses the newest entry, which the lost one had.
+    world.net.cut(other)
+    world.assign("T")
+    world.until(lambda: world.servers[lost].streams == ["S", "T"], "T at the one that is lost")
+    for name in (lost, leader):
+        world.end(name, gracefully=False)
+    shutil.rmtree(world.directory / lost)
+    world.net.heal(other)
+    world.start(lost)
+    back = world.servers[lost]
+    for _ in range(20):
+        world.run()
+        world.net.clock.advance(STEP_NS)
+    assert back.meta.group is None
+    world.start(leader)
+    world.until(lambda: back.meta.caught_up and back.streams == ["S", "T"], "everything is back")
+    assert back.meta.state.by_uid["u-T"].index <= back.meta.lost_through
+
+
+def test_a_leader_that_is_cut_off_tells_nobody_how_far_the_group_is(world: World) -> None:
+    # Who comes back would take it for everything, and remove or make replicas by what is long undone.
+    leader, told = world.leader, list[JoinAnswer]()
+    world.net.cut(leader.name)
+    assert leader.meta.leading
+    leader.join._status_asked("d", b"", lambda body: told.append(msgspec.msgpack.decode(body, type=JoinAnswer)))
+    assert not told
+    world.until(lambda: told, "it gives up")
+    assert not told[0].leads
+    world.net.heal(leader.name)
+
+
+def test_a_node_that_lost_its_files_tells_nobody_how_much_there_was(world: World) -> None:
+    world.assign("S")
+    lost = next(name for name in "abc" if name != world.leader.name)
+    world.end(lost, gracefully=False)
+    shutil.rmtree(world.directory / lost)
+    world.start(lost)
+    back = world.servers[lost]
+    world.until(lambda: back.meta.group is not None, "it takes part")
+    assert back.meta.group is not None
+    assert back.meta.group.recovering
+    told: list[bytes] = []
+    back.join._join_asked("d", b"", told.append)
+    assert msgspec.msgpack.decode(told[0], type=JoinAnswer).membership == Membership(())
+
+
 def test_a_damaged_log_is_mended_by_the_others(world: World) -> None:
     for number in range(20):
         world.assign(f"S{number}")
@@ -279,8 +349,10 @@ def test_a_node_that_was_removed_stays_out_until_it_is_started_anew(world: World
     world.leader.meta.change_membership(Membership(rest), told.append)
     world.until(lambda: told, "it is removed")
     assert told == [""]
-    removed = world.servers[gone]
+    removed, heard = world.servers[gone], list[str]()
+    removed.join.on_removed = lambda: heard.append(gone)
     world.until(lambda: removed.join.removed, "it hears of it")
+    assert heard == [gone]
     assert world.voters() == rest
     world.end(gone)
     world.start(gone)

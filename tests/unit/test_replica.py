@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,11 +12,13 @@ import pytest
 
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.operations import DeleteMessage, UpdateStream
+from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.mend import verify
 from lakestream.raft.messages import Membership
+from tests.unit import logkit
 from tests.unit.consumer_world import CLIENT, SECOND
-from tests.unit.logkit import flip
+from tests.unit.logkit import MiniStream, flip
 from tests.unit.replica_world import Node, World
 
 pytestmark = pytest.mark.unit
@@ -596,3 +599,137 @@ def test_invariant_4_a_replica_whose_disk_fails_takes_part_no_more(tmp_path: Pat
     node.kill()
     world.start(node.name)
     assert world.converged()[-1][2] == b"3"
+
+
+def test_a_replica_that_was_killed_before_it_had_its_file_is_told_by_its_assignment_who_belongs_to_it(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    for name in "abc":
+        directory = Path(world.nodes[name].replica.directory)
+        world.nodes[name].kill()
+        (directory / "raft").unlink()
+        for path in directory.glob("log/*"):
+            path.unlink()
+    for name in "abc":
+        world.start(name)
+    world.run(1)
+    assert [node.replica.membership for node in world.nodes.values()] == [Membership(("a", "b", "c"))] * 3
+    assert world.acked("s.a", b"2")["seq"] == 1
+
+
+def test_the_only_voters_damaged_log_is_not_cut_because_somebody_learns_from_it(tmp_path: Path) -> None:
+    world = World(tmp_path, "ab")
+    world.stream("a")
+    for number in range(20):
+        world.acked("s.a", b"%d" % number)
+    told: list[str] = []
+    world.leader().replica.propose_membership(Membership(("a",), ("b",)), told.append)
+    world.run(1)
+    assert told == [""]
+    node = world.nodes["a"]
+    [segment] = Path(node.replica.directory).glob("log/*.seg")
+    node.kill()
+    flip(str(segment), segment.stat().st_size // 2)
+    before = segment.read_bytes()
+    node = world.start("a")
+    world.run(2)
+    assert node.replica.trouble
+    assert segment.read_bytes() == before
+
+
+def test_a_replica_that_could_not_be_made_is_removed_without_the_files_that_are_in_its_way(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    assert world.create is not None
+    node = world.leader()
+    other = msgspec.structs.replace(world.create, uid="u2")
+    replica = node.replicas.hold(other, world.membership)
+    world.run(1)
+    assert "another stream" in replica.trouble
+    node.replicas.drop("u2", lambda error: None)
+    world.run(1)
+    name, directory = node.name, replica.directory
+    assert os.path.exists(os.path.join(directory, "checkpoint")) or os.path.exists(os.path.join(directory, "log"))
+    node.kill()
+    world.start(name)
+    assert [data for _, _, data in world.converged()] == [b"1"]
+
+
+@pytest.mark.parametrize("identity", [None, b"?"])
+def test_a_replica_neither_takes_over_nor_removes_the_files_of_a_stream_from_before(
+    tmp_path: Path, identity: bytes | None
+) -> None:
+    world = World(tmp_path)
+    directory = Path(world.nodes["a"].stores.replicas.directory("$G", "S"))
+    directory.mkdir(parents=True)
+    alone = MiniStream(str(directory))
+    alone.publish(logkit.message(1))
+    alone.store.describe("u0", "S", "$G", b"{}")
+    alone.store.close()
+    if identity is not None:
+        (directory / "replica").write_bytes(identity)
+    before = {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    world.stream()
+    world.acked("s.a", b"1")
+    replica = world.nodes["a"].replicas.by_uid["u1"]
+    assert "another stream" in replica.trouble
+    world.nodes["a"].replicas.drop("u1", lambda error: None)
+    world.run(1)
+    assert {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_replica_that_ends_while_it_is_opened_anew_loses_its_files_only_if_it_is_removed(
+    tmp_path: Path, removed: bool
+) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    node = world.followers()[0]
+    work: list[Callable[[], None]] = []
+    directory = Path(node.replica.directory)
+
+    def submit(task: Callable[[], object], done: Callable[[object, object], None]) -> None:
+        work.append(lambda: done(task(), None))
+
+    submitted = node.life.submit
+    node.life.submit = submit  # type: ignore[assignment, method-assign]
+    node.replica.give_up(CorruptLog(str(directory / "log"), 0, "damaged"))
+    world.run(0.1)
+    assert len(work) == 1
+    if removed:
+        node.replicas.drop("u1", lambda error: None)
+    else:
+        node.replicas.stop()
+    while work:
+        work.pop()()  # threads keep no order
+    node.life.submit = submitted  # type: ignore[method-assign]
+    assert directory.exists() is not removed
+
+
+def test_a_server_that_ends_while_it_opens_a_replica_leaves_its_files(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    name = world.followers()[0].name
+    directory = Path(world.nodes[name].replica.directory)
+    world.nodes[name].kill()
+    (directory / "raft").write_bytes(b"")  # opened once its assignment is known
+    work: list[Callable[[], None]] = []
+    create, world.create = world.create, None
+    assert create is not None
+    node = world.start(name)
+
+    def submit(task: Callable[[], object], done: Callable[[object, object], None]) -> None:
+        work.append(lambda: done(task(), None))
+
+    node.life.submit = submit  # type: ignore[assignment, method-assign]
+    node.replicas.hold(create, world.membership)
+    node.replicas.stop()
+    while work:
+        work.pop()()
+    assert (directory / "log").exists()

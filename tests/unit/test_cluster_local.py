@@ -1,0 +1,84 @@
+"""What a stream's leader does about what the meta group has assigned."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from lakestream.jetstream.cluster_local import LocalStreams
+from lakestream.jetstream.meta_state import AssignStream, ChangeStream, MetaState
+from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.raft.messages import Membership
+
+pytestmark = pytest.mark.unit
+
+
+class Leader:
+    """The replica of stream S on its leader, node a, with what it is told to do."""
+
+    def __init__(self, config: StreamConfig) -> None:
+        self.uid, self.leading, self.membership = "u", True, Membership(("a",))
+        self.stream = SimpleNamespace(config=config, propose=self._propose)
+        self.proposed: list[StreamConfig] = []
+
+    def _propose(self, operation: Any) -> None:
+        self.proposed.append(msgspec.json.decode(operation.config, type=StreamConfig))
+
+
+class World:
+    """Node a, which leads S with the newer of two configurations."""
+
+    def __init__(self) -> None:
+        self.old, self.new = StreamConfig(name="S", max_msgs=10), StreamConfig(name="S", max_msgs=1000)
+        self.meta = SimpleNamespace(state=MetaState(), me="a", caught_up=True, lost_through=0)
+        engine, unused = SimpleNamespace(), cast(Any, None)
+        self.local = LocalStreams(cast(Any, engine), cast(Any, self.meta), unused, unused, unused)
+        self.replica = Leader(self.new)
+        held = SimpleNamespace(by_uid={"u": self.replica}, hold=lambda *args, **kwargs: self.replica)
+        self.local.replicas = cast(Any, held)
+        self.apply(AssignStream("u", "$G", "S", msgspec.json.encode(self.old), ("a",), 1), 1)
+
+    def apply(self, op: AssignStream | ChangeStream, index: int) -> None:
+        self.meta.state.apply(op, index)
+
+    def assign(self, config: StreamConfig) -> None:
+        self.apply(ChangeStream("u", msgspec.json.encode(config), ("a",)), 2)
+
+
+def test_a_leader_that_lags_behind_the_meta_group_takes_no_configuration_back() -> None:
+    # It was away while S was updated, leads S again, and still knows only of the old limit: that would cost messages.
+    world = World()
+    world.meta.caught_up = False
+    world.local.take_up()
+    assert world.replica.proposed == []
+    world.assign(world.new)
+    world.meta.caught_up = True
+    world.local.take_up()
+    assert world.replica.proposed == []
+
+
+def test_a_leader_that_has_caught_up_brings_what_is_assigned() -> None:
+    world = World()
+    world.replica.stream.config = world.old
+    world.meta.caught_up = False
+    world.assign(world.new)
+    world.local.take_up()
+    assert world.replica.proposed == []
+    world.meta.caught_up = True
+    world.local.take_up()
+    assert world.replica.proposed == [world.new]
+
+
+def test_an_update_whose_answer_was_lost_reaches_the_stream_all_the_same() -> None:
+    # The meta group has logged it, but its leader died before it could say so.
+    world = World()
+    world.replica.stream.config = world.old
+    world.local.updating.add("u")
+    world.assign(world.new)
+    world.local.take_up()
+    assert world.replica.proposed == []
+    world.local.not_updated("u")
+    assert world.replica.proposed == [world.new]
