@@ -467,13 +467,14 @@ class Terminal:
         )
         os.close(theirs)
         self._seen = ""
+        self._poll = select.poll()
+        self._poll.register(self._ours, select.POLLIN)
 
     def expect(self, text: str, timeout: float = 30) -> str:
         """Read until `text` has appeared; what came up to there."""
         deadline = time.monotonic() + timeout
         while text not in self._seen:
-            ready, _, _ = select.select([self._ours], [], [], max(deadline - time.monotonic(), 0))
-            if not ready:
+            if not self._poll.poll(max(deadline - time.monotonic(), 0) * 1000):
                 raise AssertionError(f"{text!r} did not appear in {self._seen!r}")
             try:
                 self._seen += os.read(self._ours, 4096).decode()
