@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,12 +22,22 @@ scenarios.load()
 
 @pytest.mark.parametrize("scenario", harness.SCENARIOS, ids=[s.id for s in harness.SCENARIOS])
 def test_the_clusters_agree(scenario: Scenario, clusters: tuple[Kept, Kept]) -> None:
+    difference = _difference(scenario, clusters)
+    if difference:
+        # What a cluster answers depends on when elections end, nats-server's too: only what stays is a difference.
+        warnings.warn(f"{scenario.id} differed the first time:\n{difference}", stacklevel=1)
+        difference = _difference(scenario, clusters)
+    if difference:
+        pytest.fail(f"{scenario.id}\n{difference}", pytrace=False)
+
+
+def _difference(scenario: Scenario, clusters: tuple[Kept, Kept]) -> str:
     with ThreadPoolExecutor(2) as threads:
         expected, got = threads.map(lambda kept: _play(scenario, kept), clusters)
-    assert not stopped(expected), f"the scenario does not work against nats-server: {stopped(expected)}"
+    if stopped(expected):
+        return f"the scenario does not work against nats-server: {stopped(expected)}"
     assert expected, "a scenario that records nothing proves nothing"
-    if difference := compare(scenario.id, expected, got):
-        pytest.fail(f"{scenario.id}\n{difference}", pytrace=False)
+    return compare(scenario.id, expected, got)
 
 
 def _play(scenario: Scenario, kept: Kept) -> Transcript:

@@ -73,6 +73,11 @@ def without_a_majority_nothing_is_promised(script: ClusterScript) -> None:
         return not (script.wire.api("STREAM.INFO.QL").get("cluster") or {}).get("leader")
 
     until(leaderless, "no stream leader", OFFLINE_S)
+
+    def consumer_leaderless() -> bool:  # nats-server's consumers have groups of their own, and find out by themselves
+        return "error" in script.wire.api("CONSUMER.INFO.QL.c", timeout=3.0)
+
+    until(consumer_leaderless, "no consumer leader", OFFLINE_S)
     for subject, body in (
         ("STREAM.NAMES", None),
         ("STREAM.LIST", None),
