@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from lakestream.log.store import Store
+from tests.unit.conf_files import options
 from tests.unit.group_world import make
 from tests.unit.logkit import closing
 
-__all__ = ["closing", "make"]
+__all__ = ["closing", "make", "options"]
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.cli.flags import parse
 from lakestream.server.cluster import client_urls
 from lakestream.server.conf import ConfError
 from lakestream.server.errors import StartError
 from lakestream.server.identity import Identity
-from lakestream.server.options import SECOND, ClusterOptions, Options, RouteUrl, TlsOptions, load, reload
+from lakestream.server.options import SECOND, ClusterOptions, Options, RouteUrl, TlsOptions, reload
 from lakestream.server.peers import parse_address
 from lakestream.server.settings import read_settings
 from lakestream.server.settings_cluster import CLUSTER, CLUSTER_HARMLESS, CLUSTER_MISSING, route_url
+from tests.unit.conf_files import Load
 
 pytestmark = pytest.mark.unit
-
-Load = Callable[..., Options]
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> Load:
-    """`options(text of nats.conf, flags)`."""
-
-    def make(text: str | None, line: str = "") -> Options:
-        arguments = line.split()
-        if text is not None:
-            path = tmp_path / "nats.conf"
-            path.write_text(text)
-            arguments += ["-c", str(path)]
-        return load(parse(arguments).flags)
-
-    return make
 
 
 def cluster(options: Options) -> ClusterOptions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.cli.flags import parse
 from lakestream.server.conf import ConfError
 from lakestream.server.errors import StartError
 from lakestream.server.options import (
@@ -25,29 +23,12 @@ from lakestream.server.options import (
     Options,
     User,
     default_max_file,
-    load,
     reload,
 )
 from lakestream.server.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
+from tests.unit.conf_files import Load
 
 pytestmark = pytest.mark.unit
-
-Load = Callable[..., Options]
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> Load:
-    """`options(text of nats.conf, flags)`."""
-
-    def make(text: str | None, line: str = "") -> Options:
-        arguments = line.split()
-        if text is not None:
-            path = tmp_path / "nats.conf"
-            path.write_text(text)
-            arguments += ["-c", str(path)]
-        return load(parse(arguments).flags)
-
-    return make
 
 
 def test_defaults_are_those_of_nats_server(options: Load) -> None:

@@ -343,6 +343,16 @@ def test_eager_commit_tells_followers_without_waiting() -> None:
         assert (net["b"].commit == 2) is eager
 
 
+def test_an_announcement_tells_followers_what_is_committed() -> None:
+    net = Net("a", "b", "c", options=Options(quiesce_ticks=0))
+    net.elect("a")
+    net.propose("a", b"x")
+    assert net["b"].commit == 1
+    net["a"].announce()
+    net.settle()
+    assert net["b"].commit == net["c"].commit == 2
+
+
 def test_a_commit_that_is_told_alone_is_not_answered() -> None:
     core = lone(1)
     core.step("b", append(1, (1, 1), commit=1))
