@@ -8,6 +8,7 @@ leaders. What a client does with the cluster is the tests' business.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import socket
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,22 @@ NOWHERE = "127.0.0.1:1"
 """What nodes advertise when others shall reach them through links alone."""
 SYSTEM_USER = {"user": "admin", "pass": "admin"}
 
-_ports = random.SystemRandom()
+
+def _worker() -> tuple[int, int]:
+    """Which of how many test processes this is."""
+    name = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    return int(name.removeprefix("gw")), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+def _shuffled() -> Iterator[int]:
+    """This process's share of the ports, each once: what is given away is not always listened on yet."""
+    number, count = _worker()
+    mine = [port for port in PORTS if port % count == number]
+    random.SystemRandom().shuffle(mine)
+    return itertools.cycle(mine)
+
+
+_ports = _shuffled()
 
 
 class NotReady(AssertionError):
@@ -45,14 +61,14 @@ class NotReady(AssertionError):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
+    """Ports of 127.0.0.1 that nobody listens on, and that no earlier call returned."""
     found: list[int] = []
     while len(found) < count:
-        port = _ports.choice(PORTS)
+        port = next(_ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
-            found += [port] if port not in found else []
+            found.append(port)
     return found
 
 

@@ -39,6 +39,12 @@ class Pair:
             each.close()
 
 
+def test_no_port_is_given_away_twice() -> None:
+    """A node's port is free until the node listens: a link was once put on a port that a node was to have."""
+    ports = [port for _ in range(2_000) for port in free_ports(1)]
+    assert len(set(ports)) == len(ports)
+
+
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     made = Pair()

@@ -42,6 +42,7 @@ from lakestream.server.peer_wire import FrameReader, Hello, NodeInfo
 from lakestream.server.peers import Peers
 from lakestream.server.runtime import LoopClock
 from tests.cluster.links import Network
+from tests.cluster.nodes import free_ports
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
@@ -151,9 +152,8 @@ async def world() -> AsyncIterator[World]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    (port,) = free_ports(1)
+    return port
 
 
 def ipv6_works() -> bool:
