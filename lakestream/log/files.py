@@ -23,8 +23,14 @@ _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS 
 class Io(Protocol):
     """Threads for what would block the event loop."""
 
-    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `work` in a thread, then call `done(result, None)` or `done(None, error)` in the event loop."""
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
+    ) -> None:
+        """Run `work` in a thread, then call `done(result, None)` or `done(None, error)` in the event loop.
+
+        `brief`: a quick disk needs less for it than a thread's turn costs (a lone small append and its sync). Then the
+        event loop may do it itself, in a later turn than this one.
+        """
 
 
 class Files:

@@ -14,6 +14,7 @@ from lakestream.log.frame import Frame
 from lakestream.log.segment_log import Appended, SealState, SegmentLog
 from lakestream.raft.hard_state import Kept, KeptFile
 from lakestream.raft.messages import Membership
+from lakestream.raft.proposal import brief
 
 
 class Replacement(msgspec.Struct, frozen=True):
@@ -55,6 +56,12 @@ class Work(msgspec.Struct):
     frames: list[Frame] = []
     epoch: int = 0
     sync: bool = False
+
+    @property
+    def brief(self) -> bool:
+        """Whether it is one small append and nothing else; see `Io.submit`."""
+        special = self.settle or self.keep_synced or self.sync or self.truncate_after is not None
+        return not special and self.replace is None and self.seal is None and brief(self.frames)
 
 
 class Worked(msgspec.Struct):

@@ -16,7 +16,7 @@ from lakestream.log.segment_log import SealState, SegmentLog
 from lakestream.raft.disk import Replacement
 from lakestream.raft.member import Member, MemberProgress
 from lakestream.raft.messages import Install, Membership
-from lakestream.raft.proposal import Committed, Proposal
+from lakestream.raft.proposal import Committed, Proposal, brief
 from lakestream.raft.ready import NotLeader
 from lakestream.raft.telling import Owner
 
@@ -164,7 +164,9 @@ class Group:
         state = self._log.seal_state(self._log.now())
         first, term = self._last_index + 1, self._term
         self._log.busy = True
-        self._io.submit(lambda: self._write(proposals, first, term, state), self._written)
+        self._io.submit(
+            lambda: self._write(proposals, first, term, state), self._written, state is None and brief(proposals)
+        )
 
     def give_up(self, error: Exception) -> None:
         """A committed entry could not be applied: nothing more is written, and no checkpoint of half an entry."""

@@ -418,7 +418,7 @@ class Member:
         if work.keep_synced:
             self._out.sync_begins()
         self._outlet.flush(True)  # the others' disks work while this one does
-        self._io.submit(lambda: perform(work, log, file), lambda done, error: self._worked(work, done, error))
+        self._io.submit(lambda: perform(work, log, file), lambda did, err: self._worked(work, did, err), work.brief)
         return True
 
     def _next_work(self) -> Work | None:

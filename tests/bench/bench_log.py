@@ -32,7 +32,9 @@ MANY = [b"ORDERS.region%d.item%d" % (i % 7, i * 7919 % 10_000) for i in range(FR
 class Inline:
     """`Io` without threads."""
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+    ) -> None:
         try:
             result = work()
         except Exception as error:
@@ -48,7 +50,9 @@ class Threads:
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2)
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+    ) -> None:
         def run() -> None:
             try:
                 result = work()

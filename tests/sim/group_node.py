@@ -93,7 +93,9 @@ class SimIo:
     def __init__(self, process: GroupProcess) -> None:
         self._process = process
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+    ) -> None:
         process = self._process
         process.later(process.random.randrange(1, 50 * US), lambda: self._run(work, done))
 

@@ -101,7 +101,9 @@ class InlineIo:
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
 
-    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
+    ) -> None:
         def run() -> None:
             try:
                 result = work()

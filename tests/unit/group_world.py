@@ -202,7 +202,9 @@ class Node:
         return store
 
     # -- Io, Clock, Peers
-    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+    ) -> None:
         self.work.append((work, done))
 
     def now(self) -> int:

@@ -27,7 +27,9 @@ T0 = 1_700_000_000_000_000_000
 class InlineIo:
     """Work is done where it is submitted."""
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+    ) -> None:
         try:
             result = work()
         except Exception as error:
@@ -42,7 +44,9 @@ class HeldIo:
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+    ) -> None:
         self.waiting.append((work, done))
 
     def run(self) -> Callable[[], None]:

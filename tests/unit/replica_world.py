@@ -72,7 +72,9 @@ class Life:
     def spawn(self, awaitable: Any) -> None:
         self._clock.spawn(awaitable)
 
-    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
+    ) -> None:
         def run() -> None:
             try:
                 result = work()

@@ -86,7 +86,9 @@ class ManualIo:
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
 
-    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
+    ) -> None:
         self.waiting.append((work, done))
 
     def work(self) -> None:

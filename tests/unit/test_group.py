@@ -200,7 +200,7 @@ async def test_writes_happen_in_a_thread_and_commits_in_the_event_loop(tmp_path:
     threads: list[str] = []
 
     class ThreadIo:
-        def submit(self, work, done) -> None:  # type: ignore[no-untyped-def]
+        def submit(self, work, done, brief=False) -> None:  # type: ignore[no-untyped-def]
             def run() -> None:
                 result = work()
                 threads.append(threading.current_thread().name)

@@ -332,7 +332,9 @@ async def test_members_with_real_threads(tmp_path: Path) -> None:
     handlers: dict[str, Callable[[str, bytes], None]] = {}
 
     class Threads:
-        def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        def submit(
+            self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+        ) -> None:
             def run() -> None:
                 try:
                     result = work()

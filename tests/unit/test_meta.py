@@ -76,7 +76,9 @@ class Server:
     def _caught_up(self) -> None:
         self.caught_up += 1
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
+    ) -> None:
         self.work.append((work, done))
 
     def do_work(self) -> bool:

@@ -693,7 +693,7 @@ def test_a_replica_that_ends_while_it_is_opened_anew_loses_its_files_only_if_it_
     work: list[Callable[[], None]] = []
     directory = Path(node.replica.directory)
 
-    def submit(task: Callable[[], object], done: Callable[[object, object], None]) -> None:
+    def submit(task: Callable[[], object], done: Callable[[object, object], None], brief: bool = False) -> None:
         work.append(lambda: done(task(), None))
 
     submitted = node.life.submit
@@ -724,7 +724,7 @@ def test_a_server_that_ends_while_it_opens_a_replica_leaves_its_files(tmp_path: 
     assert create is not None
     node = world.start(name)
 
-    def submit(task: Callable[[], object], done: Callable[[object, object], None]) -> None:
+    def submit(task: Callable[[], object], done: Callable[[object, object], None], brief: bool = False) -> None:
         work.append(lambda: done(task(), None))
 
     node.life.submit = submit  # type: ignore[assignment, method-assign]

@@ -1,0 +1,89 @@
+"""The I/O threads of a running server, and what is done without them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from lakestream.server.runtime import BRIEF_NS, ThreadIo
+
+
+class Io:
+    """A `ThreadIo` whose results can be awaited."""
+
+    def __init__(self, io: ThreadIo) -> None:
+        self._io = io
+
+    async def run(self, work: Callable[[], Any], brief: bool) -> str:
+        """Do it; the name of the thread that did."""
+        ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        names: list[str] = []
+
+        def named() -> Any:
+            names.append(threading.current_thread().name)
+            return work()
+
+        self._io.submit(named, lambda _, error: ended.set_result(error), brief)
+        error = await ended
+        if error is not None:
+            raise error
+        return names[0]
+
+
+@pytest.fixture
+async def io() -> AsyncIterator[Io]:
+    made = ThreadIo(asyncio.get_running_loop(), threads=2)
+    yield Io(made)
+    made.close()
+
+
+def nothing() -> None:
+    """Work that takes no time."""
+
+
+HERE = threading.main_thread().name
+
+
+async def test_brief_work_is_done_in_the_loop_and_other_work_in_a_thread(io: Io) -> None:
+    assert await io.run(nothing, brief=True) == HERE
+    assert await io.run(nothing, brief=False) != HERE
+
+
+async def test_of_two_pieces_of_brief_work_one_goes_to_a_thread(io: Io) -> None:
+    """Several streams write at once: their syncs shall not wait for each other."""
+    names = await asyncio.gather(io.run(nothing, brief=True), io.run(nothing, brief=True))
+    assert sorted(name == HERE for name in names) == [False, True]
+
+
+async def test_a_slow_disk_is_used_from_threads(io: Io) -> None:
+    await io.run(lambda: time.sleep(2 * BRIEF_NS / 1e9), brief=True)
+    assert await io.run(nothing, brief=True) != HERE
+
+
+async def test_brief_work_leaves_the_turn_in_which_it_was_asked_for_and_the_next(io: Io) -> None:
+    """What was sent to other nodes meanwhile is gathered in one turn of the loop and written in the next."""
+    turns: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def count(left: int) -> None:
+        turns.append(left)
+        if left:
+            loop.call_soon(count, left - 1)
+
+    count(5)
+    seen: list[int] = []
+    await io.run(lambda: seen.append(len(turns)), brief=True)
+    assert seen[0] > 2
+
+
+async def test_an_error_of_brief_work_reaches_who_asked(io: Io) -> None:
+    def fail() -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        await io.run(fail, brief=True)
