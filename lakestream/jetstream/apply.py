@@ -79,10 +79,10 @@ class Applier:
             store.remove(seq, subject)
         for effect in effects:
             if effect.rollup:
-                for seq, subject in limits.roll_up(store, effect.seq, effect.rollup):
+                for seq, subject in limits.roll_up(store, effect.seq, effect.rollup, effect.subject):
                     self._tell_removed(seq, subject)
             if effect.ttl_ns:
-                stream.expiry.track(effect.seq, store.last_time, effect.ttl_ns)
+                stream.expiry.track(effect.seq, effect.time_ns, effect.ttl_ns)
         for seq, subject in limits.enforce(stream.config, store, subjects):
             self._tell_removed(seq, subject)
         stream.expiry.arm()
@@ -122,10 +122,11 @@ class Applier:
         if found.headers:
             dedupe = stream.dedupe
             for place, header, time_ns in found.headers:
-                effect = publish.effect_of(header, found.first_seq + place)
+                subject = found.subjects[place]
+                effect = publish.effect_of(header, stream.config, found.first_seq + place, time_ns, subject)
                 if effect.msg_id:
                     dedupe.add(effect.msg_id, effect.seq, time_ns)
-                if effect.rollup or effect.ttl_ns:
+                if effect.acts:
                     effects.append(effect)
             dedupe.trim(found.last_time)
         self._after_messages(found.first_seq, found.subjects, effects)
@@ -137,16 +138,17 @@ class Applier:
                 self._records([record], Appended(at.segment, offset, at.index))
                 offset += record_length(record.subject, record.header, record.data)
             return
-        self._stream.store.apply_records(at, records)
+        stream = self._stream
+        stream.store.apply_records(at, records)
         effects = []
         for record in records:
             if record.header:
-                effect = publish.effect_of(record.header, record.seq)
+                effect = publish.effect_of(record.header, stream.config, record.seq, record.time_ns, record.subject)
                 if effect.msg_id:
-                    self._stream.dedupe.add(effect.msg_id, record.seq, record.time_ns)
-                if effect.rollup or effect.ttl_ns:
+                    stream.dedupe.add(effect.msg_id, record.seq, record.time_ns)
+                if effect.acts:
                     effects.append(effect)
-        self._stream.dedupe.trim(records[-1].time_ns)
+        stream.dedupe.trim(records[-1].time_ns)
         self._after_messages(records[0].seq, [record.subject for record in records], effects)
 
     # ------------------------------------------------------------------ operations
@@ -180,9 +182,10 @@ class Applier:
         try:
             if isinstance(operation, Purge):
                 return self._removals(limits.purge(store, operation), operation.filter)
+            store.shredding = operation.erase
             removed = store.remove(operation.seq)
         finally:
-            store.erasing = False
+            store.erasing = store.shredding = False
         if removed is not None:
             self._tell_removed(operation.seq, removed[0])
         return removed is not None

@@ -6,6 +6,8 @@ is needed to apply and acknowledge them once they are committed. A batch becomes
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from lakestream.log.record import encode_record
@@ -14,15 +16,29 @@ MAX_BATCH_BYTES = 8 << 20
 """A batch that reaches this size (8 MiB) is closed and another begun, so that no frame grows without bound."""
 
 
+After = Callable[[int, int], None]
+"""(seq, time_ns) of a message that is committed and applied; called on the node that took it, before the pub acks."""
+
+
 class Effect(msgspec.Struct, gc=False):
-    """What a stored message does beyond being stored. Read from its headers at publish and again at recovery."""
+    """What a stored message does beyond being stored. Read from its record at publish and again at recovery."""
 
     seq: int
+    time_ns: int = 0
+    """When the message was stored."""
+    subject: bytes = b""
     msg_id: bytes = b""
     rollup: bytes = b""
     """`b"sub"`, `b"all"` or `b""`."""
     ttl_ns: int = 0
     """> 0: lifetime; -1: never expires; 0: the stream's max_age alone decides."""
+    schedule: bytes = b""
+    """The header block, if it means something to the stream's schedules."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether something is to be done when the message is stored; its message id is known before."""
+        return bool(self.rollup or self.ttl_ns or self.schedule)
 
 
 class Batch:
@@ -30,6 +46,7 @@ class Batch:
 
     __slots__ = (
         "_last",
+        "after",
         "effects",
         "first_seq",
         "last_time",
@@ -39,10 +56,14 @@ class Batch:
         "replies",
         "size",
         "subjects",
+        "tails",
+        "whole",
     )
 
-    def __init__(self, first_seq: int) -> None:
+    def __init__(self, first_seq: int, whole: bool = False) -> None:
         self.first_seq = first_seq
+        self.whole = whole
+        """All of it or nothing: it is never split, and takes no messages but its own."""
         self.last_time = 0
         self.size = 0
         self.records: list[bytes] = []
@@ -52,6 +73,10 @@ class Batch:
         self.effects: list[Effect] = []
         self.late: list[tuple[bytes, bytes]] = []
         """Answers that may only leave once this batch is on disk: duplicates of messages in it."""
+        self.tails: dict[int, bytes] = {}
+        """What follows the sequence in the pub ack of some messages, by sequence."""
+        self.after: list[tuple[int, int, After]] = []
+        """(seq, time_ns, whom to call once the batch is committed and applied)."""
         self._last: dict[bytes, int] = {}
 
     def __len__(self) -> int:

@@ -7,18 +7,21 @@ once it is committed is apply.py's.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.jetstream import limits, publish
-from lakestream.jetstream.batch import MAX_BATCH_BYTES, Batch, Effect
+from lakestream.jetstream.batch import MAX_BATCH_BYTES, After, Batch, Effect
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.ports import ClientInfo
+from lakestream.jetstream.publish import Publish
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.jetstream.view import ProposedView
+from lakestream.log.record import Record
 from lakestream.protocol import headers
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 MAX_BUFFERED_MSGS = 100_000
 MAX_BUFFERED_BYTES = 128 << 20
 """Publishes waiting for the log beyond these are refused with 10167 (nats-server's max_buffered_msgs/_size)."""
+
+_logger = logging.getLogger(__name__)
 
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 
@@ -46,8 +51,13 @@ class Intake:
         self.last_time = 0
         """When the newest message was stored, proposed ones included."""
         self._batch: Batch | None = None
-        self._deferred: list[tuple[bytes, bytes, bytes, bytes, ClientInfo]] = []
+        self.routes: list[Callable[[Publish], bool]] = []
+        """Asked in order for each message on the checked way; the first that says True has taken it over."""
+        self.fetched: dict[int, Record | None] = {}
+        """Messages of the lake that a rule asked for, by sequence, while what waited for them is judged."""
+        self._deferred: list[tuple[Callable[[], None], bytes]] = []
         self._deferred_bytes = 0
+        self._fetching = False
         self._guarded = self._guards = False
 
     def rewind(self) -> None:
@@ -58,7 +68,8 @@ class Intake:
 
     def adopt(self, config: StreamConfig) -> None:
         """Take a configuration: what follows from it is worked out once, not for each message."""
-        self._guards = config.sealed or config.max_msg_size > 0 or config.no_ack or limits.refuses_new(config)
+        refuses = config.sealed or config.max_msg_size > 0 or limits.refuses_new(config)
+        self._guards = refuses or config.no_ack or config.allow_batched or config.subject_transform is not None
         self._guarded = self._guarded or self._guards
 
     # ------------------------------------------------------------------ publish
@@ -72,7 +83,7 @@ class Intake:
     def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
         """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""
         batch = self._batch
-        if batch is None or batch.size >= MAX_BATCH_BYTES:
+        if batch is None or (batch.size >= MAX_BATCH_BYTES and not batch.whole):
             opened = self._open_batch()
             if opened is None:
                 self.refuse(reply, self._stream.failed or api_error(10167))
@@ -88,13 +99,13 @@ class Intake:
         batch.add(seq, now, subject, reply, header, payload)
         return seq
 
-    def _open_batch(self) -> Batch | None:
+    def _open_batch(self, whole: bool = False) -> Batch | None:
         stream = self._stream
         if stream.failed is not None or stream.closed or not stream.leading:
             return None
         if self.view.pending_msgs() > MAX_BUFFERED_MSGS or self.view.pending_bytes() > MAX_BUFFERED_BYTES:
             return None
-        batch = Batch(self.next_seq)
+        batch = Batch(self.next_seq, whole)
         stream.gather_batch(batch)
         self._batch = batch
         return batch
@@ -104,50 +115,99 @@ class Intake:
         self._batch = None
 
     def _ingest_checked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """The way of a message with headers, or into a stream whose configuration can refuse it."""
+        """The way of a message with headers, or into a stream whose configuration can refuse or change it."""
+        message = Publish(subject, reply, headers.without_status(header), payload, client)
+        for route in self.routes:
+            if route(message):
+                return
+        self.decide(message)
+
+    def decide(self, message: Publish) -> None:
+        """Judge one message and store it, or answer why not; later, where that depends on something in flight."""
         stream = self._stream
         if self._deferred or stream.operations:
             # A rule may depend on what a purge or delete in flight will leave, and order among publishes stays.
-            self._defer(subject, reply, header, payload, client)
+            self._defer(message)
             return
         if stream.config.no_ack:
-            reply = b""
-        header = headers.without_status(header)
+            message.reply = b""
+        came = (message.header, message.payload, message.tail, message.after)
         try:
-            outcome = publish.check(self.view, subject, header, payload)
+            outcome = publish.check(self.view, message)
             if isinstance(outcome, publish.Duplicate):
-                self._answer_duplicate(reply, outcome.seq)
+                self._answer_duplicate(message.reply, outcome.seq)
                 return
-            length = limits.accounted(stream.config, subject, header, payload)
-            refused = self.view.room(subject, length, bool(outcome.rollup))
+            length = limits.accounted(stream.config, message.subject, message.header, message.payload)
+            refused = self.view.room(message.subject, length, bool(outcome.rollup))
             if refused is not None:
                 if self.view.pending_msgs():
-                    # What is in flight may yet make room by replacing older messages: judged again once it is stored.
-                    self._defer(subject, reply, header, payload, client)
+                    # What is in flight may yet make room by replacing older messages: judged again once it is stored,
+                    # as it came.
+                    message.header, message.payload, message.tail, message.after = came
+                    self._defer(message)
                     return
                 raise refused
-        except ApiError as error:
-            self.refuse(reply, error)
+        except publish.NotHere as missing:
+            self._defer(message)
+            self.fetch(missing.seq)
             return
-        self.take(subject, reply, header, payload, outcome)
+        except ApiError as error:
+            self.refuse(message.reply, error)
+            return
+        self.take(message, outcome)
 
-    def take(
-        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, effect: Effect | None, time_ns: int = 0
-    ) -> int:
+    def take(self, message: Publish, effect: Effect | None, time_ns: int = 0) -> int:
         """Store a message that passed every rule; returns its sequence, 0 when refused. `time_ns`: see `_append`."""
-        seq = self._append(subject, reply, header, payload, time_ns)
-        if not seq or self._batch is None or effect is None:
+        seq = self._append(message.subject, message.reply, message.header, message.payload, time_ns)
+        batch = self._batch
+        if not seq or batch is None:
+            return seq
+        if message.tail:
+            batch.tails[seq] = message.tail
+        if message.after is not None:
+            batch.after.append((seq, self.last_time, message.after))
+        if effect is None:
             return seq
         if effect.msg_id:
             self._stream.dedupe.add(effect.msg_id, seq, self.last_time)
-        if effect.rollup or effect.ttl_ns:
-            effect.seq = seq
-            self._batch.effects.append(effect)
-            if effect.rollup or time_ns:
-                # A rollup ends its batch: what it removes is settled before the next message. So does an imported TTL:
-                # it counts from the batch's last time, and the next message's may be days later.
+        if effect.acts:
+            effect.seq, effect.time_ns, effect.subject = seq, self.last_time, message.subject
+            batch.effects.append(effect)
+            if effect.rollup and not batch.whole:
+                # A rollup ends its batch: what it removes is settled before the next message.
                 self._batch = None
         return seq
+
+    def take_whole(self, accepted: Sequence[tuple[Publish, Effect]]) -> int:
+        """Store messages that passed every rule as one entry: all of them or none, whatever happens.
+
+        Returns the sequence of the last one; 0 when refused, and then whoever waits for the last one is told. Only
+        where `settled`.
+        """
+        self._batch = None
+        batch = self._open_batch(whole=True)
+        if batch is None:
+            self.refuse(accepted[-1][0].reply, self._stream.failed or api_error(10167))
+            return 0
+        last = 0
+        for message, effect in accepted:
+            last = self.take(message, effect)
+        self._batch = None
+        return last
+
+    def take_own(self, subject: bytes, header: bytes, payload: bytes, after: After | None = None) -> int:
+        """Store a message of the server itself, which no rule refuses; returns its sequence, 0 where not `settled`."""
+        if not self.settled:
+            return 0
+        effect = publish.effect_of(header, self._stream.config)
+        return self.take(Publish(subject, b"", header, payload, None, b"", after), effect)
+
+    @property
+    def settled(self) -> bool:
+        """Whether this node leads and nothing is in flight that a message would have to wait for."""
+        stream = self._stream
+        waits = self._deferred or stream.operations or stream.closed
+        return not waits and stream.leading and stream.failed is None
 
     # ------------------------------------------------------------------ waiting for operations
     @property
@@ -164,37 +224,67 @@ class Intake:
         """An operation in flight may move the sequence or change the rules: publishes behind it wait for it."""
         self._guarded = True
 
-    def _defer(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        self._deferred_bytes += len(subject) + len(header) + len(payload)
-        if len(self._deferred) >= MAX_BUFFERED_MSGS or self._deferred_bytes > MAX_BUFFERED_BYTES:
-            self._deferred_bytes -= len(subject) + len(header) + len(payload)
+    def _defer(self, message: Publish) -> None:
+        self.defer(lambda: self.decide(message), message.reply, message.size)
+
+    def defer(self, again: Callable[[], None], reply: bytes, size: int) -> None:
+        """Call `again` once nothing is in flight that it has to wait for, in order with the publishes that wait.
+
+        Where too much waits, `reply` is told so at once instead; and where it will not be called, because the stream
+        ends or another node leads. `size`: bytes that it holds meanwhile.
+        """
+        if len(self._deferred) >= MAX_BUFFERED_MSGS or self._deferred_bytes + size > MAX_BUFFERED_BYTES:
             self.refuse(reply, api_error(10167))
             return
-        self._deferred.append((subject, reply, header, payload, client))
+        self._deferred_bytes += size
+        self._deferred.append((again, reply))
 
-    def resume(self) -> None:
-        """No operation is in flight any more: judge what waited for that, in order."""
+    def fetch(self, seq: int) -> None:
+        """Have a message at hand that only the lake has: what waits is judged again with it in `fetched`."""
+        if not self._fetching:
+            self._fetching = True
+            self._stream.clock.spawn(self._fetch(seq))
+
+    async def _fetch(self, seq: int) -> None:
+        try:
+            found = await self._stream.reader.fetch(seq)
+        except Exception as error:
+            _logger.error("%s: publishes are refused, they need history: %s", self._stream.name, error)
+            self._fetching = False
+            self._refuse_deferred(api_error(10077, err=str(error)))
+            return
+        self._fetching = False
+        if not self._stream.operations:
+            self.resume({seq: found})
+
+    def resume(self, fetched: dict[int, Record | None] | None = None) -> None:
+        """No operation is in flight any more: judge what waited for that, in order. `fetched`: see there."""
         self._guarded = self._guards
-        if self._deferred:
-            for message in self._forget_deferred():
-                self.ingest(*message)
-
-    def _forget_deferred(self) -> list[tuple[bytes, bytes, bytes, bytes, ClientInfo]]:
+        if not self._deferred or self._fetching:
+            return
+        self.fetched = fetched or {}
         deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
-        return deferred
+        for again, _ in deferred:
+            again()
+        self.fetched = {}
+
+    def _refuse_deferred(self, error: ApiError) -> None:
+        deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
+        for _, reply in deferred:
+            self.refuse(reply, error)
 
     def fail(self, error: ApiError) -> None:
         """The stream takes no more messages: tell those that waited."""
         self._batch = None
-        for _, reply, _, _, _ in self._forget_deferred():
-            self.refuse(reply, error)
+        self._refuse_deferred(error)
 
     def abandon(self, unproposed: Sequence[Batch]) -> None:
         """Another node leads now. What was proposed gets no answer: nobody knows whether it is stored. What was not is
         answered like a message that nobody listens to, which clients send again at once."""
         replies = [reply for batch in unproposed for reply in batch.replies]
         replies += [reply for batch in unproposed for reply, _ in batch.late]
-        replies += [message[1] for message in self._forget_deferred()]
+        replies += [reply for _, reply in self._deferred]
+        self._deferred, self._deferred_bytes = [], 0
         for reply in filter(None, replies):
             self._stream.bus.publish(reply, b"", NO_RESPONDERS, b"")
         self._guarded = self._guards

@@ -11,9 +11,10 @@ from typing import Protocol
 
 import msgspec
 
-from lakestream.jetstream.batch import Effect
+from lakestream.jetstream.batch import After, Effect
 from lakestream.jetstream.durations import parse_duration
 from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.ports import ClientInfo
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.protocol import headers
 
@@ -51,15 +52,43 @@ class View(Protocol):
         """Why discard policy `new` refuses a message of this accounted length, or None. `rollup`: it makes room."""
 
 
+class Publish(msgspec.Struct):
+    """A message that is being judged. The rules may rewrite its header and payload; what they leave is stored."""
+
+    subject: bytes
+    reply: bytes
+    header: bytes
+    payload: bytes
+    client: ClientInfo | None = None
+    """Who sent it; None for the server itself."""
+    tail: bytes = b""
+    """What follows the sequence in its pub ack: `,"val":"3"`."""
+    after: After | None = None
+    """Called once it is committed and applied, unless leadership or the stream ends before."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes while it waits."""
+        return len(self.subject) + len(self.header) + len(self.payload)
+
+
+class NotHere(Exception):
+    """A rule needs the message with this sequence, which only the lake has: fetch it and judge again."""
+
+    def __init__(self, seq: int) -> None:
+        super().__init__(f"sequence {seq} is only in the lake")
+        self.seq = seq
+
+
 class Duplicate(msgspec.Struct, frozen=True):
     """The message id was stored before, under `seq`."""
 
     seq: int
 
 
-def check(view: View, subject: bytes, header: bytes, payload: bytes) -> Effect | Duplicate:
-    """Apply every publish rule. Raises ApiError with the code of the first that fails."""
-    config = view.config
+def check(view: View, message: Publish) -> Effect | Duplicate:
+    """Apply every publish rule. Raises ApiError with the code of the first that fails, NotHere."""
+    config, subject, header, payload = view.config, message.subject, message.header, message.payload
     if config.sealed:
         raise api_error(10109)
     size = len(header) + len(payload)
@@ -67,7 +96,7 @@ def check(view: View, subject: bytes, header: bytes, payload: bytes) -> Effect |
         raise api_error(10054)
     if len(header) > MAX_HEADER_BYTES:
         raise api_error(10097)
-    if not header:
+    if b"\r\nNats-" not in header:
         return Effect(seq=0)
     _check_features(config, header)
     _check_expected(view, subject, header)
@@ -78,7 +107,7 @@ def check(view: View, subject: bytes, header: bytes, payload: bytes) -> Effect |
             raise api_error(10212)
     if _value(header, b"Nats-Stream-Source") is not None:
         raise api_error(10227)
-    effect = effect_of(header)
+    effect = effect_of(header, config)
     if effect.msg_id:
         seq = view.seen(effect.msg_id)
         if seq:
@@ -148,12 +177,19 @@ def _value(header: bytes, name: bytes) -> bytes | None:
     return headers.get(header, name) or None
 
 
-def effect_of(header: bytes, seq: int = 0) -> Effect:
-    """What a message with this header block does once stored; the same at publish and at recovery."""
+def effect_of(header: bytes, config: StreamConfig, seq: int = 0, time_ns: int = 0, subject: bytes = b"") -> Effect:
+    """What a message with this header block does once stored; the same at publish and at recovery.
+
+    Invariant: it depends on the record and the configuration at its place in the log, on nothing else.
+    """
+    if b"\r\nNats-" not in header:
+        return Effect(seq, time_ns, subject)
     rollup = (_value(header, b"Nats-Rollup") or b"").lower()
     ttl = _value(header, b"Nats-TTL")
     return Effect(
         seq=seq,
+        time_ns=time_ns,
+        subject=subject,
         msg_id=_value(header, b"Nats-Msg-Id") or b"",
         rollup=rollup if rollup in (b"sub", b"all") else b"",
         ttl_ns=parse_ttl(ttl) if ttl else 0,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakestream.jetstream.advisory import advise
 from lakestream.jetstream.apply import Applier
 from lakestream.jetstream.batch import Batch, Effect
 from lakestream.jetstream.dedupe import Dedupe
@@ -29,7 +30,9 @@ from lakestream.jetstream.operations import (
     UpdateStream,
     encode,
 )
+from lakestream.jetstream.parts import Part
 from lakestream.jetstream.ports import Bus, Clock, Handler, History, Io
+from lakestream.jetstream.publish import Publish
 from lakestream.jetstream.reader import Reader
 from lakestream.jetstream.retention import Retention
 from lakestream.jetstream.stream_config import StreamConfig
@@ -104,6 +107,8 @@ class Stream:
         self.ingest: Handler = self.intake.ingest
         """What the subscriptions of the stream's subjects call; see `Intake.ingest`."""
         self.view = self.intake.view
+        self.parts: list[Part] = [self.expiry]
+        """What works only while this node leads."""
         self.intake.rewind()
         self.adopt(self.config)
 
@@ -173,11 +178,14 @@ class Stream:
         self.applier.adopt(config)
 
     # ------------------------------------------------------------------ decide
-    def take(
-        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, effect: Effect | None, time_ns: int = 0
-    ) -> int:
+    def take(self, message: Publish, effect: Effect | None, time_ns: int = 0) -> int:
         """See `Intake.take`."""
-        return self.intake.take(subject, reply, header, payload, effect, time_ns)
+        return self.intake.take(message, effect, time_ns)
+
+    def advise(self, event: str, kind: str, fields: dict[str, object]) -> None:
+        """Tell those who listen that `event` happened to this stream; see `advisory.advise`."""
+        shown = {"stream": self.name, **fields}
+        advise(self.bus, self.clock, self.domain, f"STREAM.{event}.{self.name}", kind, shown)
 
     def importable(self) -> bool:
         """Whether messages with times of their own can be taken now: nothing before them is still to be settled."""
@@ -308,9 +316,15 @@ class Stream:
         self.store.applied = entry.frame.index
 
     def _acknowledge(self, batch: Batch) -> None:
+        for seq, time_ns, call in batch.after:
+            call(seq, time_ns)
         first = batch.first_seq
-        prefix = self.intake.ack
-        replies = [(reply, b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(batch.replies, first) if reply]
+        prefix, tails = self.intake.ack, batch.tails
+        if tails:
+            answers = enumerate(batch.replies, first)
+            replies = [(reply, b"%b%d%b}" % (prefix, seq, tails.get(seq, b""))) for seq, reply in answers if reply]
+        else:
+            replies = [(reply, b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(batch.replies, first) if reply]
         if batch.late:
             replies += batch.late
         if replies:
@@ -392,7 +406,8 @@ class Stream:
         Their publishers and confirmed acks get no answer and ask again; the API's callers get 10008.
         """
         self.leading = self.serving = False
-        self.expiry.stop()
+        for part in self.parts:
+            part.stop()
         for consumer in list(self.consumers.values()):
             consumer.rest()
         unproposed = [proposal.context for proposal in self._open]
@@ -444,7 +459,8 @@ class Stream:
     def start(self) -> None:
         """Recovery is over, or the stream is new, or this node leads now: timers and deliveries may begin."""
         self.serving = True
-        self.expiry.start()
+        for part in self.parts:
+            part.start()
         self.retention.resume()
         for consumer in list(self.consumers.values()):
             consumer.start()
@@ -469,7 +485,8 @@ class Stream:
         """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients are told."""
         self.closed = True
         self.serving = False
-        self.expiry.stop()
+        for part in self.parts:
+            part.stop()
         if deleted:
             waiting, self._flying, self._open = self.uncommitted(), [], []
             for proposal in waiting:

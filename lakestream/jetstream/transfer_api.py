@@ -146,7 +146,8 @@ class TransferApi:
             bound = "earlier than the message before it" if record.time_ns <= now else "in the future"
             raise Refused(f"its time ({record.time_ns} ns) is {bound}")
         effect = self._effect(stream, record) if record.header or stream.guarded else None
-        if not stream.take(record.subject, reply, record.header, record.data, effect, record.time_ns) and not reply:
+        message = publish.Publish(record.subject, reply, record.header, record.data)
+        if not stream.take(message, effect, record.time_ns) and not reply:
             raise Refused(stream.failed or api_error(10167), again=stream.failed is None)
 
     @staticmethod
@@ -154,14 +155,15 @@ class TransferApi:
         """Apply the stream's rules to a record."""
         header = record.header
         try:
-            outcome = publish.check(stream.view, record.subject, headers.remove(header, _NOT_ASKED), record.data)
+            asked = publish.Publish(record.subject, b"", headers.remove(header, _NOT_ASKED), record.data)
+            outcome = publish.check(stream.view, asked)
             assert isinstance(outcome, Effect)
             length = limits.accounted(stream.config, record.subject, header, record.data)
             if (refused := stream.view.room(record.subject, length, bool(outcome.rollup))) is not None:
                 raise Refused(refused, again=bool(stream.view.pending_msgs()))
         except ApiError as error:
             raise Refused(error) from None
-        return publish.effect_of(header)
+        return publish.effect_of(header, stream.config)
 
     def _fail(self, reply: bytes, error: ApiError, **fields: Any) -> None:
         if reply:
