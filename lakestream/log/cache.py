@@ -14,6 +14,7 @@ from collections import deque
 from typing import Protocol
 
 from lakestream.log.files import Files
+from lakestream.log.packed import View
 
 MAX_FILES = 128
 """Segments that are open for reading at once."""
@@ -32,10 +33,11 @@ class Loaded(Protocol):
 
 
 class _File:
-    __slots__ = ("asked", "fd")
+    __slots__ = ("asked", "fd", "view")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, view: View) -> None:
         self.fd = fd
+        self.view = view
         self.asked = False
 
 
@@ -65,12 +67,15 @@ class ReadCache:
         return self._bytes
 
     def read_at(self, path: str, length: int, offset: int) -> bytes:
-        """Read from a file, opening it when it is not open yet. Fewer bytes only at its end. Raises OSError."""
+        """Read from a segment, opening it when it is not open yet, by the offsets of a plain one (packed.py).
+
+        Fewer bytes only at its end. Raises CorruptRecord for compressed bytes that are damaged, CorruptLog, OSError.
+        """
         file = self._open.get(path)
         if file is None:
             file = self._add(path)
         file.asked = True
-        return self.files.read_at(file.fd, length, offset)
+        return file.view.read_at(length, offset)
 
     def keep(self, loaded: Loaded, size: int) -> None:
         """Keep tables that were just loaded and take `size` bytes; releases others beyond the limit."""
@@ -105,7 +110,12 @@ class ReadCache:
 
     def _add(self, path: str) -> _File:
         self.sweep()
-        file = _File(self.files.open(path))
+        fd = self.files.open(path)
+        try:
+            file = _File(fd, View(self.files, fd, path))
+        except BaseException:
+            self.files.close(fd)
+            raise
         while len(self._open) >= self._max_files:
             oldest = next(iter(self._open))
             other = self._open.pop(oldest)

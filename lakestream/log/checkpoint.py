@@ -14,6 +14,7 @@ from zlib import crc32
 
 import msgspec
 
+from lakestream.log import subject_index
 from lakestream.log.errors import CorruptLog, StoreVersionError
 from lakestream.log.files import Files
 from lakestream.log.subject_index import SubjectIndex
@@ -30,8 +31,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the store knows at `index`, except the subject index and where records lie.
 
     `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased` those of
-    them that were asked for, and `moved` says that it saw removals at all; `size` is the stream's bytes; `live` is a
-    SequenceSet. Times in ns.
+    them that were asked for, `shredded` those of them whose bytes shall go too, and `moved` says that it saw removals
+    at all; `size` is the stream's bytes; `live` is a SequenceSet. Times in ns.
     """
 
     index: int
@@ -49,19 +50,20 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     live: bytes
     extra: bytes
     erased: list[int] = []
+    shredded: list[int] = []
 
 
 class Snapshot(msgspec.Struct, frozen=True):
     """A copy of the state, taken in the event loop and written in a thread."""
 
     state: State
-    subjects: list[bytes]
+    subjects: subject_index.Snapshot
 
 
 def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:
     """Write a checkpoint, durably, over the one before; returns its size in bytes. Blocks. Raises OSError."""
     state = msgspec.msgpack.encode(snapshot.state)
-    subjects = SubjectIndex.join(snapshot.subjects)
+    subjects = snapshot.subjects.to_bytes()
     head = _HEAD.pack(_MAGIC, VERSION, len(state), len(subjects), crc32(subjects, crc32(state)))
     files.write_whole(path, [head, state, subjects])
     return len(head) + len(state) + len(subjects)

@@ -11,10 +11,11 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from lakestream.log.errors import CorruptLog
+from lakestream.log.errors import CorruptLog, CorruptRecord
 from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import LENGTH_AT, Frame, decode_frame
+from lakestream.log.packed import View
 from lakestream.log.segment import HEADER_SIZE, Segment
 
 MARK_BYTES = 256 << 10
@@ -46,15 +47,15 @@ def read_entries(files: Files, segment: Segment, first_index: int, max_bytes: in
     found: list[tuple[Frame, int]] = []
     fd = files.open(segment.path)
     try:
-        base = offset
-        buf = files.read_at(fd, min(end - base, max_bytes + (MARK_BYTES if index < first_index else 0)), base)
+        base, view = offset, View(files, fd, segment.path)
+        buf = view.read_at(min(end - base, max_bytes + (MARK_BYTES if index < first_index else 0)), base)
         while offset < end:
             length = _length(buf, offset - base)
             if offset - base + length > len(buf):
                 if found or offset + length > end:
                     break
                 want = min(end - offset, max(length, max_bytes))
-                base, buf = offset, files.read_at(fd, want, offset)
+                base, buf = offset, view.read_at(want, offset)
                 if len(buf) < want:
                     raise CorruptLog(segment.path, base + len(buf), "the file is cut short")
                 continue
@@ -69,6 +70,8 @@ def read_entries(files: Files, segment: Segment, first_index: int, max_bytes: in
                     break
                 found.append((frame, offset + FRAME_HEADER))
             offset, index = offset + length, index + 1
+    except CorruptRecord as error:
+        raise CorruptLog(segment.path, error.offset, error.what) from error
     finally:
         files.close(fd)
     if not found:

@@ -6,6 +6,8 @@ one) and says what to do next.
 
 from __future__ import annotations
 
+import errno
+
 
 class LogError(Exception):
     """The root of all errors of log/."""
@@ -46,6 +48,11 @@ class LogFrozen(LogError):
         )
         self.file = file
         self.cause = cause
+
+    @property
+    def out_of_space(self) -> bool:
+        """Whether it was for want of room."""
+        return isinstance(self.cause, OSError) and self.cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class StoreVersionError(LogError):

@@ -36,7 +36,8 @@ def link_part(path: str, directory: str, within: str, size: int | None = None) -
         os.link(path, target)
     except PermissionError:  # a file system without hard links
         shutil.copyfile(path, target)
-    return Part(f"{within}/{name}", os.path.getsize(path) if size is None else size)
+    # Of what was linked: the file may be compressed, or written anew, in this moment.
+    return Part(f"{within}/{name}", os.path.getsize(target) if size is None else size)
 
 
 class Export:

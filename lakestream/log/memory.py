@@ -42,6 +42,11 @@ class MemoryLog:
         self.on_idle: Callable[[BaseException | None], None] = lambda error: None
         self.on_sealed: Callable[[SealedSegment], None] | None = None
         self.appended_bytes = 0
+        self.packing = False
+        """Set like a log's on disk; nothing is compressed here."""
+
+    def relax(self) -> None:
+        """Nothing waits for the disk."""
 
     @property
     def sealed(self) -> list[SealedSegment]:

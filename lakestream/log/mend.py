@@ -14,6 +14,7 @@ from lakestream.log.cache import ReadCache
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.frame import Kind
+from lakestream.log.packed import read_plain
 from lakestream.log.record import iter_records
 from lakestream.log.segment import Footer, Header, Segment, decode_segment_header, iter_frames, read_footer
 
@@ -21,7 +22,7 @@ from lakestream.log.segment import Footer, Header, Segment, decode_segment_heade
 def verify(files: Files, path: str) -> tuple[Header, Footer]:
     """Read everything of the sealed segment at `path`. Blocks. Raises CorruptLog at the first damage, OSError."""
     footer, _, frames_end = read_footer(path, files)
-    content = files.read(path)
+    content = read_plain(files, path)
     header = decode_segment_header(content)
     if isinstance(header, str):
         raise CorruptLog(path, 0, header)
@@ -54,5 +55,6 @@ def take_over(files: Files, segment: Segment, fetched: str) -> Header:
 def adopt(cache: ReadCache, segment: Segment, header: Header) -> None:
     """The file is another one now: forget what is known of the one before. In the event loop."""
     segment.header = header
+    segment.file_bytes = os.path.getsize(segment.path)  # one of the two may be compressed
     cache.forget(segment.path)
     cache.drop(segment)

@@ -19,6 +19,7 @@ import msgspec
 
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
+from lakestream.log.packed import read_plain
 from lakestream.log.record import TIME_AT, subjects_at
 from lakestream.log.runs import Runs
 from lakestream.log.segment import read_footer
@@ -98,7 +99,7 @@ class Outline:
     def add_segment(self, files: Files, path: str) -> None:
         """Add the messages of a sealed segment. Blocks: reads the whole file. Raises CorruptLog."""
         footer, tables, _ = read_footer(path, files)
-        content = files.read(path)
+        content = read_plain(files, path)
         row = 0
         for first, rows in footer.runs:
             offsets = tables.offsets[row : row + rows]

@@ -28,6 +28,7 @@ from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame, Kind, decode_frame, later_write
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.outline import OutlineFile, read_outline_info
+from lakestream.log.packed import codec
 from lakestream.log.record import TIME_AT
 from lakestream.log.segment import (
     HEADER_SIZE,
@@ -36,6 +37,7 @@ from lakestream.log.segment import (
     Segment,
     decode_segment_header,
     encode_segment_header,
+    is_packed,
     iter_frames,
     read_end,
     record_spans,
@@ -232,8 +234,10 @@ def _open_segment(
         if header.first_index != first_index:
             raise CorruptLog(path, 0, f"the header says that it begins with entry {header.first_index}")
         if end is not None:
+            if end.packing is not None:
+                codec()  # before anybody waits for a message
             return Segment.sealed(path, header, end.footer, end.frames_end, end.file_bytes)
-        if not last:
+        if not last or is_packed(files.read_at(fd, HEADER_SIZE, 0)):
             raise CorruptLog(path, files.size(fd), "the footer of this sealed segment is damaged")
         return Segment(path, header)
     finally:

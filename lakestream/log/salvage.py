@@ -15,13 +15,22 @@ import msgspec
 
 from lakestream.log.checkpoint import NAME as CHECKPOINT
 from lakestream.log.checkpoint import read_checkpoint
-from lakestream.log.errors import CorruptLog, LogError
+from lakestream.log.errors import CorruptLog, CorruptRecord, LogError
 from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame, decode_frame
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.outline import read_outline, read_outline_info
-from lakestream.log.segment import HEADER_SIZE, SUFFIX, SealedEnd, decode_segment_header, read_end, read_tables
+from lakestream.log.packed import View
+from lakestream.log.segment import (
+    HEADER_SIZE,
+    SUFFIX,
+    SealedEnd,
+    decode_segment_header,
+    is_packed,
+    read_end,
+    read_tables,
+)
 
 LOG = "log"
 
@@ -97,20 +106,28 @@ class _Walk:
                 self.damage = f"{path}: begins with entry {header.first_index} where {first_index} belongs"
                 return
             sealed = _end(files, fd, path)
-            content = files.read_at(fd, sealed.frames_end if sealed else files.size(fd), 0)
+            content = View(files, fd, path).read_at(sealed.frames_end if sealed else files.size(fd), 0)
+        except (CorruptRecord, CorruptLog) as error:
+            self.damage = f"{path}: {error}"  # a compressed segment is whole, or nothing of it is used
+            return
         finally:
             files.close(fd)
+        self._frames(content, path, header.salt)
+        if sealed is not None:
+            self.sealed = sealed.footer.last_index == self.last_index
+            self.damage = self.damage or ("" if self.sealed else f"{path}: the footer is of another file")
+        if self.damage and is_packed(content):
+            self.end, self.last_index = 0, first_index - 1
+
+    def _frames(self, content: bytes, path: str, salt: int) -> None:
         self.end = HEADER_SIZE
         while self.end < len(content):
-            frame = decode_frame(content, self.end, len(content), header.salt)
+            frame = decode_frame(content, self.end, len(content), salt)
             if not isinstance(frame, Frame) or frame.index != self.last_index + 1:
                 self.damage = f"{path}: damaged at offset {self.end}: {frame if isinstance(frame, str) else 'order'}"
                 return
             self.end += FRAME_HEADER + len(frame.body)
             self.last_index = frame.index
-        if sealed is not None:
-            self.sealed = sealed.footer.last_index == self.last_index
-            self.damage = "" if self.sealed else f"{path}: the footer is of another file"
 
 
 def _end(files: Files, fd: int, path: str) -> SealedEnd | None:

@@ -39,6 +39,8 @@ assert sys.byteorder == "little", "the tables are written as the machine holds t
 HEADER_SIZE = 64
 TRAILER_SIZE = 28
 VERSION = 1
+PACKED_VERSION = 2
+"""Of a sealed segment whose frames are compressed (packed.py)."""
 SUFFIX = ".seg"
 _MAGIC = b"LKSG"
 _FOOTER_MAGIC = b"LKSF"
@@ -63,10 +65,11 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     `last_seq` is the stream's last sequence then; `count` and `bytes` are of the messages in this file, dead or not;
     `floor` is the stream's first sequence: everything below is gone; `removed` lists the sequences ≥ `floor` that were
     removed, for whatever cause, while this segment was open; `erased` are runs (first, last) of the sequences, also
-    below `floor`, that somebody asked to be removed then (delete, purge), which no archive keeps; `subjects` is the
-    number of distinct subjects in the stream; `config` is the stream's configuration as JSON. Times in ns since the
-    epoch, 0 without messages. `terms` are the runs (first index, term) of the entries in this file, `marks` pairs
-    (index, offset of its frame) at some distance from each other; an older release wrote neither.
+    below `floor`, that somebody asked to be removed then (delete, purge), which no archive keeps; `shredded` are runs
+    of those of them whose bytes nobody shall find any more (secure delete); `subjects` is the number of distinct
+    subjects in the stream; `config` is the stream's configuration as JSON. Times in ns since the epoch, 0 without
+    messages. `terms` are the runs (first index, term) of the entries in this file, `marks` pairs (index, offset of its
+    frame) at some distance from each other; an older release wrote neither.
     """
 
     uid: str
@@ -90,6 +93,22 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     erased: list[tuple[int, int]] = []
     terms: list[tuple[int, int]] = []
     marks: list[tuple[int, int]] = []
+    shredded: list[tuple[int, int]] = []
+
+
+class Packing(msgspec.Struct, frozen=True):
+    """How the frames of a segment are compressed: where they end in the plain file, how many of their bytes are in each
+    block, and how long the blocks are that lie behind the header."""
+
+    frames_end: int
+    block_bytes: int
+    sizes: list[int]
+
+
+class _Packed(msgspec.Struct):
+    """What the metadata has beside the footer."""
+
+    packing: Packing | None = None
 
 
 class SealedSegment(msgspec.Struct, frozen=True):
@@ -233,9 +252,9 @@ def segment_name(first_index: int) -> str:
     return f"{first_index:020d}{SUFFIX}"
 
 
-def encode_segment_header(header: Header) -> bytes:
+def encode_segment_header(header: Header, version: int = VERSION) -> bytes:
     """The first 64 bytes of a segment."""
-    fields = (_MAGIC, VERSION, header.first_index, header.first_seq, header.created_ns, header.salt)
+    fields = (_MAGIC, version, header.first_index, header.first_seq, header.created_ns, header.salt)
     crc = crc32(_HEADER.pack(*fields, 0)[:-4])
     return _HEADER.pack(*fields, crc).ljust(HEADER_SIZE, b"\0")
 
@@ -249,28 +268,41 @@ def decode_segment_header(data: bytes) -> Header | str:
         return "this is not a segment"
     if crc32(data[: _HEADER.size - 4]) != crc:
         return "the crc of the segment header does not match"
-    if version != VERSION:
-        return f"the segment has version {version}, this release reads {VERSION}"
+    if version not in (VERSION, PACKED_VERSION):
+        return f"the segment has version {version}, this release reads {VERSION} and {PACKED_VERSION}"
     return Header(first_index, first_seq, created_ns, salt)
+
+
+def is_packed(data: bytes) -> bool:
+    """Whether the first bytes of a segment say that its frames are compressed."""
+    return data[:4] == _MAGIC and int.from_bytes(data[4:8], "little") == PACKED_VERSION
 
 
 def encode_footer(footer: Footer, tables: Tables, frames_end: int) -> list[bytes]:
     """The pieces that follow the frames of a sealed segment, which end at offset `frames_end`."""
     offsets, lengths = tables.offsets.tobytes(), tables.lengths.tobytes()
     metadata = msgspec.msgpack.encode(footer)
-    fields = struct.pack("<QIII", frames_end, len(tables), len(metadata), crc32(lengths, crc32(offsets)))
-    trailer = fields + struct.pack("<I4s", crc32(fields, crc32(metadata)), _FOOTER_MAGIC)
+    trailer = encode_trailer(frames_end, len(tables), crc32(lengths, crc32(offsets)), metadata)
     return [offsets, lengths, metadata, trailer]
 
 
+def encode_trailer(tables_at: int, rows: int, tables_crc: int, metadata: bytes) -> bytes:
+    """The last bytes of a sealed segment, whose tables begin at offset `tables_at`."""
+    fields = struct.pack("<QIII", tables_at, rows, len(metadata), tables_crc)
+    return fields + struct.pack("<I4s", crc32(fields, crc32(metadata)), _FOOTER_MAGIC)
+
+
 class SealedEnd(msgspec.Struct, frozen=True):
-    """The end of a sealed segment: its metadata, where its frames end, and what is needed to read its tables."""
+    """The end of a sealed segment: its metadata, where its frames end (before they were compressed, if they are, as
+    `packing` tells), and what is needed to read its tables."""
 
     footer: Footer
     frames_end: int
+    tables_at: int
     rows: int
     tables_crc: int
     file_bytes: int
+    packing: Packing | None = None
 
 
 def read_end(files: Files, fd: int) -> SealedEnd | None:
@@ -280,9 +312,9 @@ def read_end(files: Files, fd: int) -> SealedEnd | None:
         return None
     tail = files.read_at(fd, min(size, _TAIL_GUESS), max(0, size - _TAIL_GUESS))
     trailer = tail[-TRAILER_SIZE:]
-    frames_end, rows, metadata_length, tables_crc, crc, magic = _TRAILER.unpack(trailer)
-    metadata_at = frames_end + 8 * rows
-    if magic != _FOOTER_MAGIC or frames_end < HEADER_SIZE or metadata_at + metadata_length + TRAILER_SIZE != size:
+    tables_at, rows, metadata_length, tables_crc, crc, magic = _TRAILER.unpack(trailer)
+    metadata_at = tables_at + 8 * rows
+    if magic != _FOOTER_MAGIC or tables_at < HEADER_SIZE or metadata_at + metadata_length + TRAILER_SIZE != size:
         return None
     if metadata_length + TRAILER_SIZE > len(tail):
         tail = files.read_at(fd, size - metadata_at, metadata_at)
@@ -290,15 +322,17 @@ def read_end(files: Files, fd: int) -> SealedEnd | None:
     if crc32(trailer[:-8], crc32(metadata)) != crc:
         return None
     footer = msgspec.msgpack.decode(metadata, type=Footer)
-    return SealedEnd(footer, frames_end, rows, tables_crc, size)
+    packing = msgspec.msgpack.decode(metadata, type=_Packed).packing
+    frames_end = packing.frames_end if packing is not None else tables_at
+    return SealedEnd(footer, frames_end, tables_at, rows, tables_crc, size, packing)
 
 
 def read_tables(files: Files, fd: int, path: str, end: SealedEnd) -> Tables:
     """The tables of a sealed segment. Raises CorruptLog when they are damaged."""
-    data = files.read_at(fd, 8 * end.rows, end.frames_end)
+    data = files.read_at(fd, 8 * end.rows, end.tables_at)
     runs = Runs.of(end.footer.runs)
     if len(data) != 8 * end.rows or crc32(data) != end.tables_crc or runs.rows != end.rows:
-        raise CorruptLog(path, end.frames_end, "the tables in the footer of this sealed segment are damaged")
+        raise CorruptLog(path, end.tables_at, "the tables in the footer of this sealed segment are damaged")
     offsets, lengths = array("I"), array("I")
     offsets.frombytes(data[: 4 * end.rows])
     lengths.frombytes(data[4 * end.rows :])

@@ -27,6 +27,7 @@ from lakestream.log.errors import Compacted, CorruptLog, LogClosed, LogError, Lo
 from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import MAX_BODY, Frame, encode_header
+from lakestream.log.packed import pack, read_plain
 from lakestream.log.record import TIME_AT
 from lakestream.log.runs import stretches
 from lakestream.log.segment import (
@@ -93,6 +94,7 @@ class SealState(msgspec.Struct, frozen=True):
     removed: list[int]
     subjects: int
     erased: list[int]
+    shredded: list[int] = []
 
 
 class SegmentLog:
@@ -133,6 +135,10 @@ class SegmentLog:
         """Set by the store: the index of the newest applied entry."""
         self.propose_seal: Callable[[], None] | None = None
         """Set by a group of several members: have the open segment sealed, if it is due, by an entry of the log."""
+        self.packing = False
+        """Set by the store: whether segments are compressed once they are sealed."""
+        self.on_packed: Callable[[str], None] = _no_reader
+        """Set by the store, called in the I/O thread: this file is another one now."""
         self._lock = threading.Lock()  # writers take turns by `busy`; this is for closing while one is at work
         self._fd = files.open(segments[-1].path, write=True)
         self._write = 0  # relaxed mode: the first index since the last sync; 0 = nothing waits for a sync
@@ -167,6 +173,10 @@ class SegmentLog:
     def unsynced(self) -> bool:
         """Whether entries wait for `sync` (relaxed mode only)."""
         return self._write != 0
+
+    def relax(self) -> None:
+        """From now on a write counts before it is synced; in the event loop, whatever is being written."""
+        self.options = msgspec.structs.replace(self.options, sync_always=False)
 
     def append(self, frames: list[Frame]) -> list[Appended]:
         """Write entries with one write and, unless relaxed, one fdatasync; returns where they went.
@@ -245,9 +255,8 @@ class SegmentLog:
         Invariant: every entry of the segment was applied before `state` was taken. Raises LogFrozen.
         """
         with self._lock:
-            sealed = self._seal(state)
-        self._tell_sealed(sealed)
-        return sealed
+            self._seal(state)
+        return self._tell_sealed()
 
     def seal_through(self, state: SealState, index: int) -> list[Appended]:
         """Like `seal`, with the footer right behind entry `index`; returns where the entries behind it are now.
@@ -258,20 +267,34 @@ class SegmentLog:
         with self._lock:
             if index < self.segments[-1].last_index:
                 moved = self._split(state, index)
-                sealed = describe(self.segments[-2])
             else:
-                sealed = self._seal(state)
-        self._tell_sealed(sealed)
+                self._seal(state)
+        self._tell_sealed()
         return moved
 
-    def _tell_sealed(self, sealed: SealedSegment) -> None:
+    def _tell_sealed(self) -> SealedSegment:
+        segment = self.segments[-2]
+        if self.packing:
+            self._pack(segment)
+        sealed = describe(segment)
         if self.on_sealed is not None:
             try:
                 self.on_sealed(sealed)
             except Exception:  # the lake must never stop the log; at the next start it sees every sealed segment
                 _logger.exception("%s was sealed, but could not be handed on", sealed.path)
+        return sealed
 
-    def _seal(self, state: SealState) -> SealedSegment:
+    def _pack(self, segment: Segment) -> None:
+        """Compress what was sealed. A failure leaves the plain file; the stream may be being destroyed, too."""
+        try:
+            size = pack(self.files, segment.path)
+            if size:
+                segment.file_bytes = size
+                self.on_packed(segment.path)
+        except Exception as error:
+            _logger.warning("%s was sealed, and could not be compressed: %s", segment.path, error)
+
+    def _seal(self, state: SealState) -> None:
         self._check()
         segment = self.segments[-1]
         assert segment.last_index >= segment.first_index, "an empty segment is never sealed"
@@ -282,7 +305,6 @@ class SegmentLog:
         except BaseException as error:
             raise self._freeze(segment.path, error) from error
         self._go_on(fresh, fd, footer)
-        return describe(segment)
 
     def _end(self, segment: Segment, state: SealState, cut: bool = False) -> Footer:
         """Write the footer of the open segment, durably; `cut`: the file may be longer."""
@@ -361,7 +383,7 @@ class SegmentLog:
                 continue
             if segment.first_index > last_index:
                 break
-            content = self.files.read(segment.path)
+            content = read_plain(self.files, segment.path)
             for frame, offset in iter_frames(content, segment.path, segment.header, segment.end):
                 if frame.index > last_index:
                     break
@@ -453,6 +475,7 @@ class SegmentLog:
             closed_ns=self.now(),
             runs=segment.tables.runs.pairs(),
             erased=list(stretches(sorted(state.erased))),
+            shredded=list(stretches(sorted(state.shredded))),
             terms=segment.terms,
             marks=marks_of(segment.first_index, segment.frame_offsets),
         )
@@ -462,6 +485,10 @@ class SegmentLog:
 
 
 def _nothing(error: BaseException | None) -> None:
+    return None
+
+
+def _no_reader(path: str) -> None:
     return None
 
 

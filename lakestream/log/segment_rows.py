@@ -61,7 +61,7 @@ class SegmentRows:
         row = tables.row(seq)
         offset, length = tables.offsets[row], tables.lengths[row]
         try:
-            record = decode_record(self.cache.read_at(segment.path, length, offset))
+            record = decode_record(self._bytes(segment, offset, length))
         except CorruptRecord as error:
             raise self._corrupt(segment, offset, error.what) from error
         if record.seq != seq:
@@ -116,6 +116,15 @@ class SegmentRows:
         name = subjects_at(head, (0,))[0]
         # A subject that may go on behind what was read is rare: read the record.
         return name if len(name) < length - FIXED - 4 else self.read(seq).subject
+
+    def place_of(self, seq: int) -> tuple[Segment, int, int] | None:
+        """The segment, offset and length of a record, live or not; None when no segment of the log has it."""
+        if seq < self.local_floor:
+            return None
+        segment = self._segment(seq)
+        tables = self._tables(segment)
+        row = tables.row(seq)
+        return (segment, tables.offsets[row], tables.lengths[row]) if row >= 0 else None
 
     def size(self, seq: int) -> int:
         """See `Rows.size`."""
@@ -277,7 +286,13 @@ class SegmentRows:
         return error
 
     def _bytes(self, segment: Segment, base: int, length: int) -> bytes:
-        buf = self.cache.read_at(segment.path, length, base)
+        try:
+            buf = self.cache.read_at(segment.path, length, base)
+        except CorruptRecord as error:
+            raise self._corrupt(segment, base, error.what) from error
+        except CorruptLog as error:
+            self.on_corrupt(error)
+            raise
         if len(buf) < length:
             raise self._corrupt(segment, base + len(buf), "the file is cut short")
         return buf

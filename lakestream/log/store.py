@@ -31,6 +31,7 @@ from lakestream.log.segment import Header, SealedSegment, Segment
 from lakestream.log.segment_log import Appended, LogOptions, SealState, SegmentLog
 from lakestream.log.segment_rows import SegmentRows
 from lakestream.log.sequences import SequenceSet
+from lakestream.log.shred import Shredder
 from lakestream.log.subject_index import SubjectIndex
 from lakestream.log.upkeep import Upkeep
 
@@ -71,18 +72,24 @@ class Store:
         self._ahead: dict[int, bytes] = {}
         self._removed: list[int] = []  # since the open segment was begun; see Footer.removed
         self._erased: list[int] = []  # those of them that somebody asked to be removed; see Footer.erased
+        self._shredded: list[int] = []  # those of them whose bytes shall go too; see Footer.shredded
         self._moved = False  # whether anything was removed since then
         self.erasing = False
         """Set while removals are applied that somebody asked for: deletes and purges."""
+        self.shredding = False
+        """Set beside it while one is applied whose bytes nobody shall find any more (secure delete)."""
         self._seal_through = 0  # somebody wants the log sealed through this index
         self.on_settled: Callable[[], None] | None = None
         """Set by whoever waits for a seal: called in the event loop whenever a write or a seal has ended."""
         self._opened_index = 0  # the segment that the two are about
         self._replaying = 0  # first index of the segment that is being replayed; 0 = not replaying
         self.upkeep = Upkeep(self, log, rows, io)
+        self.shredder = Shredder(self, log, rows, io)
         if isinstance(log, SegmentLog):
             log.seal_state, log.seal_due, log.sealing_state = self.seal_state, self.seal_due, self.sealing_state
             log.applied = lambda: self.applied
+            if isinstance(rows, SegmentRows):
+                log.on_packed = rows.cache.forget
 
     @classmethod
     def in_memory(cls, io: Io, uid: str = "") -> Store:
@@ -101,12 +108,14 @@ class Store:
         now: Callable[[], int] = time.time_ns,
         cache: ReadCache | None = None,
         durable_through: int = 0,
+        whole: bool = True,
     ) -> Store:
         """Open the stream kept in `directory`, or begin one there. Blocks.
 
         The caller then applies `replay()`. `uid` is for a new stream; an older one knows its own from its checkpoint,
         or is told by `describe`. `now` is wall time in ns. `cache` is best shared by all stores of a server.
         `durable_through`: the index through which the log is known to have been durable, for a member of a group.
+        Not `whole`: what the checkpoint covers may have left the log without a trace (there are no messages in it).
 
         Raises CorruptLog naming file and offset, StoreVersionError, OSError.
         """
@@ -127,7 +136,7 @@ class Store:
             durable_through=durable_through,
         )
         try:
-            _check_whole(log.segments, outlines, index)
+            _check_whole(log.segments, outlines, index, whole)
         except CorruptLog:
             log.close()
             raise
@@ -146,8 +155,9 @@ class Store:
         self.bytes, self.first_seq, self.last_seq = state.size, state.first_seq, state.last_seq
         self.last_time, self.applied, self.extra = state.last_time, state.index, state.extra
         self._removed, self._moved, self._opened_index = state.removed, state.moved, state.opened_index
-        self._erased = state.erased
+        self._erased, self._shredded = state.erased, state.shredded
         self.upkeep.restored(state.index, size)
+        self.shredder.restored(state.shredded)
 
     def describe(self, uid: str, stream: str, account: str, config: bytes) -> None:
         """Whose log this is, for the footers of its segments. `config` is the stream's configuration as JSON."""
@@ -271,6 +281,9 @@ class Store:
         self._moved = True
         if self.erasing:
             self._erased.append(seq)
+        if self.shredding:
+            self._shredded.append(seq)
+            self.shredder.add(seq)
         if seq == self.first_seq:
             self.first_seq = self.live.next_at_or_after(seq + 1) or self.last_seq + 1
         else:
@@ -431,6 +444,7 @@ class Store:
             removed=self._removed,
             subjects=len(self.subjects),
             erased=self._erased,
+            shredded=self._shredded,
         )
 
     def seal_if_old(self) -> None:
@@ -477,6 +491,11 @@ class Store:
         self._enter()
         return self._opened_index, self._removed, self._erased, self._moved
 
+    def shredded_in_segment(self) -> list[int]:
+        """For checkpoints: those of them whose bytes shall go."""
+        self._enter()
+        return self._shredded
+
     def _enter(self) -> None:
         """Begin a new list of removals when the log has begun a new segment.
 
@@ -487,10 +506,11 @@ class Store:
         elif isinstance(self.log, SegmentLog):
             current = self.log.open_segment.first_index
         else:
-            self._removed, self._erased, self._moved = [], [], False
+            self._removed, self._erased, self._shredded, self._moved = [], [], [], False
             return
         if current != self._opened_index:
-            self._opened_index, self._removed, self._erased, self._moved = current, [], [], False
+            self._opened_index, self._moved = current, False
+            self._removed, self._erased, self._shredded = [], [], []
 
     # ------------------------------------------------------------------ upkeep
     @property
@@ -560,11 +580,11 @@ class Store:
         self.upkeep.destroy()
 
 
-def _check_whole(segments: list[Segment], outlines: list[OutlineFile], checkpoint_index: int) -> None:
+def _check_whole(segments: list[Segment], outlines: list[OutlineFile], checkpoint_index: int, whole: bool) -> None:
     """Raise CorruptLog unless checkpoint and segments together hold every entry, and outlines what has left the log."""
     first, last = segments[0], segments[-1]
     outlined = outlines[-1].info.last_index if outlines else 0
-    if outlined + 1 < first.first_index <= checkpoint_index + 1:
+    if whole and outlined + 1 < first.first_index <= checkpoint_index + 1:
         raise CorruptLog(first.path, 0, f"the segment that begins with entry {outlined + 1} is missing before it")
     if first.first_index > checkpoint_index + 1:
         what = f"the log begins with entry {first.first_index}, but the checkpoint is of entry {checkpoint_index}"

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 
+import msgspec
 from msgspec import msgpack
 
 from lakestream.protocol import subjects as grammar
@@ -18,14 +19,16 @@ from lakestream.protocol import subjects as grammar
 _SHRINK_AT = 64  # heads shorter than this are not worth moving an array for
 
 
-class _Ascending:
-    """Ascending sequences; cheap at both ends."""
+class _Ascending(msgspec.Struct, gc=False):
+    """Ascending sequences; cheap at both ends. There may be millions: the garbage collector does not look at them."""
 
-    __slots__ = ("head", "items")
-
-    def __init__(self, items: array[int], head: int = 0) -> None:
-        self.items = items
-        self.head = head  # items before it are gone
+    items: array[int]
+    epoch: int
+    """Snapshots taken before it was made."""
+    head: int = 0
+    """Items before it are gone."""
+    shared: bool = False
+    """A snapshot has these items too: they are not changed, only others appended."""
 
     def __len__(self) -> int:
         return len(self.items) - self.head
@@ -39,6 +42,9 @@ class _Ascending:
         at = bisect_left(items, seq, head)
         if at == len(items) or items[at] != seq:
             return False
+        if self.shared:
+            self._unshare()
+            return self.remove(seq)
         if at - head < len(items) - at:
             items[head + 1 : at + 1] = items[head:at]
             self._advance(head + 1)
@@ -53,11 +59,19 @@ class _Ascending:
         self._advance(at)
         return dropped
 
+    def pop(self) -> int:
+        """Remove the last one and return it."""
+        if self.shared:
+            self._unshare()
+        return self.items.pop()
+
+    def _unshare(self) -> None:
+        self.items, self.head, self.shared = self.items[self.head :], 0, False
+
     def _advance(self, head: int) -> None:
-        if head > _SHRINK_AT and head * 2 > len(self.items):
-            del self.items[:head]  # amortised: at least as many were dropped as now move
-            head = 0
         self.head = head
+        if head > _SHRINK_AT and head * 2 > len(self.items):
+            self._unshare()  # amortised: at least as many were dropped as now move
 
 
 ORDERED_SUBJECTS = 250_000
@@ -79,12 +93,40 @@ def _literal_head(filter: bytes) -> bytes:
     return head
 
 
+class Snapshot:
+    """A SubjectIndex as it was at one moment. Made in the event loop, written in a thread while the index goes on."""
+
+    __slots__ = ("_more", "_names", "_newest", "_older")
+
+    def __init__(self, last: dict[bytes, int], earlier: dict[bytes, _Ascending]) -> None:
+        self._names, self._newest = list(last), list(last.values())
+        self._more, self._older = list(earlier), list(earlier.values())
+
+    def to_bytes(self) -> bytes:
+        """The whole index, for `SubjectIndex.from_bytes`. Any thread."""
+        counts = array("Q", bytes(8 * len(self._names)))
+        more = dict(zip(self._more, self._older, strict=True))
+        parts = [b"".join(self._names), array("I", map(len, self._names)).tobytes()]
+        parts += [array("Q", self._newest).tobytes(), b""]
+        for number, name in enumerate(self._names):
+            older = more.get(name)
+            if older is not None:
+                # What was appended since then is not older than the newest of then.
+                stop = bisect_left(older.items, self._newest[number], older.head)
+                counts[number] = stop - older.head
+                parts.append(older.items[older.head : stop].tobytes())
+        parts[3] = counts.tobytes()
+        sizes = msgpack.encode([len(part) for part in parts[:4]])
+        return b"".join([len(sizes).to_bytes(4, "little"), sizes, *parts])
+
+
 class SubjectIndex:
     """Subject → its live sequences. Invariant: a subject is listed iff it has at least one live message."""
 
-    __slots__ = ("_earlier", "_fresh", "_last", "_ordered")
+    __slots__ = ("_earlier", "_epoch", "_fresh", "_last", "_ordered")
 
     def __init__(self) -> None:
+        self._epoch = 0  # snapshots taken so far
         self._last: dict[bytes, int] = {}
         self._earlier: dict[bytes, _Ascending] = {}  # never empty: an entry goes with its last item
         self._ordered: list[bytes] = []  # subjects in byte order, made when first asked for; some may be gone by now
@@ -111,7 +153,7 @@ class SubjectIndex:
             if previous is not None:
                 older = get_earlier(subject)
                 if older is None:
-                    earlier[subject] = _Ascending(array("Q", (previous,)))
+                    earlier[subject] = _Ascending(array("Q", (previous,)), self._epoch)
                 else:
                     older.items.append(previous)
             elif fresh is not None:
@@ -127,14 +169,15 @@ class SubjectIndex:
         if last is None:
             return False
         older = self._earlier.get(subject)
-        if last != seq:
-            if older is None or not older.remove(seq):
-                return False
-        elif older is None:
-            del self._last[subject]
-            return True
-        else:
-            self._last[subject] = older.items.pop()
+        if older is None:
+            if last == seq:
+                del self._last[subject]
+            return last == seq
+        older = self._own(subject, older)
+        if last == seq:
+            self._last[subject] = older.pop()
+        elif not older.remove(seq):
+            return False
         if len(older) == 0:
             del self._earlier[subject]
         return True
@@ -156,7 +199,8 @@ class SubjectIndex:
             del self._last[subject]
             self._earlier.pop(subject, None)
         empty = []
-        for subject, older in self._earlier.items():
+        for subject, shared in list(self._earlier.items()):
+            older = self._own(subject, shared)
             older.drop_below(seq)
             if len(older) == 0:
                 empty.append(subject)
@@ -273,24 +317,20 @@ class SubjectIndex:
         """Every subject with its newest sequence."""
         return iter(self._last.items())
 
-    def snapshot(self) -> list[bytes]:
-        """Copies whose joined form is `to_bytes`: quick to take, so that joining and writing can happen in a thread."""
-        names = list(self._last)
-        counts = array("Q", [len(older) if (older := self._earlier.get(name)) else 0 for name in names])
-        parts = [b"".join(names), array("I", map(len, names)).tobytes(), array("Q", self._last.values()).tobytes()]
-        parts.append(counts.tobytes())
-        with_more = (older for name in names if (older := self._earlier.get(name)) is not None)
-        parts.extend(older.items[older.head :].tobytes() for older in with_more)
-        return [msgpack.encode([len(part) for part in parts[:4]]), *parts]
+    def snapshot(self) -> Snapshot:
+        """The index as it is now. Takes a few lists of pointers; arrays are copied once they change."""
+        self._epoch += 1
+        return Snapshot(self._last, self._earlier)
 
     def to_bytes(self) -> bytes:
         """The whole index, for `from_bytes`."""
-        return self.join(self.snapshot())
+        return self.snapshot().to_bytes()
 
-    @staticmethod
-    def join(snapshot: list[bytes]) -> bytes:
-        """`to_bytes` from a snapshot."""
-        return len(snapshot[0]).to_bytes(4, "little") + b"".join(snapshot)
+    def _own(self, subject: bytes, older: _Ascending) -> _Ascending:
+        """A subject's earlier sequences, to be changed other than at the end: no snapshot has them."""
+        if older.epoch != self._epoch:
+            older = self._earlier[subject] = _Ascending(older.items, self._epoch, older.head, shared=True)
+        return older
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SubjectIndex:
@@ -307,7 +347,7 @@ class SubjectIndex:
         made._last = dict(zip(names, last, strict=True))
         for name, count in zip(names, counts, strict=True):
             if count:
-                made._earlier[name] = _Ascending(array("Q", data[at : at + 8 * count]))
+                made._earlier[name] = _Ascending(array("Q", data[at : at + 8 * count]), 0)
                 at += 8 * count
         return made
 
@@ -317,7 +357,7 @@ class SubjectIndex:
         self._last[subject] = end - 1
         older = self._earlier.get(subject)
         if older is None:
-            older = self._earlier[subject] = _Ascending(array("Q"))
+            older = self._earlier[subject] = _Ascending(array("Q"), self._epoch)
         if previous is not None:
             older.items.append(previous)
         elif self._ordered:
@@ -331,4 +371,4 @@ class SubjectIndex:
             return
         self._last[subject] = seqs.pop()
         if seqs:
-            self._earlier[subject] = _Ascending(array("Q", seqs))
+            self._earlier[subject] = _Ascending(array("Q", seqs), self._epoch)

@@ -46,7 +46,8 @@ class Upkeep:
         self.checkpoint_index = 0
         self.closed = False
         self._store, self._log, self._rows, self._io = store, log, rows, io
-        self._lock = threading.Lock()  # one of checkpoint, drop, destroy writes at a time
+        self.lock = threading.Lock()
+        """One of checkpoint, drop, shred, destroy writes at a time."""
         self._size = 0  # of the last checkpoint
         self._seen_bytes = 0  # log.appended_bytes at the last checkpoint
         self._seals = 0
@@ -127,6 +128,7 @@ class Upkeep:
     def _snapshot(self, extra: bytes) -> Snapshot:
         store = self._store
         opened_index, removed, erased, moved = store.removed_in_segment()
+        shredded = store.shredded_in_segment()
         state = State(
             index=store.applied,
             uid=store.uid,
@@ -143,6 +145,7 @@ class Upkeep:
             live=store.live.to_bytes(),
             extra=extra,
             erased=list(erased),
+            shredded=list(shredded),
         )
         return Snapshot(state, store.subjects.snapshot())
 
@@ -150,7 +153,7 @@ class Upkeep:
         """Blocks. Invariant: a checkpoint never runs ahead of the durable log."""
         log = self._log
         assert isinstance(log, SegmentLog)
-        with self._lock:
+        with self.lock:
             if self.closed and not last:
                 raise LogClosed(f"{self.directory}: the store is closed")
             log.sync()
@@ -161,7 +164,7 @@ class Upkeep:
         log, rows = self._log, self._rows
         assert isinstance(log, SegmentLog), "a stream in memory has no files"
         assert isinstance(rows, SegmentRows), "a stream in memory has no files"
-        return Export(log, rows.outlines, self._snapshot(extra), skip_through, self._lock)
+        return Export(log, rows.outlines, self._snapshot(extra), skip_through, self.lock)
 
     # ------------------------------------------------------------------ drop
     def drop_through(self, index: int) -> list[SealedSegment]:
@@ -194,8 +197,7 @@ class Upkeep:
         if error is not None and not self.closed:
             _logger.error("%s: segments could not leave the log: %s", self.directory, error)
 
-    @staticmethod
-    def _droppable(rows: SegmentRows, log: SegmentLog, index: int) -> list[Segment]:
+    def _droppable(self, rows: SegmentRows, log: SegmentLog, index: int) -> list[Segment]:
         options = log.options
         # Of the log, not of the rows: those know no segment without messages. They always end with the newest segment
         # that they know, so it stays, and what comes after it.
@@ -208,12 +210,12 @@ class Upkeep:
                 break
             kept += 1
         if log.propose_seal is not None:  # with other members: what a log begins with is committed, and has a term
-            kept = max(kept, 1)
+            kept = max(min(kept, len(sealed) - self._store.shredder.leaving(sealed)), 1)
         return [segment for segment in sealed[: len(sealed) - kept] if segment.last_index <= index]
 
     def _outline(self, log: SegmentLog, leaving: list[Segment], outlines: list[OutlineFile]) -> list[OutlineFile]:
         """Write outlines of segments; returns all outlines there are then. Blocks."""
-        with self._lock:
+        with self.lock:
             if self.closed:
                 raise LogClosed(f"{self.directory}: the store is closed")
             made = list(outlines)
@@ -233,7 +235,7 @@ class Upkeep:
 
     def _remove(self, log: SegmentLog, leaving: list[Segment], paths: list[str]) -> None:
         """Remove what is outlined or dead. Blocks. A leftover is removed by recovery."""
-        with self._lock:
+        with self.lock:
             if self.closed:
                 return
             log.forget(leaving)
@@ -256,7 +258,7 @@ class Upkeep:
 
     def mend(self, segment: Segment, fetched: str) -> Header:
         """See `Store.mend`."""
-        with self._lock:
+        with self.lock:
             if self.closed:
                 raise LogClosed(f"{self.directory}: the store is closed")
             assert isinstance(self._log, SegmentLog), "only files are replaced"
@@ -265,14 +267,14 @@ class Upkeep:
     def abandon(self) -> None:
         """See `Store.abandon`."""
         self.closed = True
-        with self._lock:
+        with self.lock:
             self._rows.close()
             self._log.close()
 
     def destroy(self) -> None:
         """See `Store.destroy`. Renamed first, so that a kill leaves a whole stream or one that is known to be gone."""
         self.closed = True
-        with self._lock:
+        with self.lock:
             if self._destroyed:
                 return  # by now the directory may belong to a successor
             self._destroyed = True

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.log import subject_index
-from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.subject_index import Snapshot, SubjectIndex
 from lakestream.protocol.subjects import matches
 
 pytestmark = pytest.mark.unit
@@ -22,6 +22,7 @@ steps = st.lists(
         st.tuples(st.just("many"), st.tuples(names, st.sets(st.integers(1, 200), max_size=30))),
         st.tuples(st.just("below"), st.integers(1, 200)),
         st.tuples(st.just("copy"), st.none()),
+        st.tuples(st.just("snapshot"), st.none()),
     ),
     max_size=40,
 )
@@ -44,6 +45,7 @@ class Model:
 
 def play(made: list[tuple[str, object]]) -> tuple[SubjectIndex, Model]:
     index, model = SubjectIndex(), Model()
+    taken: list[tuple[Snapshot, dict[bytes, list[int]]]] = []
     for step, what in made:
         if step in ("add", "same"):
             subjects = what if step == "add" else [what[0]] * what[1]  # type: ignore[index]
@@ -60,8 +62,13 @@ def play(made: list[tuple[str, object]]) -> tuple[SubjectIndex, Model]:
         elif step == "below":
             index.discard_below(what)  # type: ignore[arg-type]
             model.keep(lambda name, n, floor=what: n >= floor)
+        elif step == "snapshot":
+            taken.append((index.snapshot(), {name: list(seqs) for name, seqs in model.seqs.items()}))
         else:
             index = SubjectIndex.from_bytes(index.to_bytes())
+    for snapshot, then in taken:  # written late: nothing that happened since is in them
+        again = SubjectIndex.from_bytes(snapshot.to_bytes())
+        assert {name: again.seqs(name) for name, _ in again.items()} == then
     return index, model
 
 
