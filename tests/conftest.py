@@ -40,6 +40,37 @@ def _pair(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair
     pair.stop()
 
 
+@pytest.fixture(scope="session")
+def _pairs(_pair: Pair, kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pair]]:
+    pairs = _Pairs(kind, tmp_path_factory)
+    pairs[""] = _pair
+    yield pairs
+    for pair in pairs.values():
+        pair.stop()
+
+
+class _Pairs(dict[str, Pair]):
+    """A pair for each configuration, made when first asked for."""
+
+    def __init__(self, kind: Kind, directories: pytest.TempPathFactory) -> None:
+        self._kind, self._directories = kind, directories
+
+    def __missing__(self, config: str) -> Pair:
+        pair = self[config] = Pair(self._directories.mktemp("pair"), self._kind, config)
+        return pair
+
+
+@pytest.fixture
+def pairs(_pairs: dict[str, Pair], request: pytest.FixtureRequest) -> dict[str, Pair]:
+    """The session's pairs of servers by the text of their configuration file; "": that of `pair`."""
+
+    def log() -> str:
+        return "\n".join(pair.log() for pair in _pairs.values())
+
+    request.node.stash.setdefault(_SHOWN_LOGS, []).append(log)
+    return _pairs
+
+
 @pytest.fixture
 def pair(_pair: Pair, request: pytest.FixtureRequest) -> Pair:
     """The session's two servers; the log of the one under test is shown with a failure."""

@@ -13,10 +13,12 @@ class Pair:
     Args:
         directory: for the stores.
         tested: what the server under test is (nats-server itself to try the tests).
+        config: text of a configuration file for both; "": flags alone.
     """
 
-    def __init__(self, directory: Path, tested: Kind) -> None:
+    def __init__(self, directory: Path, tested: Kind, config: str = "") -> None:
         self._directory = directory
+        self._config = config or None
         self._starts = 0
         self._servers: list[Server | None] = [None, None]
         self._kinds = (Kind.REAL, tested)
@@ -37,7 +39,8 @@ class Pair:
         if server is None or not server.running:
             self._starts += 1
             kind = self._kinds[side]
-            server = Server(kind, self._directory / f"{kind.value}-{side}-{self._starts}", name="conformance")
+            store = self._directory / f"{kind.value}-{side}-{self._starts}"
+            server = Server(kind, store, name="conformance", config=self._config)
             self._servers[side] = server
             server.start()
             if kind is Kind.REAL:

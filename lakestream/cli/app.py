@@ -10,6 +10,7 @@ import typer
 
 from lakestream.cli.demo import demo
 from lakestream.cli.jobs import clone, compact, maintain
+from lakestream.cli.restore import restore
 from lakestream.cli.sql import sql
 from lakestream.cli.transfer import export, import_
 
@@ -43,6 +44,7 @@ def up(context: typer.Context) -> None:
 app.command()(sql)
 app.command("import")(import_)
 app.command()(export)
+app.command()(restore)
 app.command()(compact)
 app.command()(maintain)
 app.command()(clone)

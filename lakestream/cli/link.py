@@ -120,7 +120,7 @@ class Link:
         """The largest message that the server takes."""
         return int(self._client.max_payload)
 
-    def submit(self, subject: str, body: bytes) -> concurrent.futures.Future[bytes]:
+    def submit(self, subject: str, body: bytes, timeout: float = TIMEOUT_S) -> concurrent.futures.Future[bytes]:
         """Send a request; its answer comes in the future."""
 
         async def ask() -> bytes:
@@ -128,18 +128,18 @@ class Link:
             assert task is not None
             self._waiting.add(task)
             try:
-                return bytes((await self._client.request(subject, body, timeout=TIMEOUT_S)).data)
+                return bytes((await self._client.request(subject, body, timeout=timeout)).data)
             finally:
                 self._waiting.discard(task)
 
         return asyncio.run_coroutine_threadsafe(ask(), self._loop)
 
-    def request(self, subject: str, body: bytes = b"") -> bytes:
+    def request(self, subject: str, body: bytes = b"", timeout: float = TIMEOUT_S) -> bytes:
         """Send a request and wait for the answer. Raises TransferFailed when none comes."""
         from nats.errors import Error, NoRespondersError
 
         try:
-            return self.submit(subject, body).result()
+            return self.submit(subject, body, timeout).result()
         except NoRespondersError:
             raise TransferFailed(
                 f"nobody answers {subject} at {_plain(self.url)}: it has to be a lakestream with JetStream (-js)"

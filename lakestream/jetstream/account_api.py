@@ -87,7 +87,7 @@ class AccountApi:
             file=used["file"],
             reserved_memory=reserved["memory"],
             reserved_file=reserved["file"],
-            streams=len(streams),
+            streams=len(streams) + len(self._engine.offline),
             consumers=sum(len(stream.consumers) for stream in streams if stream.leading),
             total=self._counters.total,
             errors=self._counters.errors,

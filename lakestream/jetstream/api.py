@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakestream.jetstream.account_api import AccountApi
 from lakestream.jetstream.api_audit import Audit
-from lakestream.jetstream.api_request import ApiPart, Handler, Request, Where, level_refused, prefixes
+from lakestream.jetstream.api_request import PREFIX, ApiPart, Handler, Request, Where, level_refused, prefixes
 from lakestream.jetstream.cluster_requests import Forwarded
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.ports import Bus, ClientInfo, Subscribed
@@ -21,10 +21,16 @@ from lakestream.jetstream.stream_api import StreamApi
 if TYPE_CHECKING:
     from lakestream.jetstream.engine import Engine
 
-SILENT = ("*", "STREAM.>", "CONSUMER.*", "CONSUMER.LEADER.>", "META.>", "ACCOUNT.>", "SERVER.>")
+SILENT = ("STREAM.>", "CONSUMER.*", "CONSUMER.LEADER.>", "META.>", "ACCOUNT.>", "SERVER.>")
 """Subjects that have a listener whether or not something answers: a request there times out, as with nats-server,
 instead of being told that nobody is there. DIRECT.GET and CONSUMER.MSG.NEXT are left out on purpose: without their
 stream or consumer they have no responders."""
+
+UNCOUNTED = "STREAM.MSG.GET.*"
+"""A request whose success is neither counted nor audited, as with nats-server: it is reading."""
+
+STORES = (b"$KV.>", b"$OBJ.>")
+"""What the domain's prefix maps to the subjects of streams (api.md §1)."""
 
 
 def standard_parts(engine: Engine) -> list[ApiPart]:
@@ -59,6 +65,8 @@ class Api:
         """Requests answered."""
         self.errors = 0
         """Those answered with an error."""
+        self.strict = engine.options.strict
+        """See `Answered.strict`."""
         self._bus: Bus = engine.bus
         self._cluster = engine.cluster
         cluster = engine.cluster.name if engine.cluster is not None else ""
@@ -66,6 +74,7 @@ class Api:
         self._prefixes = prefixes(engine.domain)
         self._subscriptions: list[Subscribed] = []
         self._routes: dict[str, Route] = {}
+        self._subscribe_to(PREFIX + b"*", _ignore)  # the domain's prefix has no listener of that kind
         for silent in SILENT:
             self._subscribe(silent.encode(), _ignore)
         AccountApi(engine, self).register(self)
@@ -114,12 +123,14 @@ class Api:
 
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         """See `Answered.answered`."""
-        self.total += 1
-        if failed:
-            self.errors += 1
         cluster, reply = self._cluster, request.reply
         if reply and (cluster is None or not cluster.requests.answer(request.origin, reply, body)):
             self._bus.publish(reply, b"", b"", body)
+        if failed:
+            self.errors += 1
+        elif request.pattern == UNCOUNTED:
+            return
+        self.total += 1
         self._audit.answered(request, body)
 
     def _forwarded(self, came: Forwarded) -> None:
@@ -164,13 +175,14 @@ class Api:
         self._subscriptions.append(self._bus.subscribe(subject, handler, local=True))
 
     def _map_stores(self, prefix: bytes) -> None:
-        """Key-value and object store subjects behind the domain's prefix reach the streams (api.md §1)."""
+        """Key-value and object store subjects behind the domain's prefix reach the streams."""
         start, bus = len(prefix), self._bus
 
         def mapped(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-            bus.publish(subject[start:], reply, header, body)
+            if not bus.publish(subject[start:], reply, header, body) and reply:
+                bus.publish(reply, b"", b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject[start:], b"")
 
-        for stores in (b"$KV.>", b"$O.>"):
+        for stores in STORES:
             self._subscribe_to(prefix + stores, mapped)
 
 

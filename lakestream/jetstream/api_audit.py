@@ -34,7 +34,7 @@ class Audit:
             "id": event_id(),
             "timestamp": format_time(self._clock.now()),
             "server": self._server,
-            "client": self._client(request.client, request.origin or self._server),
+            "client": client_shown(request.client, request.origin or self._server, self._cluster),
             "subject": PREFIX.decode() + subject_of(request.pattern, request.tokens),
         }
         if request.body:
@@ -44,21 +44,25 @@ class Audit:
             event["domain"] = self._domain
         self._bus.publish(SUBJECT, b"", b"", dumps(event))
 
-    def _client(self, client: ClientInfo, server: str) -> dict[str, Any]:
-        fields = {
-            "host": client.host,
-            "id": client.id,
-            "acc": client.account,
-            "user": client.user,
-            "name": client.name,
-            "lang": client.lang,
-            "ver": client.version,
-            "server": server,
-            "cluster": self._cluster,
-            "kind": client.kind,
-            "client_type": "nats" if client.kind == "Client" else "",
-        }
-        return {name: value for name, value in fields.items() if value}
+
+def client_shown(client: ClientInfo, server: str, cluster: str = "") -> dict[str, Any]:
+    """Who asked, as advisories show it. `server` is the node that the client is connected to."""
+    fields: dict[str, Any] = {
+        "start": format_time(client.start_ns) if client.start_ns else "",
+        "host": client.host,
+        "id": client.id,
+        "acc": client.account,
+        "user": client.user,
+        "name": client.name,
+        "lang": client.lang,
+        "ver": client.version,
+        "rtt": client.rtt_ns,
+        "server": server,
+        "cluster": cluster,
+        "kind": client.kind,
+        "client_type": "nats" if client.kind == "Client" else "",
+    }
+    return {name: value for name, value in fields.items() if value}
 
 
 def subject_of(pattern: str, tokens: Sequence[str]) -> str:

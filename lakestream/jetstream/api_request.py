@@ -6,6 +6,7 @@ serves which subject is api.py's; what is answered is decided in stream_api.py a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -30,6 +31,7 @@ TYPE_PREFIX = "io.nats.jetstream.api.v1."
 
 PREFIX = b"$JS.API."
 LEVEL_HEADER = b"Nats-Required-Api-Level"
+_NUMBER = re.compile(rb"[+-]?[0-9]+")
 
 
 def prefixes(domain: str) -> list[bytes]:
@@ -44,7 +46,7 @@ def level_refused(header: bytes) -> bool:
     wanted = headers.get(header, LEVEL_HEADER)
     if not wanted:
         return False
-    return not wanted.isdigit() or int(wanted[:20]) > API_LEVEL
+    return _NUMBER.fullmatch(wanted) is None or int(wanted[:20]) > API_LEVEL
 
 
 class Where(Enum):
@@ -63,6 +65,9 @@ class Where(Enum):
 
 class Answered(Protocol):
     """Takes the outcome of requests: sends the bytes and counts."""
+
+    strict: bool
+    """Whether requests with unknown fields are refused (`jetstream.strict`)."""
 
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         """Send `body` to the request's reply subject, if there is one."""
@@ -133,9 +138,12 @@ class Request:
             self.respond({"success": True})
 
     def parse(self, record: type[S], name: str = "", *, strict: bool = True) -> S:
-        """The body as a record; see `jsonio.parse`. Raises ApiError 10025."""
+        """The body as a record; see `jsonio.parse`. Raises ApiError 10025.
+
+        `strict`: refuse unknown fields, if the server does that at all.
+        """
         try:
-            return parse(self.body, record, name, strict=strict)
+            return parse(self.body, record, name, strict=strict and self._answers.strict)
         except JsonError as error:
             raise api_error(10025, err=str(error)) from None
 
@@ -148,8 +156,8 @@ class Request:
     @property
     def empty_body(self) -> bool:
         """Whether there is nothing in the body: no byte, or `{}`."""
-        body = self.body
-        return not body or (body[:1] == b"{" and body[-1:] == b"}" and not body[1:-1].strip())
+        body = self.body.strip(b" \t\r\n")
+        return not self.body or (body[:1] == b"{" and body[-1:] == b"}" and not body[1:-1].strip())
 
     def _send(self, fields: Mapping[str, Any], failed: bool) -> None:
         self._answers.answered(self, dumps(fields), failed)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from lakestream.jetstream import limits, publish
+from lakestream.jetstream import limits, offline, publish
 from lakestream.jetstream.batch import Batch, Effect
 from lakestream.jetstream.operations import (
     CreateConsumer,
@@ -23,6 +21,8 @@ from lakestream.jetstream.operations import (
     Purge,
     Remove,
     ResetConsumer,
+    Restored,
+    Skip,
     UpdateConsumer,
     UpdateStream,
     decode_operation,
@@ -43,23 +43,31 @@ class Applier:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._per_message = False
+        self._per_message = self._limited = False
         self.sealing = 0
         """The newest SEAL applied: its segment is being sealed, or is sealed."""
 
     def adopt(self, config: StreamConfig) -> None:
         """Take a configuration."""
         self._per_message = limits.needs_single_steps(config)
+        self._limited = limits.trims_by_size(config)
 
     # ------------------------------------------------------------------ messages
     def batch(self, at: Appended, batch: Batch) -> None:
         """A batch that this process proposed: what it holds need not be read back from the entry."""
-        if self._per_message:
+        if self._per_message or self._rolls_inside(batch.effects, batch.first_seq + len(batch) - 1):
             self._one_by_one(at, batch)
             return
         store = self._stream.store
         store.apply_messages(at, batch.first_seq, batch.subjects, batch.lengths, batch.last_time)
         self._after_messages(batch.first_seq, batch.subjects, batch.effects)
+
+    def _rolls_inside(self, effects: list[Effect], last_seq: int) -> bool:
+        """Whether a rollup, or a schedule that ends, before the last message of an entry makes a difference to what
+        limits remove after it."""
+        return self._limited and any(
+            (effect.rollup or effect.schedule) and effect.seq != last_seq for effect in effects
+        )
 
     def _one_by_one(self, at: Appended, batch: Batch) -> None:
         """Store and enforce limits message by message; see `limits.needs_single_steps`."""
@@ -77,14 +85,21 @@ class Applier:
         store = stream.store
         for seq, subject in stream.retention.unwanted(first_seq, subjects):
             store.remove(seq, subject)
+        # Limits come first: they see the stream with the new message and with what that is about to replace.
+        for seq, subject in limits.enforce(stream.config, store, subjects):
+            self._tell_removed(seq, subject)
         for effect in effects:
             if effect.rollup:
                 for seq, subject in limits.roll_up(store, effect.seq, effect.rollup, effect.subject):
                     self._tell_removed(seq, subject)
+                for consumer in list(stream.consumers.values()):
+                    consumer.rolled_up(effect.seq, effect.subject if effect.rollup == b"sub" else b"")
             if effect.ttl_ns:
                 stream.expiry.track(effect.seq, effect.time_ns, effect.ttl_ns)
-        for seq, subject in limits.enforce(stream.config, store, subjects):
-            self._tell_removed(seq, subject)
+        if effects or len(stream.schedules):
+            for subject, end in stream.schedules.stored(first_seq, subjects, effects):
+                removed = limits.roll_up(store, end, b"sub", subject)
+                self._removals(removed, subject if removed else None)
         stream.expiry.arm()
 
     def _tell_removed(self, seq: int, subject: bytes) -> None:
@@ -103,6 +118,9 @@ class Applier:
             stream.retention.recheck |= isinstance(operation, UpdateStream | DeleteConsumer)
         elif frame.kind == Kind.PROGRESS:
             for entry in decode_progress(frame.body):
+                if not entry.name:
+                    stream.fast.learn(entry.state)
+                    continue
                 consumer = stream.consumers.get(entry.name)
                 if consumer is not None:
                     consumer.apply_progress(entry.state)
@@ -112,44 +130,77 @@ class Applier:
 
     def _messages(self, body: bytes, at: Appended) -> None:
         """What followers do for every message: no payload is looked at, no record is made."""
+        if self._stream.restoring:
+            self._foreign(list(iter_records(body)), at)
+            return
         found = None if self._per_message else columns(body)
         if found is None:
             self._records(list(iter_records(body)), at)
             return
-        stream = self._stream
-        stream.store.apply_messages(at, found.first_seq, found.subjects, found.lengths, found.last_time)
-        effects = []
-        if found.headers:
-            dedupe = stream.dedupe
-            for place, header, time_ns in found.headers:
-                subject = found.subjects[place]
-                effect = publish.effect_of(header, stream.config, found.first_seq + place, time_ns, subject)
-                if effect.msg_id:
-                    dedupe.add(effect.msg_id, effect.seq, time_ns)
-                if effect.acts:
-                    effects.append(effect)
-            dedupe.trim(found.last_time)
-        self._after_messages(found.first_seq, found.subjects, effects)
+        stream, first_seq, subjects = self._stream, found.first_seq, found.subjects
+        effects = [
+            publish.effect_of(header, stream.config, first_seq + place, time_ns, subjects[place])
+            for place, header, time_ns in found.headers
+        ]
+        if self._rolls_inside(effects, first_seq + len(subjects) - 1):
+            self._records(list(iter_records(body)), at)
+            return
+        stream.store.apply_messages(at, first_seq, subjects, found.lengths, found.last_time)
+        self._after_messages(first_seq, subjects, self._remember(effects, found.last_time))
 
     def _records(self, records: list[Record], at: Appended) -> None:
-        if self._per_message and len(records) > 1:
+        stream = self._stream
+        effects = [
+            publish.effect_of(record.header, stream.config, record.seq, record.time_ns, record.subject)
+            for record in records
+            if record.header
+        ]
+        if len(records) > 1 and (self._per_message or self._rolls_inside(effects, records[-1].seq)):
             offset = at.offset
             for record in records:
                 self._records([record], Appended(at.segment, offset, at.index))
                 offset += record_length(record.subject, record.header, record.data)
             return
-        stream = self._stream
         stream.store.apply_records(at, records)
-        effects = []
+        left = self._remember(effects, records[-1].time_ns)
+        self._after_messages(records[0].seq, [record.subject for record in records], left)
+
+    def _remember(self, effects: list[Effect], last_time: int) -> list[Effect]:
+        """Take in the message ids of what another process proposed; returns the effects that are left to have."""
+        dedupe = self._stream.dedupe
+        for effect in effects:
+            if effect.msg_id:
+                dedupe.add(effect.msg_id, effect.seq, effect.time_ns)
+        if effects:
+            dedupe.trim(last_time)
+        return [effect for effect in effects if effect.acts]
+
+    def _foreign(self, records: list[Record], at: Appended) -> None:
+        """Messages of an archive. What storing them once brought with it, rollups and message ids, is over; what is to
+        come, limits, TTLs and schedules, is not. Nobody need want them: consumers may have been left out."""
+        stream, config = self._stream, self._stream.config
+        stream.store.apply_records(at, records)
+        if config.discard != "new":  # nothing is refused, and nothing makes room for the others
+            for seq, subject in limits.enforce(config, stream.store, [record.subject for record in records]):
+                self._tell_removed(seq, subject)
         for record in records:
+            effects = []
             if record.header:
-                effect = publish.effect_of(record.header, stream.config, record.seq, record.time_ns, record.subject)
-                if effect.msg_id:
-                    stream.dedupe.add(effect.msg_id, record.seq, record.time_ns)
-                if effect.acts:
-                    effects.append(effect)
-        stream.dedupe.trim(records[-1].time_ns)
-        self._after_messages(records[0].seq, [record.subject for record in records], effects)
+                effect = publish.effect_of(record.header, config, record.seq, record.time_ns, record.subject)
+                effects = [effect] if effect.schedule else []
+                if effect.ttl_ns and record.seq in stream.store.live:
+                    stream.expiry.track(effect.seq, effect.time_ns, effect.ttl_ns)
+            if effects or len(stream.schedules):
+                stream.schedules.stored(record.seq, [record.subject], effects)
+
+    def _skip(self, operation: Skip) -> None:
+        store = self._stream.store
+        if store.msgs:
+            store.skip(operation.through)
+        else:
+            if operation.through > store.last_seq:
+                store.last_time = max(store.last_time, operation.time_ns)
+            store.set_first(operation.through + 1)
 
     # ------------------------------------------------------------------ operations
     def operation(self, operation: Operation) -> object:
@@ -157,7 +208,7 @@ class Applier:
         stream = self._stream
         match operation:
             case CreateStream():
-                stream.created = True
+                stream.created, stream.restoring = True, operation.restoring
                 if stream.config.first_seq:
                     stream.store.set_first(stream.config.first_seq)
                     stream.intake.next_seq = stream.store.last_seq + 1
@@ -167,9 +218,16 @@ class Applier:
             case DeleteMessage() | Purge():
                 return self._erasure(operation)
             case Expire():
-                return self._removals(stream.store.remove_through(operation.through))
+                return self._removals(limits.expire(stream.store, operation.through))
             case Remove():
                 return self._removals(limits.remove_each(stream.store, operation.seqs))
+            case Skip():
+                self._skip(operation)
+                return None
+            case Restored():
+                stream.restoring = False
+                stream.intake.rewind()
+                return None
             case CreateConsumer() | UpdateConsumer() | ResetConsumer() | DeleteConsumer():
                 return self._consumer(operation)
             case _:
@@ -181,13 +239,18 @@ class Applier:
         store.erasing = True
         try:
             if isinstance(operation, Purge):
-                return self._removals(limits.purge(store, operation), operation.filter)
+                before = store.last_seq
+                removed_all = limits.purge(store, operation)
+                self._stream.dedupe.moved(before, store.last_seq)
+                return self._removals(removed_all, operation.filter)
             store.shredding = operation.erase
             removed = store.remove(operation.seq)
         finally:
             store.erasing = store.shredding = False
         if removed is not None:
             self._tell_removed(operation.seq, removed[0])
+            if operation.erase:
+                self._stream.shredding.asked()
         return removed is not None
 
     def _removals(self, removed: list[tuple[int, bytes]], purged: bytes | None = None) -> int:
@@ -195,15 +258,16 @@ class Applier:
         for seq, subject in removed:
             self._tell_removed(seq, subject)
         stream.intake.next_seq = max(stream.intake.next_seq, stream.store.last_seq + 1)
-        if purged is not None:
+        if purged is not None and stream.consumers:
+            first_left = limits.first_left(stream.store, purged)
             for consumer in list(stream.consumers.values()):
-                consumer.purged(purged)
+                consumer.purged(purged, first_left)
         return len(removed)
 
     def _update(self, operation: UpdateStream) -> object:
         stream = self._stream
-        stream.adopt(msgspec.json.decode(operation.config, type=StreamConfig))
-        self._removals(limits.enforce(stream.config, stream.store, None))
+        stream.adopt(offline.stream_config(operation.config))
+        self._removals(limits.enforce_all(stream.config, stream.store))
         stream.expiry.arm()
         stream.on_updated(stream)
         return None

@@ -6,6 +6,7 @@ is needed to apply and acknowledge them once they are committed. A batch becomes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -45,6 +46,8 @@ class Batch:
     """Consecutive messages of one stream, gathered for one frame."""
 
     __slots__ = (
+        "_counted",
+        "_counts",
         "_last",
         "after",
         "effects",
@@ -78,6 +81,8 @@ class Batch:
         self.after: list[tuple[int, int, After]] = []
         """(seq, time_ns, whom to call once the batch is committed and applied)."""
         self._last: dict[bytes, int] = {}
+        self._counts: Counter[bytes] | None = None
+        self._counted = 0
 
     def __len__(self) -> int:
         return len(self.records)
@@ -104,6 +109,15 @@ class Batch:
                 index[subjects[position]] = first + position
             index[b""] = len(subjects)
         return index.get(subject, 0) if subject else 0
+
+    def count(self, subject: bytes) -> int:
+        """How many messages of `subject` are in this batch. Counts what came since the last call."""
+        if self._counts is None:
+            self._counts = Counter()
+        if self._counted < len(self.subjects):
+            self._counts.update(self.subjects[self._counted :])
+            self._counted = len(self.subjects)
+        return self._counts[subject]
 
     def subjects_seen(self) -> dict[bytes, int]:
         """Last sequence by subject of everything in the batch."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.jetstream import offline
 from lakestream.jetstream.api_request import Where
 from lakestream.jetstream.cluster_adoption import Adoption
 from lakestream.jetstream.cluster_advisories import Advisories
@@ -23,6 +24,7 @@ from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.meta import Meta
 from lakestream.jetstream.meta_join import MetaJoin
 from lakestream.jetstream.meta_state import Applied, Assignment, MetaOp, decode_op, encode_op
+from lakestream.jetstream.meta_transfer import MetaTransfer
 from lakestream.jetstream.placement import Candidate, Wanted
 from lakestream.jetstream.replicas import Replicas
 from lakestream.jetstream.stream_config import StreamConfig
@@ -74,6 +76,7 @@ class JetStreamCluster:
         self.advisories = Advisories(engine.bus, clock, nodes, engine.domain)
         self.leaders = Leaders(nodes, calls)
         self.meta = Meta(root, nodes, groups, engine.stores.replicas, clock, engine.io, engine.log)
+        self.transfer = MetaTransfer(self.meta, calls, engine.io, engine.log)
         self.join = MetaJoin(self.meta, nodes, calls, clock, engine.log)
         self.local = LocalStreams(engine, self.meta, nodes, self.leaders, self.advisories)
         self.replicas = self.local.replicas = Replicas(engine, self.local, groups, nodes, calls)
@@ -83,6 +86,7 @@ class JetStreamCluster:
         self.on_applied: list[Callable[[Applied], None]] = []
         """Told of every entry of the meta group, after this node has begun to act on it."""
         self._configs: dict[str, tuple[bytes, StreamConfig]] = {}
+        self._refusals: dict[str, tuple[bytes, str]] = {}
         self._led = self._looked = False
         self.local.settle = lambda op: self.propose(op, lambda failed: None)
         self.leaders.on_changed = lambda uid: self.requests.changed()
@@ -97,6 +101,7 @@ class JetStreamCluster:
 
         Returns those of `found` (account, stream) that are no replicas: streams from before there was a cluster.
         """
+        self.transfer.settle()
         self.meta.open()
         others = [(account, name) for account, name in found if not self.replicas.recover(account, name)]
         self.local.take_up()
@@ -167,8 +172,11 @@ class JetStreamCluster:
         replica = self.replicas.by_uid.get(assignment.uid)
         if where is Where.REPLICA and replica is not None and replica.stream is not None:
             return None
-        offline = not any(self.nodes.alive(holder) for holder in assignment.holders)
-        return api_error(10118 if offline else 10008)
+        unsupported = self.refusal(assignment)
+        if unsupported:
+            return api_error(10194, err=unsupported)
+        gone = not any(self.nodes.alive(holder) for holder in assignment.holders)
+        return api_error(10118 if gone else 10008)
 
     def meta_leader(self) -> str:
         """The node that leads the meta group and can be reached; "" when nobody is known to."""
@@ -187,13 +195,14 @@ class JetStreamCluster:
 
     # ------------------------------------------------------------------ what is assigned
     def find(self, name: str) -> Assignment | None:
-        """The assignment of a stream."""
-        return self.meta.state.find(self.engine.account, name)
+        """The assignment of a stream; not of one that is being restored."""
+        found = self.meta.state.find(self.engine.account, name)
+        return found if found is not None and not found.restoring else None
 
-    def assignments(self) -> list[Assignment]:
-        """Those of this account, by name."""
-        account = self.engine.account
-        return [each for (owner, _), each in sorted(self.meta.state.streams.items()) if owner == account]
+    def assignments(self, *, restoring: bool = False) -> list[Assignment]:
+        """Those of this account, by name; also of streams that are being restored when `restoring`."""
+        account, streams = self.engine.account, sorted(self.meta.state.streams.items())
+        return [each for (owner, _), each in streams if owner == account and (restoring or not each.restoring)]
 
     def config_of(self, assignment: Assignment) -> StreamConfig:
         """The configuration that is assigned."""
@@ -201,6 +210,13 @@ class JetStreamCluster:
         if known is None or known[0] is not assignment.config:
             config = msgspec.json.decode(assignment.config, type=StreamConfig)
             known = self._configs[assignment.uid] = (assignment.config, config)
+        return known[1]
+
+    def refusal(self, assignment: Assignment) -> str:
+        """Why no node of this release can serve a stream that is assigned; "" when it can."""
+        known = self._refusals.get(assignment.uid)
+        if known is None or known[0] is not assignment.config:
+            known = self._refusals[assignment.uid] = (assignment.config, offline.refusal(assignment.config))
         return known[1]
 
     def candidates(self) -> list[Candidate]:
@@ -276,6 +292,7 @@ class JetStreamCluster:
     def _applied(self, applied: Applied) -> None:
         if applied.after is None and applied.before is not None:
             self._configs.pop(applied.before.uid, None)
+            self._refusals.pop(applied.before.uid, None)
         self.local.applied(applied)
         for callback in list(self.on_applied):
             callback(applied)

@@ -8,39 +8,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from lakestream.jetstream.advisory import advise
 from lakestream.jetstream.cluster_info import replica_shown
-from lakestream.jetstream.consumer_events import event_id
-from lakestream.jetstream.gotime import format_time
-from lakestream.jetstream.jsonio import dumps
 from lakestream.jetstream.placement import peer_id
 from lakestream.jetstream.ports import Bus, Clock
+from lakestream.jetstream.stream_events import StreamEvents
 
 if TYPE_CHECKING:
     from lakestream.jetstream.cluster_ports import Nodes
     from lakestream.jetstream.replica import Replica
 
-_PREFIX = "$JS.EVENT.ADVISORY."
-_TYPE = "io.nats.jetstream.advisory.v1."
 
-
-class Advisories:
+class Advisories(StreamEvents):
     """Sends what happens to groups on this node."""
 
     def __init__(self, bus: Bus, clock: Clock, nodes: Nodes, domain: str) -> None:
+        super().__init__(bus, clock, domain)
         self._bus, self._clock, self._nodes, self._domain = bus, clock, nodes, domain
 
     def _send(self, subject: str, kind: str, fields: dict[str, Any]) -> None:
-        to = (_PREFIX + subject).encode()
-        if not self._bus.interest(to):
-            return
-        event = {"type": _TYPE + kind, "id": event_id(), "timestamp": format_time(self._clock.now()), **fields}
-        if self._domain:
-            event["domain"] = self._domain
-        self._bus.publish(to, b"", b"", dumps(event))
-
-    def stream_action(self, stream: str, event: str, action: str) -> None:
-        """A stream was created, updated or deleted; sent by the node that leads it."""
-        self._send(f"STREAM.{event}.{stream}", "stream_action", {"stream": stream, "action": action})
+        advise(self._bus, self._clock, self._domain, subject, kind, fields)
 
     def stream_leader(self, replica: Replica) -> None:
         """This node leads a stream of several replicas now, and its consumers with it."""

@@ -20,6 +20,7 @@ from lakestream.jetstream.cluster import JetStreamCluster
 from lakestream.jetstream.cluster_requests import MAX_HOPS
 from lakestream.jetstream.cluster_stream_api import ClusterStreamApi
 from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.jsonio import Int
 from lakestream.jetstream.meta_state import Applied, Assignment, ChangeStream
 from lakestream.jetstream.placement import choose, choose_leader, peer_id
 from lakestream.jetstream.stream_config import Placement
@@ -49,6 +50,12 @@ class PeerRequest(msgspec.Struct, frozen=True, kw_only=True):
     peer_id: str = ""
 
 
+class RescueRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of META.RESCUE."""
+
+    quorum_needed: Int = 0
+
+
 class MoveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of ACCOUNT.STREAM.MOVE: the node to leave, and where to go."""
 
@@ -67,6 +74,8 @@ class ClusterApi:
     def register(self, routes: Routes) -> None:
         """See `ApiPart.register`."""
         route, meta, stream = routes.route, Where.META, Where.STREAM
+        named = {"server": self._engine.server_name, "server_id": self._engine.server_id}
+        route("META.RESCUE", "meta_rescue_response", self._rescue, empty=named)
         route("META.LEADER.STEPDOWN", "meta_leader_stepdown_response", self._meta_stepdown, where=meta)
         route("SERVER.REMOVE", "meta_server_remove_response", self._remove_server, where=meta)
         route("SERVER.EVACUATE", "meta_server_evacuate_response", self._evacuate_server, where=meta)
@@ -83,6 +92,18 @@ class ClusterApi:
         route("STREAM.CANCEL_MOVE.*", "stream_cancel_move_response", self._cancel_move, where=meta)
         route("ACCOUNT.STREAM.MOVE.*.*", "stream_update_response", self._move, where=meta)
         route("ACCOUNT.STREAM.CANCEL_MOVE.*.*", "stream_cancel_move_response", self._cancel_move, where=meta)
+
+    def _rescue(self, request: Request) -> None:
+        """A smaller quorum for a meta group that lost its majority. It is refused: a group of ours keeps its promise
+        that what a majority has acknowledged is not lost, so the nodes that are missing have to come back."""
+        if request.empty_body:
+            raise api_error(10003)
+        asked, meta = request.parse(RescueRequest, "JSApiMetaRescueRequest"), self._cluster.meta
+        if not 1 <= asked.quorum_needed <= meta.membership.quorum:
+            raise api_error(10224, err="raft: rescue quorum must be between 1 and current quorum")
+        if self._cluster.meta_leader():
+            raise api_error(10224, err="raft: leader is known")
+        raise api_error(10224, err="not supported by this server: start the missing nodes again")
 
     # ------------------------------------------------------------------ leaders
     def _placement(self, request: Request) -> Placement:

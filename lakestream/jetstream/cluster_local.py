@@ -28,6 +28,7 @@ from lakestream.raft.messages import Membership
 if TYPE_CHECKING:
     from lakestream.jetstream.engine import Engine
     from lakestream.jetstream.replicas import Replicas
+    from lakestream.jetstream.stream import Stream
 
 STEP_NS = 100_000_000
 """How soon the leader of a stream on its way to other members looks again."""
@@ -100,14 +101,26 @@ class LocalStreams:
             return
         if replica is not None or self._meta.caught_up:
             self._hold(uid)
-        if replica is not None and replica.leading:
+        if replica is not None and replica.stream is not None and replica.stream.hidden and not assignment.restoring:
+            self._engine.attach(replica.stream)
+            replica.stream.reveal()
+        elif replica is not None and replica.leading:
             self._tend(replica)
+
+    def _attach(self, stream: Stream) -> None:
+        """Have it among this server's streams, unless nobody is to see it yet."""
+        assignment = self._meta.state.by_uid.get(stream.uid)
+        # What its log says counts where this node has not heard yet what is assigned.
+        stream.hidden = bool(assignment.restoring) if assignment is not None else stream.hidden or stream.restoring
+        if not stream.hidden:
+            self._engine.attach(stream)
 
     def _hold(self, uid: str) -> None:
         assignment = self._meta.state.by_uid.get(uid)
         if assignment is None or self._meta.me not in assignment.holders or self._stopped:
             return
-        create = CreateStream(uid, assignment.account, assignment.config, assignment.created_ns)
+        restoring = bool(assignment.restoring)
+        create = CreateStream(uid, assignment.account, assignment.config, assignment.created_ns, restoring)
         me = self._meta.me
         voters = tuple(sorted(set(assignment.settled) - (set() if me in assignment.settled else {me})))
         if me in assignment.settled and assignment.index <= self._meta.lost_through:
@@ -124,7 +137,9 @@ class LocalStreams:
         def dropped(error: ApiError | None) -> None:
             if error is not None and replica is not None:
                 self._engine.log.error(f"stream {replica.name}: its files cannot be removed: {error}")
-            if stream is not None and removed:
+            if stream is not None and stream.hidden:
+                pass  # the lake never heard of it
+            elif stream is not None and removed:
                 self._engine.lake.deleted(stream)
             elif stream is not None:
                 self._engine.lake.detached(stream)
@@ -138,7 +153,7 @@ class LocalStreams:
     def opened(self, replica: Replica) -> None:
         """See `Host.opened`."""
         assert replica.stream is not None  # Invariant: it was opened
-        self._engine.attach(replica.stream)
+        self._attach(replica.stream)
         assignment = self._meta.state.by_uid.get(replica.uid)
         if assignment is not None and assignment.peers[0] == self._meta.me and not replica.stream.created:
             self._urge(replica, 0)
@@ -156,7 +171,7 @@ class LocalStreams:
 
     def follows(self, replica: Replica) -> None:
         """See `Host.follows`."""
-        if replica.stream is not None:
+        if replica.stream is not None and not replica.stream.hidden:
             self._engine.refresh(replica.stream)
         if replica.uid in self._leading:
             self._leading.discard(replica.uid)
@@ -168,7 +183,7 @@ class LocalStreams:
     def reopened(self, replica: Replica) -> None:
         """See `Host.reopened`."""
         assert replica.stream is not None  # Invariant: it was fetched
-        self._engine.attach(replica.stream)
+        self._attach(replica.stream)
 
     def gone(self, replica: Replica) -> None:
         """See `Host.gone`."""

@@ -21,11 +21,13 @@ import msgspec
 from lakestream.jetstream import stream_rules
 from lakestream.jetstream.api_request import Request, Where
 from lakestream.jetstream.cluster import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
+from lakestream.jetstream.cluster_restores import AssignAsked, ClusterRestores
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.jsonio import dumps
 from lakestream.jetstream.meta_state import Applied, Assignment, AssignStream, ChangeStream, RemoveStream
 from lakestream.jetstream.operations import UpdateStream
 from lakestream.jetstream.placement import choose
+from lakestream.jetstream.restores import Target
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_api import LIST_LIMIT, NAMES_LIMIT, StreamApi, StreamNamesRequest
 from lakestream.jetstream.stream_config import StreamConfig, StreamConfigRequest
@@ -79,6 +81,7 @@ class ClusterStreamApi(StreamApi):
         cluster.calls.serve(INFOS, self._infos_asked)
         cluster.calls.serve(DROPPED, self._dropped)
         cluster.local.on_dropped = self._tell_dropped
+        self._cluster_restores = ClusterRestores(engine, cluster, self._assign_restored, self._restored)
 
     # ------------------------------------------------------------------ create
     def _create_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
@@ -129,6 +132,35 @@ class ClusterStreamApi(StreamApi):
                 self._cluster.advisories.stream_action(request.tokens[0], "CREATED", "create")
 
         self._cluster.requests.dispatch(request, Where.STREAM, here)
+
+    # ------------------------------------------------------------------ restore
+    def _taken(self, name: str) -> bool:
+        return self._cluster.meta.state.find(self._engine.account, name) is not None
+
+    def _restore_target(self, config: StreamConfig) -> Target:
+        return self._cluster_restores.target(config)
+
+    def _assign_restored(self, asked: AssignAsked, done: Callable[[ApiError | None], None]) -> None:
+        """Log the assignment of a stream that a node restores, on the leader of the meta group. Raises ApiError."""
+        cluster, config = self._cluster, msgspec.json.decode(asked.config, type=StreamConfig)
+        if not cluster.meta.leading:
+            raise api_error(10008)
+        if self._taken(config.name) or config.name in self._creating:
+            raise api_error(10058)
+        self._check_room(config)
+        peers = choose(cluster.wanted(config), cluster.candidates())
+        now, account = self._engine.clock.now(), self._engine.account
+        op = AssignStream(asked.uid, account, config.name, asked.config, peers, now, asked.node)
+        self._creating[config.name] = config
+
+        def applied(outcome: Applied | ApiError) -> None:
+            del self._creating[config.name]
+            if isinstance(outcome, ApiError):
+                done(outcome)
+            else:
+                done(api_error(10058) if outcome.refused else None)
+
+        cluster.meta.propose(op, applied)
 
     # ------------------------------------------------------------------ update
     def _update_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
@@ -200,6 +232,10 @@ class ClusterStreamApi(StreamApi):
             raise api_error(10059)
         old, new = cluster.config_of(assignment), msgspec.json.decode(asked.config, type=StreamConfig)
         self._check_room(new)
+        more = new.max_bytes - max(0, old.max_bytes)
+        holding = [candidate for candidate in cluster.candidates() if candidate.name in assignment.peers]
+        if more > 0 and not all(candidate.room(new.storage, more) for candidate in holding):
+            raise api_error(10028 if new.storage == "memory" else 10047)
         if new.num_replicas != old.num_replicas and new.placement != old.placement:
             raise api_error(10123)
         peers = assignment.peers
@@ -209,10 +245,10 @@ class ClusterStreamApi(StreamApi):
             peers = choose(cluster.wanted(new), cluster.candidates(), keep=keep)
         return ChangeStream(asked.uid, asked.config, peers)
 
-    def _check_room(self, config: StreamConfig) -> None:
+    def _check_room(self, config: StreamConfig, *, reserves: bool = True) -> None:
         """Whether its subjects are free beside all other streams, also those on their way."""
         cluster = self._cluster
-        assigned = {each.name: cluster.config_of(each) for each in cluster.assignments()}
+        assigned = {each.name: cluster.config_of(each) for each in cluster.assignments(restoring=True)}
         assigned |= {changing.name: changing for changing in self._changing.values()}
         stream_rules.check_taken(config, [*assigned.values(), *self._creating.values()])
 
@@ -293,9 +329,11 @@ class ClusterStreamApi(StreamApi):
 
         def respond() -> None:
             fields: dict[str, Any] = {**page, "streams": [infos[each.name] for each in found if each.name in infos]}
-            missing = [each.name for each in found if each.name not in infos]
+            missing = [each for each in found if each.name not in infos]
             if missing:
-                fields["missing"] = missing
+                fields["missing"] = [each.name for each in missing]
+            if reasons := {each.name: why for each in missing if (why := cluster.refusal(each))}:
+                fields["offline"] = reasons
             request.respond(fields)
 
         def ask(node: str, names: list[str]) -> None:

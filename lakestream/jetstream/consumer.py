@@ -12,8 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from lakestream.jetstream import offline
 from lakestream.jetstream.api_request import level_refused
 from lakestream.jetstream.consumer_config import ConsumerConfig
 from lakestream.jetstream.consumer_events import ConsumerEvents
@@ -30,7 +29,7 @@ from lakestream.jetstream.redelivery import Redelivery
 from lakestream.jetstream.replay import OriginalPace
 from lakestream.jetstream.selection import Found
 from lakestream.log.record import Record
-from lakestream.protocol.subjects import overlaps
+from lakestream.protocol.subjects import covers, matches, overlaps
 
 if TYPE_CHECKING:
     from lakestream.jetstream.stream import Stream
@@ -52,7 +51,7 @@ class Consumer:
         self, stream: Stream, name: str, config: bytes, created_ns: int, ledger: Ledger, picked: list[int]
     ) -> None:
         self.stream, self.name, self.created_ns, self.ledger = stream, name, created_ns, ledger
-        self.config = msgspec.json.decode(config, type=ConsumerConfig)
+        self.config = offline.consumer_config(name, config)
         self.closed = False
         self._config_json = config
         self._clock, self._bus = stream.clock, stream.bus
@@ -63,7 +62,7 @@ class Consumer:
         self._subscriptions: list[Subscribed] = []
         self._remote_redelivery: tuple[int, Record | None] = (0, None)
         self._refetching = False
-        self.events = ConsumerEvents(stream.bus, stream.clock, stream.name, name)
+        self.events = ConsumerEvents(stream.bus, stream.clock, stream.name, name, stream.domain)
         self.feed = Feed(stream, ledger, self.config.filters, picked, self.wake)
         self.redelivery = Redelivery(ledger, stream.clock, self._expired)
         self.pace = OriginalPace(stream.clock, self.wake)
@@ -117,7 +116,7 @@ class Consumer:
     def apply_update(self, operation: UpdateConsumer) -> None:
         """Apply a changed configuration."""
         self._config_json = operation.config
-        old, self.config = self.config, msgspec.json.decode(operation.config, type=ConsumerConfig)
+        old, self.config = self.config, offline.consumer_config(self.name, operation.config)
         if old.filters != self.config.filters:
             self.feed.choose(self.config.filters)
         self._adopt(self.config)
@@ -247,13 +246,30 @@ class Consumer:
                 if full:
                     self.wake()
 
-    def purged(self, subjects: bytes = b"") -> None:
-        """The stream was purged of what matches `subjects` (all when empty), and may begin at a higher sequence now."""
+    def purged(self, subjects: bytes, first_left: int) -> None:
+        """The stream was purged of what matches `subjects` (all when empty), and may begin at a higher sequence now.
+
+        `first_left`: of what matches, the first that is left, or could come.
+        """
         mine = self.config.filters
         if not subjects or not mine or any(overlaps(one, subjects) for one in mine):
-            self.ledger.purged(self.stream.store.first_seq)
+            narrower = subjects and mine and all(covers(subjects, one) for one in mine)
+            self.ledger.purged(first_left if narrower else self.stream.store.first_seq)
         self.feed.rewind()
         self.wake()
+
+    def rolled_up(self, seq: int, subject: bytes) -> None:
+        """The message at `seq` replaced all before it, of its subject or of the stream (`subject` empty)."""
+        if self.ledger.floor_stream >= seq - 1:
+            return
+        mine = self.config.filters
+        if subject and not any(covers(subject, one) for one in mine):
+            if mine and not any(matches(one, subject) for one in mine):
+                return
+            seq = self.stream.store.first_seq  # it has others to deliver, from there on
+        if self.ledger.purged(seq):
+            self.feed.rewind()
+            self.wake()
 
     # ------------------------------------------------------------------ numbers
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import string
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +69,6 @@ class ConsumerApi:
         self._caps = rules.ConsumerCaps(
             max_ack_pending=engine.options.max_ack_pending, max_request_batch=engine.options.max_request_batch
         )
-        self._queues: dict[str, deque[Callable[[], None]]] = {}
-        """By stream: changes that wait for the one under way."""
         self.acks = Acks(engine)
 
     def register(self, routes: Routes) -> None:
@@ -99,7 +96,7 @@ class ConsumerApi:
             ("PEER.REMOVE", "remove_peer"),
             ("PEER.EVACUATE", "evacuate_peer"),
         ):
-            routes.route(f"CONSUMER.{subject}.*.*", f"consumer_{kind}_response", self._clustered)
+            routes.route(f"CONSUMER.{subject}.*.*", f"consumer_{kind}_response", self._clustered, level=False)
         self.acks.listen()
 
     def _info_of(self, consumer: Consumer, listed: bool = False) -> dict[str, Any]:
@@ -111,7 +108,7 @@ class ConsumerApi:
     def _stream(self, name: str) -> Stream:
         stream = self._engine.streams.get(name)
         if stream is None:
-            raise api_error(10059)
+            raise self._engine.absent(name)
         if not stream.leading:
             raise api_error(10008)
         return stream
@@ -128,29 +125,13 @@ class ConsumerApi:
         `change` is given a function that it calls exactly once when it has ended. An ApiError that it raises is the
         answer to the request.
         """
-        queue = self._queues.get(stream.uid)
 
-        def finished() -> None:
-            waiting = self._queues[stream.uid]
-            if waiting:
-                waiting.popleft()()
-            else:
-                del self._queues[stream.uid]
+        def run(over: Callable[[], None]) -> None:
+            if stream.closed:
+                raise api_error(10059)
+            change(over)
 
-        def run() -> None:
-            try:
-                if stream.closed:
-                    raise api_error(10059)
-                change(finished)
-            except ApiError as error:
-                request.fail(error)
-                finished()
-
-        if queue is not None:
-            queue.append(run)
-        else:
-            self._queues[stream.uid] = deque()
-            run()
+        self._engine.turns.take(f"C {stream.uid}", request, run)
 
     # ------------------------------------------------------------------ create and update
     def _create_legacy(self, request: Request) -> None:
@@ -337,8 +318,8 @@ class ConsumerApi:
 
     # ------------------------------------------------------------------ names, list, info
     def _page(self, request: Request, limit: int) -> tuple[list[Consumer], dict[str, Any]]:
-        stream = self._stream(request.tokens[0])
         asked = request.parse_if_json(PageRequest, "JSApiConsumersRequest")
+        stream = self._stream(request.tokens[0])
         total = len(stream.consumers)
         offset = min(max(asked.offset, 0), total)
         names = sorted(stream.consumers)[offset : offset + limit]
@@ -376,7 +357,7 @@ class ConsumerApi:
         self._in_turn(request, stream, change)
 
     def _pause(self, request: Request) -> None:
-        asked = request.parse(PauseRequest, "JSApiConsumerPauseRequest")
+        asked = request.parse_if_json(PauseRequest, "JSApiConsumerPauseRequest")
         stream, name = self._stream(request.tokens[0]), request.tokens[1]
 
         def change(finished: Callable[[], None]) -> None:
@@ -399,6 +380,8 @@ class ConsumerApi:
             consumer = self._consumer(*request.tokens[:2])
         except ApiError:
             return  # silence, as in nats-server (api.md §1)
+        if request.body and not request.body.strip():
+            raise api_error(10025, err="unexpected end of JSON input")
         asked = request.parse(ResetRequest, "JSApiConsumerResetRequest", strict=False)
 
         def change(finished: Callable[[], None]) -> None:

@@ -228,9 +228,10 @@ class Ledger:
             self.floor_stream = max(self.floor_stream, seq - 1)
 
     # ------------------------------------------------------------------ jumps
-    def purged(self, first_seq: int) -> None:
-        """The stream now begins at `first_seq`."""
-        if first_seq - 1 > self.delivered_stream:
+    def purged(self, first_seq: int) -> bool:
+        """There is nothing to deliver before `first_seq` any more. Returns whether the next delivery is another one."""
+        jumped = first_seq - 1 > self.delivered_stream
+        if jumped:
             self.delivered_stream = first_seq - 1
             self.next_seq = max(self.next_seq, first_seq)
             self._moved = True
@@ -238,6 +239,7 @@ class Ledger:
             self.redelivered.clear()
             self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
             self._moved = True
+        return jumped
 
     def reset(self, seq: int) -> None:
         """Begin again: the next delivery is consumer sequence 1, from `seq` on."""
@@ -342,6 +344,11 @@ _decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """A consumer's part of the stream's checkpoint."""
     return _encode(snapshot)
+
+
+def encode_delta(delta: Delta) -> bytes:
+    """A state for a PROGRESS entry that no ledger of this process had."""
+    return _encode(delta)
 
 
 def decode_snapshot(data: bytes) -> Snapshot:

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from lakestream.jetstream.batches import BatchLimits, BatchRoom
 from lakestream.jetstream.direct_get import DirectGet
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.operations import CreateStream, decode_operation
 from lakestream.jetstream.ports import Bus, Clock, Io, Subscribed
+from lakestream.jetstream.storage_use import StorageUse
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.stream_events import StreamEvents
 from lakestream.jetstream.stream_state import StreamState
-from lakestream.log.errors import LogError
+from lakestream.jetstream.turns import Turns
+from lakestream.log.errors import LogError, LogFrozen
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.store import Store
 
@@ -44,8 +48,13 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_request_batch: int = 0
     default_max_consumers: int = 1000
     max_pending: int = 64 << 20
+    batches: BatchLimits = BatchLimits()
+    request_queue_limit: int = 0
+    """See `turns.Turns`."""
     sync_interval_ns: int = 0
     """0: every write is synced before it counts (invariant 1); else the time between syncs, asked for explicitly."""
+    spool_dir: str = ""
+    """Where backups that come are staged; "" is the system's directory for temporary files."""
 
 
 class Stores(Protocol):
@@ -64,6 +73,9 @@ class Stores(Protocol):
     def open(self, account: str, name: str) -> Store:
         """Open a log. Blocks. Raises LogError naming file and offset when it is damaged."""
 
+    def remove(self, account: str, name: str) -> None:
+        """Remove a log that is not open, whatever is in it. Blocks."""
+
 
 class LakeLink(Protocol):
     """What the engine tells the lake's keeper, and asks it."""
@@ -79,6 +91,9 @@ class LakeLink(Protocol):
 
     def deleted(self, stream: Stream) -> None:
         """A stream is gone for good."""
+
+    def forgotten(self, create: CreateStream) -> None:
+        """A stream that was never attached here is gone for good."""
 
 
 class Log(Protocol):
@@ -104,6 +119,9 @@ class _Lakeless:
     def deleted(self, stream: Stream) -> None:
         return
 
+    def forgotten(self, create: CreateStream) -> None:
+        return
+
 
 class Engine:
     """The streams of this server (account `$G`)."""
@@ -113,11 +131,17 @@ class Engine:
         self.stores, self.options, self.log = stores, options, log
         self.lake: LakeLink = _Lakeless()
         self.account = ACCOUNT
+        self.batches = BatchRoom(options.batches)
+        self.events = StreamEvents(bus, clock, options.domain)
+        self.turns = Turns(options.request_queue_limit, self._too_many_requests)
         self.cluster: JetStreamCluster | None = None
         """Set before the API and `recover` when this server is one of several."""
         self.streams: dict[str, Stream] = {}
+        self.use = StorageUse(options.max_memory, options.max_file)
         self.offline: dict[str, str] = {}
-        """Streams whose log can not be read, with the reason: they take no messages until somebody has looked."""
+        """Streams that can not be served, with the reason: their log is damaged, or they need a newer server."""
+        self._offline_creations: dict[str, CreateStream] = {}
+        """How they were created, as far as their log still tells."""
         self.direct = DirectGet(self)
         self._creating: dict[str, StreamConfig] = {}
         self._deleting: dict[str, list[Callable[[], None]]] = {}
@@ -136,19 +160,41 @@ class Engine:
     def domain(self) -> str:
         return self.options.domain
 
+    def _too_many_requests(self, dropped: int) -> None:
+        self.log.warn(f"JetStream API queue limit reached, dropping {dropped} requests")
+        self.events.limit_reached(self.server_name, dropped)
+
     def configs(self) -> list[StreamConfig]:
-        """Configurations of all streams, also of those being created: what a new one must not overlap."""
-        return [stream.config for stream in self.streams.values()] + list(self._creating.values())
+        """Configurations of all streams, also of those being created or offline: what a new one must not overlap."""
+        offline = [config for name in self._offline_creations if (config := self.config_of(name)) is not None]
+        return [stream.config for stream in self.streams.values()] + list(self._creating.values()) + offline
+
+    def absent(self, name: str) -> ApiError:
+        """Why a stream is not among `streams`: there is none, or it is offline."""
+        return api_error(10194, err=self.offline[name]) if name in self.offline else api_error(10059)
+
+    def config_of(self, name: str) -> StreamConfig | None:
+        """The configuration of a stream; of an offline one what this release understands of its first, if anything."""
+        if name in self.streams:
+            return self.streams[name].config
+        create = self._offline_creations.get(name)
+        return msgspec.json.decode(create.config, type=StreamConfig) if create is not None else None
 
     # ------------------------------------------------------------------ create, update, delete
-    def create_stream(self, config: StreamConfig, done: Callable[[Stream | ApiError], None]) -> None:
-        """Make a stream from a validated configuration; `done` once its creation is on disk."""
+    def create_stream(
+        self, config: StreamConfig, done: Callable[[Stream | ApiError], None], *, restoring: bool = False
+    ) -> None:
+        """Make a stream from a validated configuration; `done` once its creation is on disk.
+
+        `restoring`: nobody sees it before `restored`; its name and subjects are taken all the same.
+        """
         name = config.name
         if name in self._creating or name in self.streams:
             done(api_error(10058))
             return
         self._creating[name] = config
-        create = CreateStream(secrets.token_hex(8), ACCOUNT, msgspec.json.encode(config), self.clock.now())
+        encoded = msgspec.json.encode(config)
+        create = CreateStream(secrets.token_hex(8), ACCOUNT, encoded, self.clock.now(), restoring)
 
         def opened(store: Store | None, error: BaseException | None) -> None:
             if store is None:
@@ -163,8 +209,8 @@ class Engine:
             if isinstance(result, ApiError):
                 self.io.submit(stream.store.destroy, lambda _, __: gone(result))
                 return
-            del self._creating[name]
-            self._serve(stream)
+            if not restoring:
+                self.restored(stream)
             done(stream)
 
         def gone(error: ApiError) -> None:
@@ -180,6 +226,25 @@ class Engine:
         else:
             begin()
 
+    def restored(self, stream: Stream) -> None:
+        """A stream that was made is whole, and exists from now on."""
+        del self._creating[stream.name]
+        stream.reveal()
+        self.attach(stream)
+        stream.start(recovered=False)
+
+    def abandon_restore(self, stream: Stream, done: Callable[[], None]) -> None:
+        """A stream that was being restored will not be whole: its files go, and its name is free."""
+        stream.stop()
+
+        def gone(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self.log.error(f"stream {stream.name}: what was restored of it cannot be removed: {error}")
+            self._creating.pop(stream.name, None)
+            done()
+
+        self.io.submit(stream.store.destroy, gone)
+
     def delete_stream(self, name: str, done: Callable[[ApiError | None], None]) -> None:
         """Remove a stream with everything it holds; `done(None)` once its files are gone."""
         stream = self.streams.pop(name, None)
@@ -188,6 +253,7 @@ class Engine:
             return
         waiting = self._deleting[name] = []
         self._unsubscribe(name)
+        self.use.forget(name)
         stream.stop(deleted=True)
 
         def destroyed(_: object, error: BaseException | None) -> None:
@@ -203,8 +269,30 @@ class Engine:
 
         self.io.submit(stream.store.destroy, destroyed)
 
+    def delete_offline(self, name: str, done: Callable[[ApiError | None], None]) -> None:
+        """Remove an offline stream; `done(None)` once its files are gone."""
+        waiting = self._deleting[name] = []
+        reason, create = self.offline.pop(name), self._offline_creations.pop(name, None)
+
+        def removed(_: object, error: BaseException | None) -> None:
+            del self._deleting[name]
+            if error is not None:
+                self.offline[name] = reason
+                self.log.error(f"stream {name}: {error}")
+                done(api_error(10050, err=str(error)))
+            else:
+                if create is not None:
+                    self.lake.forgotten(create)
+                else:
+                    self.log.warn(f"stream {name}: its log did not tell who it was, its table stays if it has one")
+                done(None)
+            for begin in waiting:
+                begin()
+
+        self.io.submit(lambda: self.stores.remove(ACCOUNT, name), removed)
+
     def _stream(self, create: CreateStream, store: Store) -> Stream:
-        return Stream(create, store, self.bus, self.clock, self.io, self.options.domain)
+        return Stream(create, store, self.bus, self.clock, self.io, self.options.domain, batches=self.batches)
 
     def _serve(self, stream: Stream) -> None:
         self.attach(stream)
@@ -214,9 +302,16 @@ class Engine:
         """Have a stream among this server's. Again: its store is another now."""
         self.streams[stream.name] = stream
         self.offline.pop(stream.name, None)
-        stream.on_updated = self.refresh
+        stream.on_updated, stream.on_failed = self.refresh, self._failed
+        stream.use = self.use
+        self.use.note(stream)
         self.refresh(stream)
         self.lake.attached(stream)
+
+    def _failed(self, stream: Stream, error: Exception) -> None:
+        if isinstance(error, LogFrozen) and error.out_of_space:
+            cluster = self.cluster.name if self.cluster is not None else ""
+            self.events.out_of_storage(self.server_name, self.server_id, cluster, stream.name)
 
     def refresh(self, stream: Stream) -> None:
         """Its subjects may have changed, or whether it takes messages here."""
@@ -226,6 +321,7 @@ class Engine:
     def detach(self, name: str, trouble: str = "") -> None:
         """A stream is no longer among this server's. `trouble`: its log can not be read, which is why."""
         self._unsubscribe(name)
+        self.use.forget(name)
         self.streams.pop(name, None)
         if trouble:
             self.offline[name] = trouble
@@ -275,9 +371,19 @@ class Engine:
 
     def _recover(self, account: str, name: str) -> Stream | None:
         store = self.stores.open(account, name)
+        try:
+            stream = self._replayed(store, name)
+        except BaseException:
+            store.abandon()
+            raise
+        self._offline_creations.pop(name, None)
+        return stream
+
+    def _replayed(self, store: Store, name: str) -> Stream | None:
         frames = store.replay()
         state = msgspec.msgpack.decode(store.extra, type=StreamState) if store.extra else None
         if state is not None:
+            self._offline_creations[name] = state.create  # until it is in service
             stream = self._stream(state.create, store)
             stream.load(state)
         else:
@@ -287,10 +393,17 @@ class Engine:
                 self.log.warn(f"stream {name}: an unfinished creation is removed")
                 store.destroy()
                 return None
-            stream = self._stream(self._creation(first[0]), store)
+            self._offline_creations[name] = create = self._creation(first[0])
+            stream = self._stream(create, store)
             stream.apply_frame(*first)
         for frame, at in frames:
             stream.apply_frame(frame, at)
+        if stream.restoring:
+            # Nobody was told that it is restored; who sent it does it again.
+            self.log.warn(f"stream {name}: an unfinished restore is removed")
+            store.destroy()
+            return None
+        stream.hidden = False
         return stream
 
     @staticmethod

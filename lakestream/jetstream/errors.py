@@ -23,6 +23,13 @@ class ApiError(Exception):
         self.code = code
         self.err_code = err_code
         self.description = description
+        self.inside = ""
+        """What nats-server calls it where no client sees it: in traces. "" = as the description says."""
+
+    def called(self, inside: str) -> ApiError:
+        """The same error with its name in traces."""
+        self.inside = inside
+        return self
 
     def as_dict(self) -> dict[str, int | str]:
         """The `error` object of a reply; zero and empty fields are left out, as in Go's JSON."""

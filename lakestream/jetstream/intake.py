@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.jetstream import limits, publish
+from lakestream.jetstream import limits, publish, traces
 from lakestream.jetstream.batch import MAX_BATCH_BYTES, After, Batch, Effect
 from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.operations import UpdateStream
 from lakestream.jetstream.ports import ClientInfo
 from lakestream.jetstream.publish import Publish
+from lakestream.jetstream.republish import Republisher
 from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.stream_state import Asked
 from lakestream.jetstream.view import ProposedView
 from lakestream.log.record import Record
 from lakestream.protocol import headers
+from lakestream.protocol.transforms import Transform
 
 if TYPE_CHECKING:
     from lakestream.jetstream.stream import Stream
@@ -33,7 +37,11 @@ MAX_BUFFERED_BYTES = 128 << 20
 
 _logger = logging.getLogger(__name__)
 
+MEMBER_OF_FAST_BATCH = b".$FI"
+"""How the reply subject of such a message ends, whatever the stream makes of it; see fast.py."""
+
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
+OVERLOADED = b"NATS/1.0 429 Too Many Requests\r\n\r\n"
 
 
 class Intake:
@@ -50,6 +58,8 @@ class Intake:
         """The sequence that the next message gets."""
         self.last_time = 0
         """When the newest message was stored, proposed ones included."""
+        self.pending_bytes = 0
+        """Record bytes of what is proposed and not committed."""
         self._batch: Batch | None = None
         self.routes: list[Callable[[Publish], bool]] = []
         """Asked in order for each message on the checked way; the first that says True has taken it over."""
@@ -59,23 +69,36 @@ class Intake:
         self._deferred_bytes = 0
         self._fetching = False
         self._guarded = self._guards = False
+        self._transform: Transform | None = None
+        self._republisher: Republisher | None = None
 
     def rewind(self) -> None:
         """Go on after what is stored: whatever was decided beyond that does not count."""
         store = self._stream.store
         self.next_seq, self.last_time = store.last_seq + 1, store.last_time
+        self.pending_bytes = 0
         self._batch = None
 
     def adopt(self, config: StreamConfig) -> None:
         """Take a configuration: what follows from it is worked out once, not for each message."""
         refuses = config.sealed or config.max_msg_size > 0 or limits.refuses_new(config)
-        self._guards = refuses or config.no_ack or config.allow_batched or config.subject_transform is not None
+        self._guards = refuses or config.no_ack or config.subject_transform is not None
+        self._guards = self._guards or config.allow_msg_counter
         self._guarded = self._guarded or self._guards
+        change = config.subject_transform
+        self._transform = Transform(change.src.encode(), change.dest.encode()) if change and change.dest else None
+        self._republisher = Republisher.of(self._stream, config.republish)
 
     # ------------------------------------------------------------------ publish
     def ingest(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """Take a published message. The pub ack leaves once the message is committed (invariant 1)."""
-        if header or self._guarded or self._deferred or len(payload) > MAX_BUFFERED_BYTES:
+        if (
+            header
+            or self._guarded
+            or self._deferred
+            or len(payload) > MAX_BUFFERED_BYTES
+            or reply.endswith(MEMBER_OF_FAST_BATCH)
+        ):
             self._ingest_checked(subject, reply, header, payload, client)
             return
         self._append(subject, reply, b"", payload)
@@ -96,7 +119,11 @@ class Intake:
         self.last_time = now
         seq = self.next_seq
         self.next_seq = seq + 1
-        batch.add(seq, now, subject, reply, header, payload)
+        if self._republisher is not None and not time_ns:
+            again = self._republisher.prepare(subject, header, payload)
+            if again is not None:
+                batch.after.append((seq, now, again))
+        self.pending_bytes += batch.add(seq, now, subject, reply, header, payload)
         return seq
 
     def _open_batch(self, whole: bool = False) -> Batch | None:
@@ -117,15 +144,37 @@ class Intake:
     def _ingest_checked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """The way of a message with headers, or into a stream whose configuration can refuse or change it."""
         message = Publish(subject, reply, headers.without_status(header), payload, client)
-        for route in self.routes:
-            if route(message):
-                return
+        traces.begin(self._stream, message)
+        self._judge(message)
+
+    def _judge(self, message: Publish) -> None:
+        """Give a message its subject, and see who decides on it."""
+        if self._stream.operations and self._changing():
+            self.defer(lambda: self._judge(message), message.reply, message.size)
+            return
+        message.subject = self._renamed(message.subject)
+        config = self._stream.config
+        if not (traces.only(message) and (config.allow_atomic or config.allow_batched)):
+            # What is not stored is part of no batch either.
+            for route in self.routes:
+                if route(message):
+                    return
         self.decide(message)
+
+    def _changing(self) -> bool:
+        """Whether another configuration is in flight: what comes after it is renamed and batched as that says."""
+        contexts = [proposal.context for proposal in self._stream.uncommitted()]
+        return any(isinstance(each, Asked) and isinstance(each.operation, UpdateStream) for each in contexts)
+
+    def _renamed(self, subject: bytes) -> bytes:
+        """What the stream's transform makes of a subject, before every rule; one that it does not select stays."""
+        renamed = None if self._transform is None else self._transform.apply(subject)
+        return subject if renamed is None else renamed
 
     def decide(self, message: Publish) -> None:
         """Judge one message and store it, or answer why not; later, where that depends on something in flight."""
         stream = self._stream
-        if self._deferred or stream.operations:
+        if self._deferred or stream.operations or self.view.unsettled(message.subject, message.header):
             # A rule may depend on what a purge or delete in flight will leave, and order among publishes stays.
             self._defer(message)
             return
@@ -135,7 +184,11 @@ class Intake:
         try:
             outcome = publish.check(self.view, message)
             if isinstance(outcome, publish.Duplicate):
+                traces.duplicate(message)
                 self._answer_duplicate(message.reply, outcome.seq)
+                return
+            if traces.only(message):
+                traces.passed(stream, message)
                 return
             length = limits.accounted(stream.config, message.subject, message.header, message.payload)
             refused = self.view.room(message.subject, length, bool(outcome.rollup))
@@ -152,7 +205,7 @@ class Intake:
             self.fetch(missing.seq)
             return
         except ApiError as error:
-            self.refuse(message.reply, error)
+            self.reject(message, error)
             return
         self.take(message, outcome)
 
@@ -164,8 +217,9 @@ class Intake:
             return seq
         if message.tail:
             batch.tails[seq] = message.tail
-        if message.after is not None:
-            batch.after.append((seq, self.last_time, message.after))
+        for after in (message.after, traces.storing(self._stream, message)):
+            if after is not None:
+                batch.after.append((seq, self.last_time, after))
         if effect is None:
             return seq
         if effect.msg_id:
@@ -199,6 +253,7 @@ class Intake:
         """Store a message of the server itself, which no rule refuses; returns its sequence, 0 where not `settled`."""
         if not self.settled:
             return 0
+        subject = self._renamed(subject)
         effect = publish.effect_of(header, self._stream.config)
         return self.take(Publish(subject, b"", header, payload, None, b"", after), effect)
 
@@ -259,14 +314,15 @@ class Intake:
 
     def resume(self, fetched: dict[int, Record | None] | None = None) -> None:
         """No operation is in flight any more: judge what waited for that, in order. `fetched`: see there."""
-        self._guarded = self._guards
+        self._guarded = self._guards or self._stream.full
         if not self._deferred or self._fetching:
             return
-        self.fetched = fetched or {}
+        self.fetched |= fetched or {}
         deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
         for again, _ in deferred:
             again()
-        self.fetched = {}
+        if not self._deferred:  # an atomic batch may ask for several, one after the other
+            self.fetched = {}
 
     def _refuse_deferred(self, error: ApiError) -> None:
         deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
@@ -292,18 +348,29 @@ class Intake:
 
     # ------------------------------------------------------------------ answers
     def _answer_duplicate(self, reply: bytes, seq: int) -> None:
-        if not reply:
-            return
-        answer = (reply, b'%b%d,"duplicate": true}' % (self.ack, seq))
+        if reply:
+            self.answer_at(seq, reply, b'%b%d,"duplicate": true}' % (self.ack, seq))
+
+    def answer_at(self, seq: int, reply: bytes, answer: bytes) -> None:
+        """Send an answer once the message with this sequence is committed, after what was said of that one before."""
         for proposal in reversed(self._stream.uncommitted()):
             batch = proposal.context
             if isinstance(batch, Batch) and batch.first_seq <= seq < batch.first_seq + len(batch):
-                batch.late.append(answer)
+                batch.late.append((reply, answer))
                 return
-        self._stream.bus.reply_many([answer])
+        self._stream.bus.reply_many([(reply, answer)])
+
+    def reject(self, message: Publish, error: ApiError) -> None:
+        """Answer a publish that a rule refuses, and tell its trace."""
+        if traces.refused(self._stream, message, error):
+            self.refuse(message.reply, error)
 
     def refuse(self, reply: bytes, error: ApiError) -> None:
         """Answer a publish with an error; in a cluster only the leader does."""
         if reply and self._stream.leading:
-            body = msgspec.json.encode(error.as_dict())
-            self._stream.bus.publish(reply, b"", b"", b'{"error":%b,%b' % (body, self._error_tail))
+            header = OVERLOADED if error.err_code == 10167 else b""
+            self._stream.bus.publish(reply, b"", header, self.refusal(error))
+
+    def refusal(self, error: ApiError) -> bytes:
+        """The pub ack of a publish that is refused."""
+        return b'{"error":%b,%b' % (msgspec.json.encode(error.as_dict()), self._error_tail)

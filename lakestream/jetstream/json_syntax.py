@@ -19,8 +19,23 @@ _LITERALS: Final = {ord("t"): b"true", ord("f"): b"false", ord("n"): b"null"}
 _QUOTE, _COMMA, _MINUS, _ZERO, _NINE, _COLON, _BACKSLASH, _BRACE = b'",-09:\\}'
 
 
+_OFFSET: Final = re.compile(r" at offset \d+$")
+
+
 class JsonError(Exception):
     """A text is no JSON, or not what was asked for. Its message is what follows `invalid JSON: ` in error 10025."""
+
+    def as_lenient(self) -> JsonError:
+        """In the words of Go's other decoder, which nats-server uses where unknown fields are no error."""
+        text = _OFFSET.sub("", str(self))
+        return JsonError("unexpected end of JSON input" if text == "unexpected EOF" else text)
+
+
+def trailing(body: bytes, at: int) -> JsonError | None:
+    """The lenient decoder's refusal of what follows a value, when no other value begins there."""
+    if body[at : at + 1] in (b"{", b"[", b'"', b"-", b"t", b"f", b"n") or body[at : at + 1].isdigit():
+        return None
+    return _wrong(body, at, "after top-level value")
 
 
 def next_value(body: bytes, at: int) -> int:

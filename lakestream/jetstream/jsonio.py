@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, 
 import msgspec
 
 from lakestream.jetstream.gotime import normal_time
-from lakestream.jetstream.json_syntax import JsonError, end_of_value, next_value
+from lakestream.jetstream.json_syntax import JsonError, end_of_value, next_value, trailing
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -115,15 +115,21 @@ def parse(body: bytes, record: type[S], name: str = "", *, strict: bool = True) 
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JsonError):
         # Off the fast path: find out what Go says about it, or that Go takes it.
         found: dict[str, Any] = {}
-        for value in _values(body):
-            found.update(_root(value, record, root, strict))
+        try:
+            for value in _values(body, strict):
+                found.update(_root(value, record, root, strict))
+        except JsonError as error:
+            raise error if strict else error.as_lenient() from None
         return record(**found)
 
 
-def _values(body: bytes) -> Iterator[object]:
+def _values(body: bytes, strict: bool) -> Iterator[object]:
     """The values of `body` one after another, numbers with their literals. Raises JsonError."""
-    at = next_value(body, 0)
+    at = begin = next_value(body, 0)
     while at < len(body):
+        wrong = None if strict or at == begin else trailing(body, at)
+        if wrong is not None:
+            raise wrong
         end = end_of_value(body, at)
         text = body[at:end].decode("utf-8", "replace")
         try:
@@ -270,6 +276,8 @@ def _choice(go: Go) -> Converter:
         if chosen in go.choices:
             return chosen
         if go.refusal:
+            if value is not None and not isinstance(value, str):
+                raise JsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type string")
             raise JsonError(go.refusal.replace("{value}", _encode(value).decode()))
         raise JsonError(f"can not unmarshal {_encode(_encode(value).decode()).decode()}")
 

@@ -6,12 +6,16 @@ them depend on the log alone, never on a clock, so that every replica removes th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.operations import Purge
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.log.store import Store
+
+SMALLEST = 16
+"""No message counts for fewer bytes."""
 
 Removed = list[tuple[int, bytes]]
 """(sequence, subject) of messages that are gone."""
@@ -32,6 +36,9 @@ class Pending(Protocol):
 
     def pending_of(self, subject: bytes) -> int:
         """Uncommitted messages of one subject."""
+
+    def pending_rollups(self) -> bool:
+        """Whether there are rollups among them."""
 
 
 def accounted(config: StreamConfig, subject: bytes, header: bytes, payload: bytes) -> int:
@@ -58,37 +65,81 @@ def needs_single_steps(config: StreamConfig) -> bool:
     return config.max_bytes > 0 and config.max_msgs_per_subject > 0
 
 
+def trims_by_size(config: StreamConfig) -> bool:
+    """Whether a new message can make older ones of other subjects go."""
+    return config.discard == "old" and (config.max_msgs > 0 or config.max_bytes > 0)
+
+
+def most_trimmed(config: StreamConfig, store: Store, msgs: int, size: int) -> int:
+    """How many of the oldest messages go at most once so many more of together `size` bytes are stored."""
+    if not trims_by_size(config):
+        return 0
+    over = store.msgs + msgs - config.max_msgs if config.max_msgs > 0 else 0
+    if config.max_bytes > 0:
+        over = max(over, -(-(store.bytes + size - config.max_bytes) // SMALLEST))
+    return max(0, over)
+
+
 def room(pending: Pending, store: Store, subject: bytes, length: int, rollup: bool) -> ApiError | None:
     """Why discard policy `new` refuses a message of `length` bytes, or None. `rollup`: it makes its own room."""
     config = pending.config
     if not refuses_new(config):
         return None
-    held = 0
+    replaces = False
     if config.max_msgs_per_subject > 0:
-        held = store.subjects.count(subject) + pending.pending_of(subject)
-        if held >= config.max_msgs_per_subject:
-            if config.discard_new_per_subject and not rollup:
-                return api_error(10077, err="maximum messages per subject exceeded")
-            return None  # it takes the place of its subject's oldest
-    if 0 < config.max_msgs <= store.msgs + pending.pending_msgs():
+        on_the_way = pending.pending_of(subject)
+        held = store.subjects.count(subject) + on_the_way
+        if held >= config.max_msgs_per_subject and config.discard_new_per_subject and not rollup:
+            return api_error(10077, err="maximum messages per subject exceeded")
+        # It takes the place of its subject's oldest. Which one that will be, and whether a rollup leaves any, can not
+        # be said before what is on the way is stored.
+        replaces = held >= config.max_msgs_per_subject and not on_the_way and not pending.pending_rollups()
+    if not replaces and 0 < config.max_msgs <= store.msgs + pending.pending_msgs():
         return api_error(10077, err="maximum messages exceeded")
-    if 0 < config.max_bytes < store.bytes + pending.pending_bytes() + length:
+    if 0 < config.max_bytes < store.bytes + pending.pending_bytes() + length and not (
+        replaces and _makes_room(store, subject, length)
+    ):
         return api_error(10077, err="maximum bytes exceeded")
     return None
 
 
-def enforce(config: StreamConfig, store: Store, subjects: list[bytes] | None) -> Removed:
-    """Remove what is over the limits after `subjects` got new messages (None: after a change of limits, all)."""
+def _makes_room(store: Store, subject: bytes, length: int) -> bool:
+    """Whether a subject's oldest message is at least as long as the one that takes its place."""
+    return store.size_of(store.subjects.first(subject)) >= length
+
+
+def enforce(config: StreamConfig, store: Store, subjects: list[bytes]) -> Removed:
+    """Remove what is over the limits after `subjects` got new messages."""
+    return _trim_subjects(config, store, set(subjects)) + _trim_oldest(config, store)
+
+
+def enforce_all(config: StreamConfig, store: Store) -> Removed:
+    """Remove what is over the limits after they were changed: here nats-server begins with those of the stream."""
+    removed = _trim_oldest(config, store)
+    return removed + _trim_subjects(config, store, store.subjects.matching(b">"))
+
+
+def _trim_subjects(config: StreamConfig, store: Store, subjects: Iterable[bytes]) -> Removed:
+    """Per subject the newest max_msgs_per_subject stay."""
     removed: Removed = []
-    keep = config.max_msgs_per_subject
+    keep, index = config.max_msgs_per_subject, store.subjects
     if keep > 0:
-        index = store.subjects
-        for subject in set(subjects) if subjects is not None else index.matching(b">"):
-            excess = index.count(subject) - keep
-            if excess > 0:
-                for seq in index.seqs(subject)[:excess]:
-                    store.remove(seq)
-                    removed.append((seq, subject))
+        for subject in subjects:
+            for _ in range(index.count(subject) - keep):
+                seq = index.first(subject)
+                store.remove(seq, subject)
+                removed.append((seq, subject))
+    return removed
+
+
+def _trim_oldest(config: StreamConfig, store: Store) -> Removed:
+    """The oldest go until max_msgs and max_bytes are kept.
+
+    Discard policy `new` never lets it come to that; when an update lowers its limits, what is there stays.
+    """
+    removed: Removed = []
+    if not trims_by_size(config):
+        return removed
     while 0 < config.max_msgs < store.msgs or (0 < config.max_bytes < store.bytes and store.msgs):
         seq = store.first_seq
         gone = store.remove(seq)
@@ -108,9 +159,17 @@ def purge(store: Store, operation: Purge) -> Removed:
     if operation.keep:
         found = found[: max(0, len(found) - operation.keep)]
     doomed = [(seq, subject) for seq, subject in found if seq < below]
-    for seq, _ in doomed:
-        store.remove(seq)
+    for seq, subject in doomed:
+        store.remove(seq, subject)
     return doomed
+
+
+def first_left(store: Store, subjects: bytes) -> int:
+    """The first sequence of what matches `subjects` (all when empty); that of the next message when nothing does."""
+    if subjects in (b"", b">"):
+        return store.first_seq
+    index = store.subjects
+    return min((index.first(subject) for subject in index.matching(subjects)), default=store.last_seq + 1)
 
 
 def _purge_all(store: Store, operation: Purge) -> Removed:
@@ -127,19 +186,26 @@ def _purge_all(store: Store, operation: Purge) -> Removed:
         for _ in range(operation.keep):
             last = store.live.previous_at_or_before(last) - 1
         return store.remove_through(last)
+    return expire(store, store.last_seq)
+
+
+def expire(store: Store, through: int) -> Removed:
+    """Remove the messages ≤ `through`; 0 is for a stream that never held any."""
     if not store.last_seq:
         store.set_first(1)  # a stream that never held a message shows 0 until its first purge
-    return store.remove_through(store.last_seq)
+    return store.remove_through(through)
 
 
-def roll_up(store: Store, seq: int, scope: bytes) -> Removed:
-    """Remove what the rollup at `seq` replaces: every earlier message (`all`), or those of its subject (`sub`)."""
+def roll_up(store: Store, seq: int, scope: bytes, subject: bytes) -> Removed:
+    """Remove what the rollup at `seq` replaces: every earlier message (`all`), or those of its `subject` (`sub`).
+
+    The rollup itself may be gone already, when no consumer of an interest stream wanted it.
+    """
     if scope == b"all":
         return store.remove_through(seq - 1)
-    subject = store.subject_of(seq)
     removed = [(earlier, subject) for earlier in store.subjects.seqs(subject, 0, seq - 1)]
     for earlier, _ in removed:
-        store.remove(earlier)
+        store.remove(earlier, subject)
     return removed
 
 

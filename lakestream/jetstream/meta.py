@@ -19,11 +19,12 @@ from lakestream.jetstream.ports import Clock, Io
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
+from lakestream.log.segment_log import SegmentLog
 from lakestream.log.store import LogOptions, Store
 from lakestream.raft import hard_state
-from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.raft.group import Committed, Group, Proposal, Replacement
 from lakestream.raft.member import Member
-from lakestream.raft.messages import Membership
+from lakestream.raft.messages import Install, Membership
 from lakestream.raft.ready import RaftError
 
 GROUP = "meta"
@@ -36,8 +37,11 @@ LOST = "lost"
 
 SEAL_BYTES = 4 << 20
 """Length of a segment of the meta log."""
+KEEP_SEGMENTS = 4
+"""Sealed segments that the meta log keeps: who lags further gets the state instead of the entries."""
 
 Outcome = Callable[[Applied | ApiError], None]
+OnInstall = Callable[[str, Install, Callable[[Replacement | None], None]], None]
 
 
 class Log(Protocol):
@@ -68,18 +72,27 @@ class Repair(Protocol):
 class Meta:
     """This node's part in the meta group.
 
-    Its checkpoint saves a start from replaying the whole log; the log itself keeps every entry, a few hundred bytes for
-    each change of a stream's configuration or nodes, so that a new node needs nothing else.
+    Its log keeps the newest entries, a few hundred bytes for each change of a stream's configuration or nodes; what
+    came before is in the checkpoint, and reaches a node that lacks it as the whole state (meta_transfer.py).
 
     `state` is what was applied here; on the leader it is exact once `leading`. Set `on_applied` and `on_role` before
     `open`.
 
     Args:
         root: the server's store directory, the group's files are in `DIRECTORY` there.
+        seal_bytes: length of a segment of its log.
     """
 
     def __init__(
-        self, root: str, nodes: Nodes, members: Members, repair: Repair, clock: Clock, io: Io, log: Log
+        self,
+        root: str,
+        nodes: Nodes,
+        members: Members,
+        repair: Repair,
+        clock: Clock,
+        io: Io,
+        log: Log,
+        seal_bytes: int = SEAL_BYTES,
     ) -> None:
         self.state = MetaState()
         self.directory = os.path.join(root, DIRECTORY)
@@ -98,9 +111,11 @@ class Meta:
         self.on_applied: Callable[[Applied], None] = lambda applied: None
         self.on_role: Callable[[], None] = lambda: None
         self.on_caught_up: Callable[[], None] = lambda: None
+        self.on_install: OnInstall = lambda sender, install, done: done(None)
+        """See `Group.on_install`."""
         self._nodes, self._members, self._repair = nodes, members, repair
         self._clock, self._io, self._log = clock, io, log
-        self._files = Files()
+        self._files, self._options = Files(), LogOptions(seal_bytes=seal_bytes)
         self._open: list[Proposal] = []
         self._scheduled = self._stopped = False
         self._goal = -1
@@ -140,7 +155,7 @@ class Meta:
         self.lost_through = lost_through
         if lost_through:  # not every replica may be made before this process ends
             self._files.make_directory(self.directory)
-            self._files.write_whole(os.path.join(self.directory, LOST), [b"%d" % lost_through])
+            self.keep_lost(self.directory)
         self._take_part(membership, lost=lost_through > 0)
         self.start()
 
@@ -181,19 +196,24 @@ class Meta:
         self.store = store
         self.group = Group(store.log, self._io, self._committed, self._failure, member=member)
         self.group.on_role, self.group.on_lost = self._role, self._lost
+        self.group.on_install = lambda sender, install, done: self.on_install(sender, install, done)
         self._nodes.update(clustered=True)
 
     def _recover(self, member: Member) -> Store:
         """The store as of what is known to be committed. Raises CorruptLog."""
         self.state = MetaState()
-        options = LogOptions(seal_bytes=SEAL_BYTES)
-        store = Store.open(self.directory, self._io, options, uid=GROUP, durable_through=member.durable_through)
+        store = self._open_store(member.durable_through)
         if store.extra:
             self.state = MetaState.load(store.extra)
         for frame, _ in store.replay(through=member.commit_through):
             self._apply(frame)
             store.applied = frame.index
         return store
+
+    def _open_store(self, durable_through: int) -> Store:
+        return Store.open(
+            self.directory, self._io, self._options, uid=GROUP, durable_through=durable_through, whole=False
+        )
 
     def _repaired(self, member: Member) -> Store:
         """A damaged log is cut to what is intact, or emptied; until the rest has come from the others this member does
@@ -243,8 +263,24 @@ class Meta:
                     entry.context(applied)  # type: ignore[operator]
         self._look_at_goal()
         self._flush()
-        if store.checkpoint_due and not self._stopped:
-            store.checkpoint(self.state.dump())
+        if not self._stopped and (store.checkpoint_due or self._long(store)):
+            store.checkpoint(self.state.dump(), lambda error: self._checkpointed(store, error))
+
+    @staticmethod
+    def _long(store: Store) -> bool:
+        """Whether a checkpoint would let entries go."""
+        assert isinstance(store.log, SegmentLog)
+        sealed = store.log.segments[:-1]
+        return len(sealed) > KEEP_SEGMENTS and sealed[-KEEP_SEGMENTS].last_index > store.checkpoint_index
+
+    def _checkpointed(self, store: Store, error: BaseException | None) -> None:
+        """The state is durable as of then: the oldest entries are needed no more."""
+        if error is not None or store is not self.store or self.group is None or self._stopped:
+            return
+        assert isinstance(store.log, SegmentLog)
+        sealed = store.log.segments[:-1]
+        if len(sealed) > KEEP_SEGMENTS:
+            self.group.compact_through(min(store.checkpoint_index, sealed[-KEEP_SEGMENTS - 1].last_index))
 
     def _apply(self, frame: Frame) -> Applied | None:
         return self.state.apply(decode_op(frame.body), frame.index) if frame.kind == Kind.OPERATION else None
@@ -270,6 +306,35 @@ class Meta:
             waiting, self._open = self._open, []
             self._lost([proposal.context for proposal in waiting])
         self.on_role()
+
+    # ------------------------------------------------------------------ another state
+    def keep_lost(self, directory: str) -> None:
+        """Keep beside the files in `directory` what this node lost. Blocks."""
+        if self.lost_through:
+            self._files.write_whole(os.path.join(directory, LOST), [b"%d" % self.lost_through])
+
+    def exchange(self, take_in: Callable[[], None]) -> tuple[Callable[[], SegmentLog], Callable[[], None]]:
+        """What a `Replacement` does: `take_in` puts other files in the place of these, then they are opened; and what
+        is assigned otherwise in their state counts as applied, one assignment after the other."""
+        opened: list[Store] = []
+
+        def swap() -> SegmentLog:
+            if self.store is not None:
+                self.store.abandon()
+            take_in()
+            opened.append(self._open_store(0))
+            log = opened[0].log
+            assert isinstance(log, SegmentLog), "the meta group's log has files"
+            return log
+
+        def swapped() -> None:
+            before, self.store = self.state, opened[0]
+            self.state = MetaState.load(self.store.extra)
+            for applied in before.changes(self.state):
+                self.on_applied(applied)
+            self._look_at_goal()
+
+        return swap, swapped
 
     # ------------------------------------------------------------------ members
     def change_membership(self, membership: Membership, done: Callable[[str], None]) -> None:

@@ -29,6 +29,8 @@ class AssignStream(msgspec.Struct, frozen=True, tag="assign"):
     config: bytes
     peers: tuple[str, ...]
     created_ns: int
+    restoring: str = ""
+    """The node that fills it with an archive: there is no such stream before `RestoredStream`. "" for none."""
 
 
 class ChangeStream(msgspec.Struct, frozen=True, tag="change"):
@@ -52,7 +54,19 @@ class RemoveStream(msgspec.Struct, frozen=True, tag="remove"):
     uid: str
 
 
-MetaOp = AssignStream | ChangeStream | SettleStream | RemoveStream
+class RestoredStream(msgspec.Struct, frozen=True, tag="restored"):
+    """The stream holds its archive, and exists from now on."""
+
+    uid: str
+
+
+class AbandonStream(msgspec.Struct, frozen=True, tag="abandon"):
+    """The stream is gone, unless it is restored."""
+
+    uid: str
+
+
+MetaOp = AssignStream | ChangeStream | SettleStream | RemoveStream | RestoredStream | AbandonStream
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -72,6 +86,8 @@ class Assignment(msgspec.Struct, frozen=True):
     created_ns: int
     index: int
     """Of the entry that assigned it first."""
+    restoring: str = ""
+    """The node that restores it; "" when it exists."""
 
     @property
     def moving(self) -> bool:
@@ -123,6 +139,13 @@ class MetaState:
                 return self._settle(op)
             case RemoveStream():
                 return self._remove(op)
+            case RestoredStream():
+                return self._restored(op)
+            case AbandonStream():
+                before = self.by_uid.get(op.uid)
+                if before is not None and not before.restoring:
+                    return Applied(refused="the stream is restored")
+                return self._remove(RemoveStream(op.uid))
 
     def _assign(self, op: AssignStream, index: int) -> Applied:
         if (op.account, op.name) in self.streams:
@@ -130,8 +153,16 @@ class MetaState:
         if op.uid in self.by_uid or op.uid in self.tombstones:
             return Applied(refused="this stream was there before")
         peers = op.peers
-        new = Assignment(op.uid, op.account, op.name, op.config, peers, peers, peers, op.created_ns, index)
+        new = Assignment(
+            op.uid, op.account, op.name, op.config, peers, peers, peers, op.created_ns, index, op.restoring
+        )
         return Applied(None, self._put(new))
+
+    def _restored(self, op: RestoredStream) -> Applied:
+        before = self.by_uid.get(op.uid)
+        if before is None:
+            return Applied(refused="there is no such stream")
+        return Applied(before, self._put(msgspec.structs.replace(before, restoring="")))
 
     def _change(self, op: ChangeStream) -> Applied:
         before = self.by_uid.get(op.uid)
@@ -165,6 +196,12 @@ class MetaState:
         self.streams[assignment.account, assignment.name] = assignment
         self.by_uid[assignment.uid] = assignment
         return assignment
+
+    def changes(self, later: MetaState) -> list[Applied]:
+        """What happened between this state and a later one, as if by one entry for each stream; removals first."""
+        gone = [Applied(each, None) for uid, each in self.by_uid.items() if uid not in later.by_uid]
+        there = [(self.by_uid.get(uid), each) for uid, each in later.by_uid.items()]
+        return gone + [Applied(before, after) for before, after in there if before != after]
 
     # ------------------------------------------------------------------ snapshot
     def dump(self) -> bytes:

@@ -17,6 +17,8 @@ class CreateStream(msgspec.Struct, frozen=True, tag="create_stream"):
     account: str
     config: bytes
     created_ns: int
+    restoring: bool = False
+    """What follows is an archive's, until `Restored`; without that there is no such stream."""
 
 
 class UpdateStream(msgspec.Struct, frozen=True, tag="update_stream"):
@@ -26,7 +28,7 @@ class UpdateStream(msgspec.Struct, frozen=True, tag="update_stream"):
 
 
 class DeleteMessage(msgspec.Struct, frozen=True, tag="delete_message"):
-    """One message removed by MSG.DELETE. `erase`: overwrite its bytes too."""
+    """One message removed by MSG.DELETE. `erase`: its bytes shall be found nowhere any more (see log/shred.py)."""
 
     seq: int
     erase: bool = True
@@ -41,7 +43,7 @@ class Purge(msgspec.Struct, frozen=True, tag="purge"):
 
 
 class Expire(msgspec.Struct, frozen=True, tag="expire"):
-    """Messages whose max_age has run out: everything through `through`."""
+    """Messages whose max_age has run out, or that lost the last consumer: everything through `through`."""
 
     through: int
 
@@ -50,6 +52,18 @@ class Remove(msgspec.Struct, frozen=True, tag="remove"):
     """Messages that interest or work-queue retention lets go."""
 
     seqs: list[int]
+
+
+class Skip(msgspec.Struct, frozen=True, tag="skip"):
+    """Sequences through `through` were given to messages that an archive does not have any more. `time_ns`: the time
+    of the last of them when there is no message at all; 0 is not known."""
+
+    through: int
+    time_ns: int = 0
+
+
+class Restored(msgspec.Struct, frozen=True, tag="restored"):
+    """The stream holds all of the archive that it was made of, and exists from now on."""
 
 
 class CreateConsumer(msgspec.Struct, frozen=True, tag="create_consumer"):
@@ -92,6 +106,8 @@ Operation = (
     | Purge
     | Expire
     | Remove
+    | Skip
+    | Restored
     | CreateConsumer
     | UpdateConsumer
     | ResetConsumer
@@ -102,7 +118,8 @@ Operation = (
 class Progress(msgspec.Struct, frozen=True, gc=False):
     """What one consumer did since its last entry. Lives in PROGRESS frames, many consumers to a frame.
 
-    `state` is the consumer's own encoding; only `jetstream/consumer_state.py` reads it.
+    `state` is the consumer's own encoding; only `jetstream/consumer_state.py` reads it. Without a name: where the fast
+    batches are that somebody writes just now (`jetstream/fast.py`).
     """
 
     name: str

@@ -145,7 +145,7 @@ def _misplaced(wanted: Wanted, candidate: Candidate) -> bool:
     if placement is None:
         return False
     elsewhere = bool(placement.cluster) and placement.cluster != candidate.cluster
-    return elsewhere or bool(candidate.lacking(placement.tags))
+    return elsewhere or bool(candidate.lacking(placement.tags or ()))
 
 
 def _fits(wanted: Wanted, candidate: Candidate, refusals: _Refusals) -> bool:
@@ -155,7 +155,7 @@ def _fits(wanted: Wanted, candidate: Candidate, refusals: _Refusals) -> bool:
     if EXCLUDED_TAG in candidate.tags:
         refusals.excluded = True
         return False
-    lacking = candidate.lacking(placement.tags)
+    lacking = candidate.lacking(placement.tags or ())
     if lacking:
         refusals.tags += [tag for tag in lacking if tag not in refusals.tags]
         return False
@@ -188,7 +188,7 @@ def choose_leader(placement: Placement, members: Sequence[str], candidates: Sequ
         return ""
     for name in members:
         candidate = by_name.get(name)
-        if candidate is None or name == leader or not candidate.alive or candidate.lacking(placement.tags):
+        if candidate is None or name == leader or not candidate.alive or candidate.lacking(placement.tags or ()):
             continue
         if placement.cluster in ("", candidate.cluster):
             return name

@@ -27,6 +27,10 @@ class ClientInfo(msgspec.Struct, frozen=True):
     lang: str = ""
     version: str = ""
     kind: str = "Client"
+    start_ns: int = 0
+    """When it connected; 0: not known."""
+    rtt_ns: int = 0
+    """How long its last answer to a PING took, or its CONNECT; 0: not known."""
 
 
 Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]

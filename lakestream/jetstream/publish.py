@@ -11,11 +11,13 @@ from typing import Protocol
 
 import msgspec
 
+from lakestream.jetstream import counters, schedule_rules, traces
 from lakestream.jetstream.batch import After, Effect
-from lakestream.jetstream.durations import parse_duration
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.ports import ClientInfo
 from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.ttl import parse_ttl, raised
+from lakestream.log.record import Record
 from lakestream.protocol import headers
 
 MAX_HEADER_BYTES = 65535
@@ -24,9 +26,9 @@ MAX_HEADER_BYTES = 65535
 MAX_RECORD_BYTES = 32 << 20
 """A message larger than this (subject, headers and payload) is refused with 10054."""
 
-_SECOND = 1_000_000_000
-MAX_TTL_DIGITS = 9
-"""A TTL of a billion seconds or more (31 years) is invalid: its nanoseconds must stay far below 2^63."""
+
+Given = dict[bytes, bytes]
+"""The publish headers of a message, see `headers.given`: one that is empty counts as none."""
 
 
 class View(Protocol):
@@ -36,11 +38,18 @@ class View(Protocol):
     def config(self) -> StreamConfig:
         """The stream's configuration."""
 
+    @property
+    def max_msg_size(self) -> int:
+        """The stream's, also where `config` has none because messages were judged by it before."""
+
     def last_seq(self) -> int:
         """The last sequence given."""
 
     def last_of(self, subject: bytes) -> int:
         """The last sequence of a subject (or of all that match, with wildcards); 0 when there is none."""
+
+    def record(self, seq: int) -> Record | None:
+        """A message that exists, or is on its way; None when it has gone. Raises NotHere."""
 
     def last_msg_id(self) -> bytes:
         """The last message id stored."""
@@ -97,60 +106,126 @@ def check(view: View, message: Publish) -> Effect | Duplicate:
     if len(header) > MAX_HEADER_BYTES:
         raise api_error(10097)
     if b"\r\nNats-" not in header:
+        if config.allow_msg_counter:
+            raise api_error(10169)
         return Effect(seq=0)
-    _check_features(config, header)
-    _check_expected(view, subject, header)
-    if _value(header, b"Nats-Schedule") is not None:
-        raise api_error(10188)
-    for name in (b"Nats-Scheduler", b"Nats-Schedule-Next"):
-        if _value(header, name) is not None:
-            raise api_error(10212)
-    if _value(header, b"Nats-Stream-Source") is not None:
-        raise api_error(10227)
-    effect = effect_of(header, config)
-    if effect.msg_id:
-        seq = view.seen(effect.msg_id)
-        if seq:
-            return Duplicate(seq)
-    expected_id = _value(header, b"Nats-Expected-Last-Msg-Id")
-    if expected_id is not None and expected_id != view.last_msg_id():
-        raise api_error(10070, id=view.last_msg_id().decode("utf-8", "replace"))
-    _check_rollup(config, header, effect)
-    return effect
+    given = headers.given(header)
+    check_increment(config, message, given)
+    check_stream(config, given)
+    rules = _check_replicated if config.num_replicas > 1 else _check_single
+    duplicate = rules(view, message, given)
+    if duplicate is not None:
+        return duplicate
+    message.header = raised(message.header, config)
+    return _effect(_given_now(message, header, given), message.header, config, 0, 0, subject)
 
 
-def _check_features(config: StreamConfig, header: bytes) -> None:
-    """Headers of features that this stream has off, Expected-Stream and TTL."""
-    if _value(header, b"Nats-Batch-Id") is not None:
-        raise api_error(10174)
-    if _value(header, b"Nats-Incr") is not None:
-        raise api_error(10168)
-    stream = _value(header, b"Nats-Expected-Stream")
+def _given_now(message: Publish, header: bytes, given: Given) -> Given:
+    """What the message's header block says; `given` is that of `header`, which rules may have rewritten since."""
+    return given if message.header is header else headers.given(message.header)
+
+
+def _check_single(view: View, message: Publish, given: Given) -> Duplicate | None:
+    """The rest of the rules in the order that nats-server keeps where a stream has one replica."""
+    config = view.config
+    ttl = given.get(b"Nats-TTL")
+    if ttl and not config.allow_msg_ttl and parse_ttl(ttl):
+        raise api_error(10166)
+    _check_expected_of_subject(view, message, given)
+    _check_expected_last(view, given)
+    schedule_rules.check(view, message)
+    _check_source(given)
+    duplicate = _known(view, given)
+    if duplicate is not None:
+        return duplicate
+    _check_expected_id(view, given)
+    _check_rollup(config, given)
+    _count(view, message)
+    check_ttl(given)
+    return None
+
+
+def _check_replicated(view: View, message: Publish, given: Given) -> Duplicate | None:
+    """The rest of the rules in the order that nats-server keeps where a stream has several replicas."""
+    config, header = view.config, message.header
+    if b"Nats-TTL" in given and not config.allow_msg_ttl:
+        raise api_error(10166)
+    check_ttl(given)
+    duplicate = _known(view, given)
+    if duplicate is not None:
+        return duplicate
+    _check_source(given)
+    _count(view, message)
+    _check_expected_last(view, given)
+    _check_expected_of_subject(view, message, given)
+    schedule_rules.check(view, message)
+    _check_rollup(config, _given_now(message, header, given))
+    _check_expected_id(view, given)
+    return None
+
+
+def check_increment(config: StreamConfig, message: Publish, given: Given) -> None:
+    """Nats-Incr by itself. What the server stores of its own accord was counted before. Raises ApiError."""
+    if counters.INCREMENT in given and message.client is not None:
+        counters.check_increment(config, message.header, message.payload)
+
+
+def check_stream(config: StreamConfig, given: Given) -> None:
+    """Nats-Expected-Stream. Raises ApiError."""
+    stream = given.get(b"Nats-Expected-Stream")
     if stream is not None and stream != config.name.encode():
         raise api_error(10060)
-    ttl = _value(header, b"Nats-TTL")
-    if ttl:
-        if not config.allow_msg_ttl:
-            raise api_error(10166)
-        if parse_ttl(ttl) == 0:
-            raise api_error(10165)
 
 
-def _check_expected(view: View, subject: bytes, header: bytes) -> None:
-    """Optimistic concurrency: Expected-Last-Subject-Sequence, then Expected-Last-Sequence (ADR-8)."""
-    expected = _value(header, b"Nats-Expected-Last-Subject-Sequence")
-    other = _value(header, b"Nats-Expected-Last-Subject-Sequence-Subject")
+def check_ttl(given: Given) -> None:
+    """Nats-TTL by itself. Raises ApiError."""
+    ttl = given.get(b"Nats-TTL")
+    if ttl and parse_ttl(ttl) == 0:
+        raise api_error(10165)
+
+
+def _count(view: View, message: Publish) -> None:
+    if view.config.allow_msg_counter and message.client is not None:
+        counters.count(view, message)
+
+
+def _check_source(given: Given) -> None:
+    if b"Nats-Stream-Source" in given:
+        raise api_error(10227)
+
+
+def _known(view: View, given: Given) -> Duplicate | None:
+    msg_id = given.get(b"Nats-Msg-Id")
+    seq = view.seen(msg_id) if msg_id else 0
+    return Duplicate(seq) if seq else None
+
+
+def _check_expected_id(view: View, given: Given) -> None:
+    expected_id = given.get(b"Nats-Expected-Last-Msg-Id")
+    if expected_id is not None and expected_id != view.last_msg_id():
+        wanted, last_id = expected_id.decode("utf-8", "replace"), view.last_msg_id().decode("utf-8", "replace")
+        raise api_error(10070, id=last_id).called(f'last msgid mismatch: "{wanted}" vs "{last_id}"')
+
+
+def _check_expected_of_subject(view: View, message: Publish, given: Given) -> None:
+    """Optimistic concurrency by subject (ADR-8)."""
+    expected = given.get(b"Nats-Expected-Last-Subject-Sequence")
+    other = given.get(b"Nats-Expected-Last-Subject-Sequence-Subject")
     if expected is not None:
-        last = view.last_of(other or subject)
+        last = view.last_of(other or message.subject)
         if not _is(expected, last):
-            raise api_error(10071, seq=last)
+            raise api_error(10071, seq=last).called(traces.expected(expected, last, "sequence by subject"))
     elif other is not None:
         raise api_error(10193)
-    expected = _value(header, b"Nats-Expected-Last-Sequence")
+
+
+def _check_expected_last(view: View, given: Given) -> None:
+    """Optimistic concurrency by stream."""
+    expected = given.get(b"Nats-Expected-Last-Sequence")
     if expected is not None:
         last = view.last_seq()
         if not _is(expected, last):
-            raise api_error(10071, seq=last)
+            raise api_error(10071, seq=last).called(traces.expected(expected, last, "sequence"))
 
 
 MAX_DIGITS = 20
@@ -161,20 +236,15 @@ def _is(value: bytes, expected: int) -> bool:
     return value.isdigit() and len(value) <= MAX_DIGITS and int(value) == expected
 
 
-def _check_rollup(config: StreamConfig, header: bytes, effect: Effect) -> None:
-    value = _value(header, b"Nats-Rollup")
+def _check_rollup(config: StreamConfig, given: Given) -> None:
+    value = given.get(b"Nats-Rollup")
     if not value:
         return
     if not config.allow_rollup_hdrs or config.deny_purge:
         raise api_error(10111, err="rollup not permitted")
-    if not effect.rollup:
+    if value.lower() not in (b"sub", b"all"):
         shown = value.decode("utf-8", "replace").lower()
         raise api_error(10111, err=f'rollup value invalid: "{shown}"')
-
-
-def _value(header: bytes, name: bytes) -> bytes | None:
-    """The value of a publish header; None when there is none or an empty one, which counts as none."""
-    return headers.get(header, name) or None
 
 
 def effect_of(header: bytes, config: StreamConfig, seq: int = 0, time_ns: int = 0, subject: bytes = b"") -> Effect:
@@ -184,27 +254,19 @@ def effect_of(header: bytes, config: StreamConfig, seq: int = 0, time_ns: int = 
     """
     if b"\r\nNats-" not in header:
         return Effect(seq, time_ns, subject)
-    rollup = (_value(header, b"Nats-Rollup") or b"").lower()
-    ttl = _value(header, b"Nats-TTL")
+    return _effect(headers.given(header), header, config, seq, time_ns, subject)
+
+
+def _effect(given: Given, header: bytes, config: StreamConfig, seq: int, time_ns: int, subject: bytes) -> Effect:
+    """`effect_of` of a block whose values are at hand."""
+    rollup = given.get(b"Nats-Rollup", b"").lower()
+    ttl = given.get(b"Nats-TTL") if config.allow_msg_ttl else None  # elsewhere a copied one is a header like any
     return Effect(
         seq=seq,
         time_ns=time_ns,
         subject=subject,
-        msg_id=_value(header, b"Nats-Msg-Id") or b"",
+        msg_id=given.get(b"Nats-Msg-Id", b""),
         rollup=rollup if rollup in (b"sub", b"all") else b"",
         ttl_ns=parse_ttl(ttl) if ttl else 0,
+        schedule=header if config.allow_msg_schedules and schedule_rules.MARK in header else b"",
     )
-
-
-def parse_ttl(value: bytes) -> int:
-    """Nats-TTL in ns (ADR-43): whole seconds or a Go duration ≥ 1 s cut to seconds; -1 for `never`; 0 when invalid."""
-    text = value.decode("utf-8", "replace").strip()
-    if text.lower() == "never":
-        return -1
-    if text.isdigit() and text.isascii():
-        return int(text) * _SECOND if len(text) <= MAX_TTL_DIGITS else 0
-    try:
-        duration = parse_duration(text)
-    except ValueError:
-        return 0
-    return duration // _SECOND * _SECOND if duration >= _SECOND else 0

@@ -73,8 +73,7 @@ def _parse_object(body: bytes) -> NextRequest:
         try:
             request = jsonio.parse(body, NextRequest, " ", strict=False)
         except JsonError as error:
-            text = str(error).replace("struct field  .", "struct field .").partition(" at offset ")[0]
-            raise BadRequest("unexpected end of JSON input" if text == "unexpected EOF" else text) from None
+            raise BadRequest(str(error).replace("struct field  .", "struct field .")) from None
     if request.idle_heartbeat > 0 and request.idle_heartbeat * 2 > request.expires:
         raise BadRequest("heartbeat value too large")
     # No consumer has a priority policy here (consumer_rules), so what belongs to one is out of place.

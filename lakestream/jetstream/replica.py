@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakestream.jetstream.offline import Unsupported
 from lakestream.jetstream.operations import CreateStream, decode_operation, encode
 from lakestream.jetstream.replica_transfer import Fetch, Offer
 from lakestream.jetstream.stream import Stream
@@ -200,7 +201,7 @@ class Replica:
         engine = self._replicas.engine
         state = msgspec.msgpack.decode(store.extra, type=StreamState) if store.extra else None
         create = state.create if state is not None else self._create
-        stream = Stream(create, store, engine.bus, engine.clock, engine.io, engine.domain, alone=False)
+        stream = Stream(create, store, engine.bus, engine.clock, engine.io, engine.domain, False, engine.batches)
         if state is not None:
             stream.load(state)
         for frame, at in store.replay(through=commit_through):
@@ -245,6 +246,9 @@ class Replica:
             return
         stream.failure(error)
         self._replicas.host.follows(self)
+        if isinstance(error, Unsupported):
+            self.trouble = str(error)
+            self._replicas.host.gone(self)
         if isinstance(error, CorruptLog) and self.refillable and not self.closed:
             self._reopen(stream, str(error))
 

@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream.jetstream.errors import ApiError
-from lakestream.jetstream.operations import Remove
+from lakestream.jetstream.operations import Expire, Remove
 from lakestream.protocol.subjects import matches
 
 if TYPE_CHECKING:
     from lakestream.jetstream.consumer import Consumer
     from lakestream.jetstream.stream import Stream
+
+RELEASED_AT_ONCE = 1000
+"""Messages that are looked at before others have their turn, when a consumer's end may release the whole stream."""
 
 
 def wants(consumer: Consumer, subject: bytes) -> bool:
@@ -92,10 +95,9 @@ class Retention:
     def resume(self) -> None:
         """Recovery is over: propose the removals that a crash prevented."""
         self._done = [seq for seq in self._done if seq in self._stream.store.live]
-        if self.recheck:
-            self.recheck = False
-            self._done.extend(self.released())
         self.settle()
+        if self.recheck:
+            self.release(lambda: None)
 
     def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """Of messages just stored, those that no consumer will ever want. Depends on the log alone."""
@@ -105,10 +107,34 @@ class Retention:
         verdict = {subject: any(wants(one, subject) for one in consumers) for subject in set(subjects)}
         return [(seq, subject) for seq, subject in enumerate(subjects, first_seq) if not verdict[subject]]
 
-    def released(self) -> list[int]:
-        """What nobody needs any more after a consumer went or the policy changed to `interest`."""
-        if self._policy != "interest" or not self._stream.store.msgs:
-            return []
-        consumers = list(self._stream.consumers.values())
-        live = self._stream.store.live.members(self._stream.store.first_seq, self._stream.store.msgs)
-        return [seq for seq in live if not self._needed(seq, consumers)]
+    def release(self, then: Callable[[], None], consumer_gone: bool = False) -> None:
+        """Propose the removal of what nobody needs any more after a consumer went or the policy changed to `interest`;
+        call `then` once that is done, or can not be done here."""
+        self.recheck = False
+        stream, store = self._stream, self._stream.store
+        if self._policy != "interest" or not (store.msgs or consumer_gone):
+            then()
+        elif stream.consumers:
+            self.recheck = True
+            self._release_from(store.first_seq, store.last_seq, then)
+        else:
+            stream.propose(Expire(store.last_seq), lambda _: then())
+
+    def _release_from(self, first: int, last: int, then: Callable[[], None]) -> None:
+        """Look through the messages `first` … `last`, RELEASED_AT_ONCE in each turn of the event loop."""
+        stream = self._stream
+        seqs = stream.store.live.members(first, RELEASED_AT_ONCE, last)
+        if not seqs or not stream.leading or stream.closed:
+            self.recheck = bool(seqs)
+            then()
+            return
+        consumers = list(stream.consumers.values())
+        unneeded = [seq for seq in seqs if not self._needed(seq, consumers)]
+
+        def go_on() -> None:
+            self._release_from(seqs[-1] + 1, last, then)
+
+        if unneeded:
+            self.let_go(unneeded, go_on)
+        else:
+            stream.clock.call_soon(go_on)

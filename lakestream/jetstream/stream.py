@@ -8,17 +8,22 @@ is here too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakestream.jetstream import offline
 from lakestream.jetstream.advisory import advise
 from lakestream.jetstream.apply import Applier
+from lakestream.jetstream.atomic import Atomic
 from lakestream.jetstream.batch import Batch, Effect
+from lakestream.jetstream.batches import BatchRoom
 from lakestream.jetstream.dedupe import Dedupe
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.expiry import Expiry
+from lakestream.jetstream.fast import Fast
 from lakestream.jetstream.intake import Intake
 from lakestream.jetstream.operations import (
     CreateStream,
@@ -35,8 +40,12 @@ from lakestream.jetstream.ports import Bus, Clock, Handler, History, Io
 from lakestream.jetstream.publish import Publish
 from lakestream.jetstream.reader import Reader
 from lakestream.jetstream.retention import Retention
+from lakestream.jetstream.schedules import Schedules
+from lakestream.jetstream.shredding import Shredding
+from lakestream.jetstream.storage_use import StorageUse
 from lakestream.jetstream.stream_config import StreamConfig
-from lakestream.jetstream.stream_state import Asked, Done, StreamState
+from lakestream.jetstream.stream_state import Asked, Done, Foreign, StreamState
+from lakestream.jetstream.syncing import Syncing
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record
 from lakestream.log.store import Appended, Store
@@ -65,6 +74,7 @@ class Stream:
         io: Io,
         domain: str = "",
         alone: bool = True,
+        batches: BatchRoom | None = None,
     ) -> None:
         """A stream over `store`; silent until `start`, or in a group with others until `lead`.
 
@@ -72,20 +82,26 @@ class Stream:
             create: as it was created; the configuration may have changed since.
             domain: shown in pub acks; "" for none.
             alone: in a group of its own, which is made here; else `join` comes after recovery.
+            batches: what the server's streams share for their batches; one of its own without.
         """
-        self.config = msgspec.json.decode(create.config, type=StreamConfig)
+        self.config = offline.stream_config(create.config)
         self.name, self.uid, self.account = self.config.name, create.uid, create.account
         self.created_ns = create.created_ns
         self.store, self.bus, self.clock, self.io = store, bus, clock, io
         self.domain = domain
         self.consumers: dict[str, Consumer] = {}
         self.history: History | None = None
+        self.use: StorageUse | None = None
+        """What it tells how much it holds, once it is among a server's streams."""
         self.failed: ApiError | None = None
         self.closed = False
         self.leading = alone
         """Whether this node decides for the stream. Only then does it take messages and operations."""
         self.serving = False
         """Whether consumers deliver and messages expire here."""
+        self.restoring = self.hidden = create.restoring
+        """Whether what is applied is an archive's (see `Restored`), and whether nobody is to see the stream yet."""
+        self._on_revealed: Callable[[], None] = _nobody_waits
         self.created = alone
         """Whether the log holds the stream's creation. Its first leader sees to that."""
         self.reader = Reader(self)
@@ -95,8 +111,10 @@ class Stream:
             self.group = Group(store.log, io, self.committed, self.failure)
         self.dedupe = Dedupe(self.config.duplicate_window)
         self.expiry = Expiry(self)
+        self.schedules = Schedules(self)
         self.retention = Retention(self)
         self.on_updated: Callable[[Stream], None] = lambda _: None
+        self.on_failed: Callable[[Stream, Exception], None] = lambda _, __: None
         self.operations = 0
         """Operations that are proposed and not applied."""
         self._open: list[Proposal] = []
@@ -107,7 +125,12 @@ class Stream:
         self.ingest: Handler = self.intake.ingest
         """What the subscriptions of the stream's subjects call; see `Intake.ingest`."""
         self.view = self.intake.view
-        self.parts: list[Part] = [self.expiry]
+        self.shredding = Shredding(self)
+        self.syncing = Syncing(self)
+        room = batches or BatchRoom()
+        self.atomic, self.fast = Atomic(self, room), Fast(self, room)
+        self.intake.routes += [self.fast.route, self.atomic.route]
+        self.parts: list[Part] = [self.shredding, self.syncing, self.expiry, self.schedules, self.atomic, self.fast]
         """What works only while this node leads."""
         self.intake.rewind()
         self.adopt(self.config)
@@ -126,6 +149,11 @@ class Stream:
     def guarded(self) -> bool:
         """See `Intake.guarded`."""
         return self.intake.guarded
+
+    @property
+    def full(self) -> bool:
+        """Whether the server holds more than it may: then no message is taken (10023)."""
+        return self.use is not None and self.use.full(self.config.storage)
 
     @property
     def replicated(self) -> bool:
@@ -173,9 +201,12 @@ class Stream:
         """Take a configuration: what follows from it is worked out once, not for each message."""
         self.config = config
         self.store.describe(self.uid, self.name, self.account, msgspec.json.encode(config))
+        self.store.log.packing = config.compression == "s2"
         self.dedupe.window_ns = config.duplicate_window
         self.intake.adopt(config)
         self.applier.adopt(config)
+        self.atomic.adopt(config)
+        self.fast.adopt(config)
 
     # ------------------------------------------------------------------ decide
     def take(self, message: Publish, effect: Effect | None, time_ns: int = 0) -> int:
@@ -214,6 +245,16 @@ class Stream:
         self._open.append(Proposal(Kind.OPERATION, encode(operation), 0, Asked(operation, done)))
         self._schedule()
 
+    def propose_foreign(self, kind: Kind, body: bytes, count: int, done: Callable[[ApiError | None], None]) -> None:
+        """Log an entry of an archive, `count` messages in it; `done(None)` once it is applied, or with why it may not
+        be."""
+        if self.failed is not None or self.closed or not self.leading:
+            done(self.failed or api_error(10059 if self.closed else 10008))
+            return
+        self.intake.close_batch()
+        self._open.append(Proposal(kind, body, count, Foreign(done)))
+        self._schedule()
+
     def request_progress(self) -> None:
         """A consumer's progress has changed: log it with the others within `PROGRESS_INTERVAL_NS`."""
         if not self._progress_timer and not self.closed:
@@ -238,9 +279,10 @@ class Stream:
             if state is not None:
                 entries.append(Progress(consumer.name, state))
         if entries or done is not None:
-            self._gather_progress(entries, done or _nobody_waits)
+            self.log_progress(entries, done or _nobody_waits)
 
-    def _gather_progress(self, entries: list[Progress], done: Callable[[], None]) -> None:
+    def log_progress(self, entries: list[Progress], done: Callable[[], None]) -> None:
+        """Log these entries after what was proposed before; `done` once they are committed."""
         self.intake.close_batch()
         self._open.append(Proposal(Kind.PROGRESS, encode(entries), 0, done))
         self._schedule()
@@ -265,6 +307,7 @@ class Stream:
         self._scheduled = False
         if self.group.in_flight or not self._open or self.failed is not None or self.closed:
             return
+        self.fast.settle()
         proposals, self._open = self._open, []
         self.intake.close_batch()
         for proposal in proposals:
@@ -290,10 +333,13 @@ class Stream:
                 self._flying[:0] = [Proposal(each.frame.kind, b"", each.frame.count, each.context) for each in rest]
                 self.group.give_up(error)
                 raise
+        if self.use is not None:
+            self.use.note(self)
         if not self.operations:
             self.intake.resume()
         # The next write starts before this turn's acks are sent: the disk works while the sockets do.
         self._flush()
+        self.syncing.written()
         if self.store.on_settled is not None:
             self.store.on_settled()
         if self.store.checkpoint_due and not self.closed:
@@ -305,12 +351,16 @@ class Stream:
             self.applier.frame(entry.frame, entry.at)
             return
         if isinstance(context, Batch):
+            self.intake.pending_bytes -= context.size
             self.applier.batch(entry.at, context)
             self._acknowledge(context)
         elif isinstance(context, Asked):
             result = self.applier.operation(context.operation)
             self.operations -= 1
             self._finish(context.operation, result, context.done)
+        elif isinstance(context, Foreign):
+            self.applier.frame(entry.frame, entry.at)
+            context.done(None)
         elif callable(context):  # progress; here it was made long ago
             context()
         self.store.applied = entry.frame.index
@@ -336,11 +386,9 @@ class Stream:
     def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
         """Answer the proposer, after what the operation released from an interest stream has gone as well."""
         if isinstance(operation, UpdateStream | DeleteConsumer):
-            released = self.retention.released()
-            if released:
-                self.retention.let_go(released, lambda: done(result) if done is not None else None)
-                return
-        if done is not None:
+            finish = _nobody_waits if done is None else functools.partial(done, result)
+            self.retention.release(finish, isinstance(operation, DeleteConsumer))
+        elif done is not None:
             done(result)
 
     def apply_frame(self, frame: Frame, at: Appended) -> None:
@@ -354,6 +402,7 @@ class Stream:
         The group's `on_failure`. With other members, what is in flight may be stored by them: then nobody is told.
         """
         self.failed = api_error(10077, err=str(error))
+        self.on_failed(self, error)
         if self.replicated:
             self.follow()
             return
@@ -362,9 +411,9 @@ class Stream:
         for proposal in waiting:
             context = proposal.context
             if isinstance(context, Batch):
-                for reply in context.replies:
+                for reply in [*context.replies, *(reply for reply, _ in context.late)]:
                     self.intake.refuse(reply, self.failed)
-            elif isinstance(context, Asked) and context.done is not None:
+            elif isinstance(context, Asked | Foreign) and context.done is not None:
                 context.done(self.failed)
         self.intake.fail(self.failed)
 
@@ -386,14 +435,24 @@ class Stream:
         self.intake.rewind()
 
         def serve(result: object = None) -> None:
-            if not isinstance(result, ApiError):
-                self.start()
-                ready()
+            if isinstance(result, ApiError):
+                return
+            if self.hidden:
+                self._on_revealed = serve
+                return
+            self.start()
+            ready()
 
         if self.created:
             serve()
         else:
             self.propose(self._creation(), serve)
+
+    def reveal(self) -> None:
+        """The stream may be seen from now on, and serves if this node leads it."""
+        self.hidden = False
+        serve, self._on_revealed = self._on_revealed, _nobody_waits
+        serve()
 
     def follow(self) -> None:
         """Another node may decide from now on. What it did not see does not count, and nobody is told about it."""
@@ -406,6 +465,7 @@ class Stream:
         Their publishers and confirmed acks get no answer and ask again; the API's callers get 10008.
         """
         self.leading = self.serving = False
+        self._on_revealed = _nobody_waits
         for part in self.parts:
             part.stop()
         for consumer in list(self.consumers.values()):
@@ -416,12 +476,13 @@ class Stream:
         self.dedupe.forget_after(self.store.last_seq)
         self.intake.abandon([context for context in unproposed if isinstance(context, Batch)])
         for context in contexts:
-            if isinstance(context, Asked) and context.done is not None:
+            if isinstance(context, Asked | Foreign) and context.done is not None:
                 context.done(self.failed or api_error(10008))
 
     # ------------------------------------------------------------------ life
     def _creation(self) -> CreateStream:
-        return CreateStream(self.uid, self.account, msgspec.json.encode(self.config), self.created_ns)
+        config = msgspec.json.encode(self.config)
+        return CreateStream(self.uid, self.account, config, self.created_ns, self.restoring)
 
     def checkpoint(self) -> None:
         """Let the store write its indexes and our state beside the log, so that recovery starts from here."""
@@ -435,10 +496,12 @@ class Stream:
         removing = [seq for operation in asked if isinstance(operation, Remove) for seq in operation.seqs]
         state = StreamState(
             create=self._creation(),
-            dedupe=self.dedupe.dump(self.clock.now(), stored),
+            dedupe=[],
+            ids=self.dedupe.dump(self.clock.now(), stored),
             last_msg_id=last_msg_id,
             last_msg_id_seq=last_msg_id_seq,
             ttls=self.expiry.dump(),
+            schedules=self.schedules.dump(),
             consumers=[(name, consumer.snapshot()) for name, consumer in self.consumers.items()],
             removing=removing + self.retention.unsettled(),
             created=self.created,
@@ -450,20 +513,24 @@ class Stream:
         from lakestream.jetstream.consumer import Consumer
 
         self.created = state.created
-        self.dedupe.load(state.dedupe, state.last_msg_id, state.last_msg_id_seq)
+        self.dedupe.load(state.ids, state.last_msg_id, state.last_msg_id_seq, state.dedupe)
         self.expiry.load(state.ttls)
+        self.schedules.load(state.schedules)
         self.retention.load(state.removing)
         for name, snapshot in state.consumers:
             self.consumers[name] = Consumer.restore(self, name, snapshot)
 
-    def start(self) -> None:
-        """Recovery is over, or the stream is new, or this node leads now: timers and deliveries may begin."""
+    def start(self, recovered: bool = True) -> None:
+        """Recovery is over, or the stream is new, or this node leads now: timers and deliveries may begin.
+
+        `recovered`: see `Consumer.start`.
+        """
         self.serving = True
         for part in self.parts:
             part.start()
         self.retention.resume()
         for consumer in list(self.consumers.values()):
-            consumer.start()
+            consumer.start(recovered)
         if self.replicated:
             self._log_consumers()
 
@@ -479,7 +546,7 @@ class Stream:
             if not consumer.config.mem_storage
         ]
         if entries:
-            self._gather_progress(entries, _nobody_waits)
+            self.log_progress(entries, _nobody_waits)
 
     def stop(self, deleted: bool = False) -> None:
         """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients are told."""
@@ -490,7 +557,7 @@ class Stream:
         if deleted:
             waiting, self._flying, self._open = self.uncommitted(), [], []
             for proposal in waiting:
-                if isinstance(proposal.context, Asked) and proposal.context.done is not None:
+                if isinstance(proposal.context, Asked | Foreign) and proposal.context.done is not None:
                     proposal.context.done(api_error(10059))
         for consumer in list(self.consumers.values()):
             if deleted:

@@ -8,13 +8,12 @@ stream_rules.py.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.jetstream import query, stream_rules
+from lakestream.jetstream import query, stream_rules, subject_pages
 from lakestream.jetstream.api_request import Request, Routes, Where
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.gotime import format_time
@@ -22,9 +21,13 @@ from lakestream.jetstream.jsonio import Int, Uint64
 from lakestream.jetstream.operations import DeleteMessage, Purge, UpdateStream
 from lakestream.jetstream.query import MsgGetRequest
 from lakestream.jetstream.reader import HistoryUnavailableError
+from lakestream.jetstream.restore_local import LocalTarget
+from lakestream.jetstream.restores import RestoreRequest, Restores, Target
+from lakestream.jetstream.snapshots import SnapshotRequest, Snapshots
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig, StreamConfigRequest
 from lakestream.jetstream.stream_info import info_shown, state_shown
+from lakestream.jetstream.subject_pages import SUBJECTS_LIMIT, Page
 from lakestream.log.errors import LogError
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import overlaps
@@ -36,8 +39,6 @@ NAMES_LIMIT = 1024
 """Names in one reply of STREAM.NAMES."""
 LIST_LIMIT = 256
 """Streams in one reply of STREAM.LIST."""
-SUBJECTS_LIMIT = 100_000
-"""Subjects in one reply of STREAM.INFO with a subjects_filter."""
 
 _PAGE = {"total": 0, "offset": 0, "limit": 0}
 
@@ -77,9 +78,10 @@ class StreamApi:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._turns: dict[str, deque[Callable[[], None]]] = {}
-        """Changes that wait for one under way on the same stream: each is checked against what the one before left."""
+        self._events = engine.events
         self._updating: dict[str, StreamConfig] = {}
+        self._snapshots = Snapshots(engine)
+        self._restores = Restores(engine, self._restore_target)
 
     def register(self, routes: Routes) -> None:
         """See `ApiPart.register`."""
@@ -94,7 +96,7 @@ class StreamApi:
         route("STREAM.MSG.GET.*", "stream_msg_get_response", self._get_message, where=stream)
         route("STREAM.MSG.DELETE.*", "stream_msg_delete_response", self._delete_message, where=stream)
         route("STREAM.SNAPSHOT.*", "stream_snapshot_response", self._snapshot, where=stream)
-        route("STREAM.RESTORE.*", "stream_restore_response", self._restore, empty={"deliver_subject": ""}, where=meta)
+        route("STREAM.RESTORE.*", "stream_restore_response", self._restore, empty={"deliver_subject": ""})
         if self._engine.cluster is None:
             for verb, kind in (
                 ("LEADER.STEPDOWN", "leader_stepdown"),
@@ -102,14 +104,14 @@ class StreamApi:
                 ("PEER.EVACUATE", "evacuate_peer"),
                 ("CANCEL_MOVE", "cancel_move"),
             ):
-                route(f"STREAM.{verb}.*", f"stream_{kind}_response", _clustered_only)
+                route(f"STREAM.{verb}.*", f"stream_{kind}_response", _clustered_only, level=False)
 
     def find(self, name: str, *, led: bool = True) -> Stream:
         """The stream of that name. Raises ApiError 10059, 10194 when its log can not be read, 10008 when it is not
         led here and `led` asks for that."""
         stream = self._engine.streams.get(name)
         if stream is None:
-            raise api_error(10194, err=self._engine.offline[name]) if name in self._engine.offline else api_error(10059)
+            raise self._engine.absent(name)
         if led and not stream.leading:
             raise api_error(10008)
         return stream
@@ -141,6 +143,7 @@ class StreamApi:
             if isinstance(outcome, ApiError):
                 request.fail(outcome)
             else:
+                self._events.stream_action(config.name, "CREATED", "create")
                 request.respond({**self._info_of(outcome), "did_create": True})
             over()
 
@@ -159,7 +162,7 @@ class StreamApi:
         stream = self.find(checked.name)
         limited = {name: consumer.config for name, consumer in stream.consumers.items()}
         config = stream_rules.updated(stream.config, checked, limited)
-        self._check_room(config)
+        self._check_room(config, reserves=config.max_bytes > max(0, stream.config.max_bytes))
         self._updating[stream.name] = config
 
         def applied(outcome: object) -> None:
@@ -167,6 +170,7 @@ class StreamApi:
             if isinstance(outcome, ApiError):
                 request.fail(outcome)
             else:
+                self._events.stream_action(stream.name, "UPDATED", "modify")
                 request.respond(self._info_of(stream, domain=self._engine.domain))
             over()
 
@@ -183,12 +187,16 @@ class StreamApi:
             raise stream_rules.invalid(refusal)
         return config
 
-    def _check_room(self, config: StreamConfig) -> None:
-        """Storage and subjects that are still free beside all other streams, also those on their way."""
+    def _check_room(self, config: StreamConfig, *, reserves: bool = True) -> None:
+        """Storage and subjects that are still free beside all other streams, also those on their way.
+
+        `reserves`: it takes more storage than before.
+        """
         engine = self._engine
         changing = {**{other.name: other for other in engine.configs()}, **self._updating}
         others = [other for other in changing.values() if other.name != config.name]
-        stream_rules.check_reserved(config, others, engine.options.max_memory, engine.options.max_file)
+        if reserves:
+            stream_rules.check_reserved(config, others, engine.options.max_memory, engine.options.max_file)
         stream_rules.check_taken(config, others)
 
     def _delete(self, request: Request) -> None:
@@ -198,40 +206,20 @@ class StreamApi:
         self._in_turn(name, request, lambda over: self._delete_next(request, name, over))
 
     def _delete_next(self, request: Request, name: str, over: Callable[[], None]) -> None:
-        self.find(name)
-
         def deleted(outcome: ApiError | None) -> None:
             request.succeed(outcome)
             over()
 
-        self._engine.delete_stream(name, deleted)
+        if name in self._engine.offline:
+            self._engine.delete_offline(name, deleted)
+        else:
+            self.find(name)
+            self._engine.delete_stream(name, deleted)
+        self._events.stream_action(name, "DELETED", "delete")
 
     def _in_turn(self, name: str, request: Request, work: Callable[[Callable[[], None]], None]) -> None:
-        """Run `work(over)` when no other change of this stream is under way; it calls `over` when it has answered."""
-
-        def run() -> None:
-            try:
-                work(over)
-            except ApiError as error:
-                request.fail(error)
-                over()
-            except Exception:  # a fault of ours must not keep the stream's later requests waiting for good
-                if self._turns.get(name, (None,))[0] is run:
-                    over()
-                raise
-
-        def over() -> None:
-            waiting = self._turns[name]
-            waiting.popleft()
-            if waiting:
-                waiting[0]()
-            else:
-                del self._turns[name]
-
-        waiting = self._turns.setdefault(name, deque())
-        waiting.append(run)
-        if len(waiting) == 1:
-            run()
+        """Run `work(over)` when no other change of this stream is under way; see `Turns.take`."""
+        self._engine.turns.take(f"S {name}", request, work)
 
     # ------------------------------------------------------------------ info
     def _info_of(self, stream: Stream, **more: Any) -> dict[str, Any]:
@@ -246,40 +234,58 @@ class StreamApi:
             self.find(request.tokens[0], led=False)  # there it is the first question
         asked = request.parse_if_json(StreamInfoRequest, "JSApiStreamInfoRequest")
         stream = self.find(request.tokens[0], led=False)
-        page, subjects = dict(_PAGE), None
-        if asked.subjects_filter:
-            page, subjects = _subjects_page(stream, asked.subjects_filter, max(0, asked.offset))
+        index, pattern, offset = stream.store.subjects, asked.subjects_filter.encode(), max(0, asked.offset)
+        if not pattern:
+            self._answer_info(request, stream, asked, (0, {}))
+        elif len(index) <= subject_pages.AT_ONCE:
+            self._answer_info(request, stream, asked, subject_pages.page_at_once(index, pattern, offset))
+        else:
+
+            async def later() -> None:
+                page = await subject_pages.page_in_steps(index, pattern, offset)
+                self._answer_info(request, stream, asked, page)
+
+            self._engine.clock.spawn(later())
+
+    def _answer_info(self, request: Request, stream: Stream, asked: StreamInfoRequest, found: Page) -> None:
+        total, subjects = found
+        page = {"total": total, "offset": max(0, asked.offset), "limit": SUBJECTS_LIMIT} if total else _PAGE
         state = state_shown(stream, deleted=asked.deleted_details, subjects=subjects)
         engine = self._engine
         request.respond(
             {**page, **self._info_of(stream, state=state, domain=engine.domain, cluster={"leader": engine.server_name})}
         )
 
-    def _listed(self, request: Request, name: str, limit: int) -> tuple[dict[str, int], list[Stream]]:
-        """The page that NAMES or LIST asks for, by name."""
-        asked = request.parse_if_json(StreamNamesRequest, name)
-        streams = [stream for _, stream in sorted(self._engine.streams.items())]
+    def _listed(self, request: Request, name: str, limit: int) -> tuple[dict[str, int], list[str]]:
+        """The page that NAMES or LIST asks for: names in order, of offline streams too."""
+        asked, engine = request.parse_if_json(StreamNamesRequest, name), self._engine
+        names = sorted({*engine.streams, *engine.offline})
         if asked.subject:
             pattern = asked.subject.encode()
-            streams = [
-                stream
-                for stream in streams
-                if any(overlaps(subject.encode(), pattern) for subject in stream.config.subjects)
+            names = [
+                name
+                for name in names
+                if (config := engine.config_of(name)) is not None
+                and any(overlaps(subject.encode(), pattern) for subject in config.subjects)
             ]
-        offset = min(max(0, asked.offset), len(streams))
-        page = {"total": len(streams), "offset": offset, "limit": limit}
-        return page, streams[offset : offset + limit]
+        offset = min(max(0, asked.offset), len(names))
+        return {"total": len(names), "offset": offset, "limit": limit}, names[offset : offset + limit]
 
     def _names(self, request: Request) -> None:
-        page, streams = self._listed(request, "JSApiStreamNamesRequest", NAMES_LIMIT)
-        request.respond({**page, "streams": [stream.name for stream in streams] or None})
+        page, names = self._listed(request, "JSApiStreamNamesRequest", NAMES_LIMIT)
+        request.respond({**page, "streams": names or None})
 
     def _list(self, request: Request) -> None:
-        page, streams = self._listed(request, "JSApiStreamListRequest", LIST_LIMIT)
-        shown = [self._info_of(stream, versions=False, domain=self._engine.domain) for stream in streams]
+        page, names = self._listed(request, "JSApiStreamListRequest", LIST_LIMIT)
+        streams, offline = self._engine.streams, self._engine.offline
+        shown = [
+            self._info_of(streams[name], versions=False, domain=self._engine.domain)
+            for name in names
+            if name in streams
+        ]
         fields: dict[str, Any] = {**page, "streams": shown}
-        if self._engine.offline:
-            fields["offline"] = dict(self._engine.offline)
+        if missing := [name for name in names if name not in streams]:
+            fields |= {"missing": missing, "offline": {name: offline[name] for name in missing}}
         request.respond(fields)
 
     # ------------------------------------------------------------------ messages
@@ -358,32 +364,45 @@ class StreamApi:
             request.fail(api_error(10051, err="the message could not be read from the lake"))
             raise
 
-    # ------------------------------------------------------------------ not served yet
+    # ------------------------------------------------------------------ backups
     def _snapshot(self, request: Request) -> None:
         if request.empty_body:
             raise api_error(10003)
-        self.find(request.tokens[0])
-        raise api_error(10064, err="snapshots are not supported by this server yet")
+        stream = self.find(request.tokens[0])
+        self._snapshots.begin(request, request.parse(SnapshotRequest, "JSApiStreamSnapshotRequest"), stream)
 
     def _restore(self, request: Request) -> None:
         if request.empty_body:
             raise api_error(10003)
-        raise api_error(10062, err="restore is not supported by this server yet")
+        asked, name = request.parse(RestoreRequest, "JSApiStreamRestoreRequest"), request.tokens[0]
+        if asked.config.name not in ("", name):
+            raise api_error(10056)
+        wanted = msgspec.structs.replace(asked.config, name=name)
+        window = self._engine.options.duplicate_window_ns
+        # Whether there is room for it beside the others is seen at the end, as by nats-server.
+        config = stream_rules.checked(wanted, window_limit_ns=window, clustered=True)
+        refusal = self._engine.lake.refusal(config)
+        if refusal is not None:
+            raise stream_rules.invalid(refusal)
+        if self._taken(name):
+            raise api_error(10130)
+        kept = {key: value for key, value in wanted.metadata.items() if key not in stream_rules.DYNAMIC_METADATA}
+        self._restores.begin(request, msgspec.structs.replace(config, metadata=kept), asked.state)
+
+    def _taken(self, name: str) -> bool:
+        return name in self._engine.streams or name in self._engine.offline
+
+    def _restore_target(self, config: StreamConfig) -> Target:
+        return LocalTarget(self._engine, config, self._check_room, self._restored)
+
+    def _restored(self, stream: Stream) -> dict[str, Any]:
+        """A stream is whole: tell it, and how it is."""
+        self._events.stream_action(stream.name, "CREATED", "create")
+        return self._info_of(stream)
 
 
 def _clustered_only(request: Request) -> None:
     raise api_error(10010)
-
-
-def _subjects_page(stream: Stream, pattern: str, offset: int) -> tuple[dict[str, int], dict[str, int] | None]:
-    """How many messages each matching subject has: one page, sorted. Nothing is counted when none matches."""
-    index = stream.store.subjects
-    found = sorted(index.matching(pattern.encode()))
-    if not found:
-        return dict(_PAGE), None
-    page = found[offset : offset + SUBJECTS_LIMIT]
-    counts = {subject.decode("utf-8", "replace"): index.count(subject) for subject in page}
-    return {"total": len(found), "offset": offset, "limit": SUBJECTS_LIMIT}, counts
 
 
 def _not_deletable(stream: Stream, seq: int) -> ApiError | None:

@@ -23,7 +23,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Where a clustered stream shall live."""
 
     cluster: str = ""
-    tags: list[str] = []
+    tags: list[str] | None = None
+    """None: not given. An empty list asks for nothing either, but is kept, as nats-server does."""
     preferred: str = ""
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.stream_config import ExternalStream, StreamConfig, StreamConsumerLimits
 from lakestream.protocol.subjects import Filters, overlaps, valid_subject
+from lakestream.protocol.transforms import Transform, TransformError, check_destination
 
 MAX_NAME = 255
 """Longest stream name in bytes."""
@@ -33,6 +34,7 @@ REQUIRED_LEVEL = "_nats.req.level"
 DYNAMIC_METADATA = ("_nats.ver", "_nats.level")
 
 _NAME_RULE = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
+_NO_COUNTER_TTL = "counter stream cannot use message TTLs"
 _INVALID_IN_NAME = frozenset(" \t\r\n\f.*>\\/")
 _API_SUBJECTS = (b"$JS.>", b"$JSC.>", b"$NRG.>")
 _UNLIMITED_FIELDS = ("max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_consumers")
@@ -40,14 +42,6 @@ _UNLIMITED_FIELDS = ("max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_s
 UNSUPPORTED = {
     "mirror": "mirrors",
     "sources": "sources",
-    "subject_transform": "subject transforms",
-    "republish": "republishing",
-    "subject_delete_marker_ttl": "subject delete markers",
-    "allow_msg_counter": "message counters",
-    "allow_atomic": "atomic batch publishing",
-    "allow_batched": "fast batch publishing",
-    "allow_msg_schedules": "message schedules",
-    "persist_mode": "asynchronous persist mode",
 }
 """Fields whose behaviour this server does not have yet, and what they stand for."""
 
@@ -102,6 +96,8 @@ def checked(
     config = _with_features(config, pedantic)
     _check_origins(config)
     config = _with_subjects(config)
+    _check_transform(config)
+    config = _with_republish(config, pedantic)
     if config.placement is not None and config.placement.preferred:
         raise invalid("preferred server not permitted in placement")
     _refuse_unsupported(config)
@@ -126,10 +122,10 @@ def check_reserved(config: StreamConfig, others: Iterable[StreamConfig], max_mem
     Raises ApiError 10028 or 10047.
     """
     limit = max_memory if config.storage == "memory" else max_file
-    if limit < 0 or config.max_bytes <= 0:
+    if limit < 0:
         return
     reserved = sum(max(0, other.max_bytes) for other in others if other.storage == config.storage)
-    if reserved + config.max_bytes > limit:
+    if reserved + (config.max_bytes if config.max_bytes > 0 else 1) > limit:
         raise api_error(10028 if config.storage == "memory" else 10047)
 
 
@@ -147,6 +143,8 @@ def updated(old: StreamConfig, new: StreamConfig, consumers: Mapping[str, Limite
     `consumers` are the configurations of the stream's consumers by name. Raises ApiError.
     """
     change = "stream configuration update can not change "
+    if new.allow_msg_counter and new.allow_msg_ttl:
+        raise invalid(_NO_COUNTER_TTL)  # creating lets the TTLs through that delete markers bring with them
     if new.storage != old.storage:
         raise invalid(change + "storage type")
     if new.retention != old.retention and "workqueue" in (new.retention, old.retention):
@@ -218,7 +216,7 @@ def _with_limits(config: StreamConfig, pedantic: bool) -> StreamConfig:
     if config.persist_mode == "default":
         changes["persist_mode"] = ""
     placement = config.placement
-    if placement is not None and not (placement.cluster or placement.tags or placement.preferred):
+    if placement is not None and not (placement.cluster or placement.preferred) and placement.tags is None:
         changes["placement"] = None
     return replace(config, **changes)
 
@@ -230,6 +228,8 @@ def _with_ages(config: StreamConfig, pedantic: bool, window_limit_ns: int) -> St
     if window == 0 and config.mirror is None and not config.sources:
         window = DUPLICATE_WINDOW_NS
         if 0 < window_limit_ns < window:
+            if pedantic:
+                raise api_error(10157, err="duplicate window limits are higher than current limits")
             window = window_limit_ns
         if 0 < config.max_age < window:
             if pedantic:
@@ -250,11 +250,11 @@ def _with_ages(config: StreamConfig, pedantic: bool, window_limit_ns: int) -> St
 
 def _with_features(config: StreamConfig, pedantic: bool) -> StreamConfig:
     """Rules of markers, counters, schedules and persist mode among each other."""
+    if config.allow_msg_counter and config.allow_msg_ttl:
+        raise invalid(_NO_COUNTER_TTL)
     if config.subject_delete_marker_ttl:
         _check_markers(config, pedantic)
         config = replace(config, allow_msg_ttl=True, allow_rollup_hdrs=True, deny_purge=False)
-    elif config.allow_msg_counter and config.allow_msg_ttl:
-        raise invalid("counter stream cannot use message TTLs")
     if config.allow_msg_counter:
         if config.discard == "new":
             raise invalid("counter stream cannot use discard new")
@@ -274,6 +274,8 @@ def _with_features(config: StreamConfig, pedantic: bool) -> StreamConfig:
             raise invalid("async persist mode is only supported on file storage")
         if config.allow_atomic:
             raise invalid("async persist mode is not supported with atomic batch publish")
+        if config.num_replicas > 1:
+            raise invalid("async persist mode is not supported on replicated streams")
     return config
 
 
@@ -367,6 +369,41 @@ def _check_scope(config: StreamConfig, subject: bytes) -> None:
         raise invalid("subjects that overlap with jetstream api require no-ack to be true")
     if overlaps(subject, b"$SYS.>") and not subject.startswith(b"$SYS.ACCOUNT."):
         raise invalid("subjects that overlap with system api require no-ack to be true")
+
+
+def _check_transform(config: StreamConfig) -> None:
+    transform = config.subject_transform
+    if transform is None:
+        return
+    source, destination = transform.src.encode(), transform.dest.encode()
+    if source and not valid_subject(source):
+        raise api_error(10155, err=f"invalid subject {transform.src}")
+    if destination:
+        try:
+            check_destination(destination)
+            Transform(source, destination)
+        except TransformError as error:
+            raise api_error(10156, err=error) from error
+
+
+def _with_republish(config: StreamConfig, pedantic: bool) -> StreamConfig:
+    republish = config.republish
+    if republish is None:
+        return config
+    if not republish.src:
+        if pedantic:
+            raise api_error(10157, err="republish source can not be empty")
+        republish = replace(republish, src=">")
+    if republish.dest:
+        destination = republish.dest.encode()
+        if any(overlaps(destination, subject.encode()) for subject in config.subjects):
+            raise invalid("stream configuration for republish destination forms a cycle")
+        try:
+            Transform(republish.src.encode(), destination)
+        except TransformError as error:
+            way = f"from '{republish.src}' to '{republish.dest}'"
+            raise invalid(f"stream configuration for republish with transform {way} not valid") from error
+    return replace(config, republish=republish)
 
 
 def _refuse_unsupported(config: StreamConfig) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.operations import CreateStream, Operation
 
 Done = Callable[[object], None]
@@ -19,6 +20,7 @@ class StreamState(msgspec.Struct):
 
     create: CreateStream
     dedupe: list[tuple[int, bytes, int]]
+    """Where releases before `ids` kept them."""
     last_msg_id: bytes
     last_msg_id_seq: int
     ttls: list[tuple[int, int]]
@@ -27,6 +29,10 @@ class StreamState(msgspec.Struct):
     """Messages whose removal was decided but not on disk: acks and TTLs that led to it are no longer known."""
     created: bool = True
     """Whether the log holds the creation; a group's first entries come before it."""
+    ids: list[bytes] = []
+    """The duplicate window; see `Dedupe.dump`."""
+    schedules: list[tuple[bytes, int, int]] = []
+    """Message schedules: (subject, sequence, when it fires next)."""
 
 
 class Asked(msgspec.Struct, gc=False):
@@ -34,3 +40,9 @@ class Asked(msgspec.Struct, gc=False):
 
     operation: Operation
     done: Done | None
+
+
+class Foreign(msgspec.Struct, gc=False):
+    """An entry on its way that was not decided here: part of an archive. It is applied as its bytes are."""
+
+    done: Callable[[ApiError | None], None]

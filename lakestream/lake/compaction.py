@@ -2,7 +2,8 @@
 
 Belongs here: the Spark side of one commit. The order is fixed:
 
-1. rows that died leave the table, or in an archive are marked (DELETE, UPDATE; repeating it changes nothing),
+1. rows that died leave the table, or in an archive are marked (DELETE, UPDATE; repeating it changes nothing), and of
+   those whose bytes shall go as well a note is left (erasure.py),
 2. the new rows are appended, without those that are dead already, in one commit that also carries the transaction
    identifier `lakestream:<uid>` with the log index as its version, and the progress as user metadata.
 
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import layouts, paths, plan, poison, policy, segments, staging
+from lakestream.lake import erasure, layouts, paths, plan, poison, policy, segments, staging
 from lakestream.lake.errors import BadSegment, LakeError, TableBusy
 from lakestream.lake.locks import Lock, open_lock, table_lock
 from lakestream.lake.plan import Batch
@@ -122,6 +123,8 @@ class StreamCompaction:
                 break
             with self._poison(parts):
                 footers = [segments.footer(part.path) for part in parts]
+                count = plan.fitting(footers, self._options.commit_bytes)
+                parts, footers = parts[:count], footers[:count]
                 batch = plan.gather(self._identity.uid, parts, footers, self._watch.progress)
                 with self._alone():
                     committed = self._commit(batch, outcome.position)
@@ -224,6 +227,8 @@ class StreamCompaction:
         before = self._watch.progress
         for condition in plan.deletions(position, before, batch.dead):
             self._table.delta().delete(condition)
+        if runs := plan.erasures(position, before, batch.shredded):
+            erasure.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
         if found.archive and not batch.policy.archive:
             self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
         if batch.policy.archive and not found.archive_column:

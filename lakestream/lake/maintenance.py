@@ -11,6 +11,7 @@ Nothing here adds or removes a row, or moves a table's position:
 - Log cleanup keeps the newest commit at or before the retention's begin that says how far the table reaches, and the
   checkpoint before it, so that every time within the retention finds its version.
 - VACUUM makes no commit, so a table that is at rest gets no new versions from being looked after.
+- Files with messages that are to be erased go at once, without regard to the retention (erasure.py).
 
 Invariant: whoever commits, or deletes from the log, holds the table's lock (locks.py) and has seen that it is the same
 table still. The long parts, writing new files and deleting dead ones, take no lock: new files have names of their own,
@@ -23,13 +24,13 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from lakestream.lake import deltalog, paths
+from lakestream.lake import deltalog, erasure, paths
 from lakestream.lake.clones import CloneUnreadable, References
 from lakestream.lake.deltalog import Log, State
 from lakestream.lake.locks import MAINTAINER_LOCK, open_lock, table_lock
@@ -98,6 +99,7 @@ def look(
         now_ns: the present, ns since the epoch.
         references: what is known of clones so far.
     """
+    to_erase = erasure.merged(erasure.notes(storage, table))
     if (found := read(storage, table)) is None:
         return None
     log, state = found
@@ -113,13 +115,14 @@ def look(
             incarnation=state.metadata.id,
             version=state.version,
             partition_columns=state.metadata.partitionColumns,
-            files=data_files(state),
+            files=data_files(state, erasure.to_rewrite(storage, table, state, to_erase)),
             since_checkpoint=state.version - (written[-1] if written else -1),
             oldest=commits.versions[0],
             keep_from=log_floor(commits, written, (now_ns - retain_ns) // 1_000_000),
             retain_ns=retain_ns,
             stale=stale,
             trouble=trouble,
+            erase=erasure.count(to_erase),
         )
     except (NotATable, FileNotFoundError):  # taken away while we looked
         return None
@@ -160,8 +163,8 @@ def expire(storage: Storage, table: str, keep_from: int) -> int:
     return sum(name[20:] == ".json" for name in old)
 
 
-def data_files(state: State) -> list[DataFile]:
-    """The files of a state, as the plan sees them."""
+def data_files(state: State, to_rewrite: Set[deltalog.Key] = frozenset()) -> list[DataFile]:
+    """The files of a state, as the plan sees them; from those in `to_rewrite` rows are to be erased."""
     columns = state.metadata.partitionColumns
     found = []
     for key, add in state.files.items():
@@ -169,7 +172,7 @@ def data_files(state: State) -> list[DataFile]:
         deleted = 0 if add.deletionVector is None else add.deletionVector.cardinality
         partition = tuple(add.partitionValues.get(column) for column in columns)
         file = DataFile(partition, add.size, statistics.rows, deleted, statistics.min_seq, statistics.max_seq, key)
-        found.append(file)
+        found.append(msgspec.structs.replace(file, erase=True) if key in to_rewrite else file)
     return found
 
 
@@ -212,6 +215,7 @@ class Done(msgspec.Struct, frozen=True):
         parts += ["checkpoint"] if self.plan.checkpoint else []
         parts += [f"dropped {self.plan.expired} commits from the log"] if self.plan.expired else []
         parts += [f"vacuumed {len(self.plan.stale)} files"] if self.plan.stale else []
+        parts += [f"erased {self.plan.erase} messages"] if self.plan.erase else []
         return f"{self.stream}: {', '.join(parts) or 'nothing to do'}, {self.seconds:.2f} s"
 
 
@@ -332,8 +336,13 @@ class Maintainer:
             checkpoint=plan.checkpoint and self._checkpoint(facts),
             expired=self._expire(facts, plan),
             stale=plan.stale if self._delete(plan.stale) else [],
+            erase=0,
         )
-        return Done(facts.stream, done, removed, added, failure=facts.trouble)
+        trouble = facts.trouble
+        if plan.erase and not self._stopping():
+            erased, trouble = self._erase(facts)
+            done = msgspec.structs.replace(done, erase=erased)
+        return Done(facts.stream, done, removed, added, failure=facts.trouble or trouble)
 
     def _look(self, table: str) -> Facts | None:
         return look(self._storage, table, self._policy, self._clock(), self._references)
@@ -346,7 +355,9 @@ class Maintainer:
         found = read(self._storage, seen.table, int(transaction.snapshot().version()))
         if found is None or found[1].metadata.id != seen.incarnation:
             return None
-        bins = first_round(decide_bins(data_files(found[1]), self._policy))
+        to_erase = erasure.merged(erasure.notes(self._storage, seen.table)) if seen.erase else []
+        to_rewrite = erasure.to_rewrite(self._storage, seen.table, found[1], to_erase)
+        bins = first_round(decide_bins(data_files(found[1], to_rewrite), self._policy))
         if not bins:
             return 0, 0
         stamp_ms = self._clock() // 1_000_000
@@ -377,6 +388,31 @@ class Maintainer:
         local = self._storage.local
         self._storage.delete_all(path for each in stale for path in (with_checksum(each) if local else [each]))
         return True
+
+    def _erase(self, facts: Facts) -> tuple[int, str | None]:
+        """Delete the files that still hold messages to be erased: the newest version has none of them any more.
+
+        Returns how many messages are gone from all files, and what keeps the others. It takes no lock: no commit that
+        is under way writes a row that was deleted before it began.
+        """
+        found = erasure.notes(self._storage, facts.table)
+        runs = erasure.merged(found)
+        now = read(self._storage, facts.table)
+        if not runs or now is None or now[1].metadata.id != facts.incarnation:
+            return 0, None
+        if erasure.to_rewrite(self._storage, facts.table, now[1], runs):
+            return 0, None  # deleted since the rewrite began: the next round has it
+        left = erasure.left_behind(self._storage, *now, runs)
+        try:
+            kept = self._references.into(facts.table) if left else set()
+        except CloneUnreadable as error:
+            return 0, str(error)
+        if not self._delete([path for path in left if path not in kept]):
+            return 0, None
+        if kept.intersection(left):
+            return 0, f"{erasure.count(runs)} deleted messages stay in files that a shallow clone needs"
+        self._storage.delete_all(note.path for note in found)
+        return erasure.count(runs), None
 
     @contextmanager
     def _alone(self, facts: Facts) -> Iterator[bool]:

@@ -76,8 +76,8 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """A data file: its partition's values, bytes, rows written and rows deleted since, the range of its sequences, and
-    its key in the table's state."""
+    """A data file: its partition's values, bytes, rows written and rows deleted since, the range of its sequences, its
+    key in the table's state, and whether some of the deleted rows are to be erased from it."""
 
     partition: Partition
     size: int
@@ -86,6 +86,7 @@ class DataFile(msgspec.Struct, frozen=True):
     min_seq: int = 0
     max_seq: int = 0
     key: tuple[str, str] = ("", "")
+    erase: bool = False
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -94,6 +95,7 @@ class Facts(msgspec.Struct, frozen=True):
     `since_checkpoint`: commits after the newest checkpoint. `oldest`: first version in the log; `keep_from`: the one
     that it may begin with under the retention. `stale`: files that no version within the retention needs; `trouble`:
     why that cannot be told. `incarnation`: the table's own id, which the next table at its place does not have.
+    `erase`: deleted messages whose bytes are still to go (erasure.py).
     """
 
     table: str
@@ -109,6 +111,7 @@ class Facts(msgspec.Struct, frozen=True):
     retain_ns: int
     stale: list[str]
     trouble: str | None = None
+    erase: int = 0
 
 
 class Bin(msgspec.Struct, frozen=True):
@@ -125,16 +128,18 @@ class Bin(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True):
     """What is to be done to a table: the bins to rewrite, whether to write a checkpoint, the version that its log shall
-    begin with (0: as it is) and how many commits that drops, and the files that VACUUM deletes."""
+    begin with (0: as it is) and how many commits that drops, the files that VACUUM deletes, and how many deleted
+    messages are to be erased from files."""
 
     bins: list[Bin] = []
     checkpoint: bool = False
     keep_from: int = 0
     expired: int = 0
     stale: list[str] = []
+    erase: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.bins or self.checkpoint or self.expired or self.stale)
+        return bool(self.bins or self.checkpoint or self.expired or self.stale or self.erase)
 
     @property
     def files(self) -> int:
@@ -155,6 +160,8 @@ class Plan(msgspec.Struct, frozen=True):
             steps.append(f"drop {self.expired} commits from the log")
         if self.stale:
             steps.append(f"vacuum {len(self.stale)} files")
+        if self.erase:
+            steps.append(f"erase {self.erase} messages")
         return ", ".join(steps) or "nothing to do"
 
 
@@ -188,6 +195,7 @@ def decide(facts: Facts, policy: Policy) -> Plan:
         keep_from=facts.keep_from,
         expired=max(0, facts.keep_from - facts.oldest),
         stale=facts.stale,
+        erase=facts.erase,
     )
 
 
@@ -206,7 +214,7 @@ def _bins(partition: Partition, files: Sequence[DataFile], policy: Policy) -> It
     worn_small: list[DataFile] = []
     for file in files:
         is_small = file.size < policy.small_bytes
-        if file.deleted > policy.deleted_ratio * file.rows:
+        if file.erase or file.deleted > policy.deleted_ratio * file.rows:
             (worn_small if is_small else worn).append(file)
         elif is_small:
             small.append(file)

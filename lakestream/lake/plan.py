@@ -46,7 +46,7 @@ class Batch(msgspec.Struct, frozen=True):
     the stream asks of its table.
 
     `dead` is what must not be in the table any more; `endings` is None except in an archive, where it tells what the
-    stream no longer has but the table keeps.
+    stream no longer has but the table keeps; `shredded` are runs of the dead whose bytes no file shall have.
     """
 
     parts: list[Part]
@@ -57,6 +57,7 @@ class Batch(msgspec.Struct, frozen=True):
     rows: int = 0
     policy: StreamPolicy = StreamPolicy()
     endings: list[Ending] | None = None
+    shredded: list[tuple[int, int]] = []
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -93,6 +94,19 @@ def choose(table: str, position: int, staged: Sequence[StagedSegment], limit: in
     return parts
 
 
+def fitting(footers: Sequence[Footer], limit: int = COMMIT_BYTES) -> int:
+    """How many of a commit's segments stay within `limit` bytes of messages, at least one.
+
+    Files that are compressed are shorter than what they hold.
+    """
+    size = 0
+    for count, footer in enumerate(footers):
+        size += footer.bytes
+        if count and size > limit:
+            return count
+    return len(footers)
+
+
 def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: Progress | None) -> Batch:
     """Put the footers of a commit's segments together. `before` is what the table's last commit said.
 
@@ -122,8 +136,10 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
     if policy.archive:
         dead = Dead(runs=sorted({(first, last) for footer in footers for first, last in footer.erased}))
         endings = list(_endings(footers, before))
-    size, rows = sum(part.size for part in parts), sum(footer.count for footer in footers)
-    return Batch(list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings)
+    size = sum(max(part.size, footer.bytes) for part, footer in zip(parts, footers, strict=True))
+    rows = sum(footer.count for footer in footers)
+    shredded = sorted({run for footer in footers for run in footer.shredded})
+    return Batch(list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings, shredded)
 
 
 def _endings(footers: Sequence[Footer], before: Progress | None) -> Iterator[Ending]:
@@ -154,6 +170,17 @@ def deletions(position: int, before: Progress | None, dead: Dead) -> list[str]:
         erased = [(first, min(last, before.last_seq)) for first, last in erased if first <= before.last_seq]
     terms = [f"seq < {dead.floor}"] if floor_moved else []
     return _conditions(terms, [*stretches(removed), *erased])
+
+
+def erasures(position: int, before: Progress | None, shredded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Runs of sequences that `deletions` took out of the table, and whose bytes its files shall not have either.
+
+    The rest of them dies before it gets into the table.
+    """
+    if position == 0:
+        return []
+    most = max((last for _, last in shredded), default=0) if before is None else before.last_seq
+    return [(first, min(last, most)) for first, last in shredded if first <= most]
 
 
 def updates(position: int, before: Progress | None, endings: Sequence[Ending] | None) -> list[Update]:

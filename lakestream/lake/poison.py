@@ -13,6 +13,8 @@ from lakestream.lake import paths
 from lakestream.lake.errors import BadSegment, PoisonedSegment
 from lakestream.lake.storage import Storage, open_storage
 from lakestream.log.errors import CorruptLog
+from lakestream.log.files import Files
+from lakestream.log.packed import read_plain
 from lakestream.log.segment import SealedSegment, decode_segment_header, iter_frames, read_footer
 
 BAD = ".bad"
@@ -78,8 +80,7 @@ def clear(storage: Storage, directory: str, position: int) -> None:
 def is_sound(path: str) -> bool:
     """Whether a sealed segment on this machine decodes, frame by frame."""
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = read_plain(Files(), path)
         header = decode_segment_header(content)
         if isinstance(header, str):
             return False

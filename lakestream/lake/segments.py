@@ -20,7 +20,9 @@ from lakestream.lake.errors import BadSegment, UnfitSubject
 from lakestream.lake.schema import fits_partition, message_schema, split_headers, subject_text
 from lakestream.lake.storage import open_storage
 from lakestream.log.errors import CorruptLog
+from lakestream.log.files import Files
 from lakestream.log.frame import Kind
+from lakestream.log.packed import read_plain
 from lakestream.log.record import FIXED
 from lakestream.log.segment import Footer, Tables, decode_segment_header, iter_frames, read_footer
 
@@ -86,8 +88,10 @@ def decode(
         OSError: it cannot be read.
     """
     with open_storage(path).fetch(path) as local:
-        with open(local, "rb") as file:
-            buf = file.read()
+        try:
+            buf = read_plain(Files(), local)
+        except CorruptLog as error:
+            raise BadSegment(path, error.offset, error.what) from None
         tables, begin = _verified(path, local, buf, after)
     offsets, lengths = _spans(tables, begin)
     for start, stop in _cuts(lengths):

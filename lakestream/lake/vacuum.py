@@ -43,7 +43,7 @@ def dead_files(
     """
     cutoff_ns = now_ns - retain_ns - min(MARGIN_NS, retain_ns // 6)
     table = log.table
-    old = [entry for entry in storage.tree(table) if entry.modified_ns < cutoff_ns and _visible(table, entry)]
+    old = [entry for entry in storage.tree(table) if entry.modified_ns < cutoff_ns and visible(table, entry)]
     current = {path for add in state.files.values() for path in located(table, add)}
     candidates = {entry.path for entry in old} - current - kept
     if not candidates:
@@ -57,7 +57,8 @@ def dead_files(
     return sorted(candidates)
 
 
-def _visible(table: str, entry: Entry) -> bool:
+def visible(table: str, entry: Entry) -> bool:
+    """Whether a file in a table's directory is one of its data, and not hidden from readers."""
     parts = entry.path[len(table) + 1 :].split("/")
     return not any(part.startswith(("_", ".")) and part != CHANGE_DATA for part in parts)
 

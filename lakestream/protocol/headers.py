@@ -21,6 +21,9 @@ EMPTY = b"NATS/1.0\r\n\r\n"
 """A block with nothing in it."""
 
 
+_OWN = b"\r\nNats-"
+
+
 class Status(msgspec.Struct, frozen=True):
     """The status of a block's first line: `code` 0 when it has none, and the words after the code."""
 
@@ -39,6 +42,24 @@ def get(block: bytes, name: bytes) -> bytes | None:
     start += len(name) + 3
     end = block.find(b"\r\n", start)
     return (block[start:end] if end >= 0 else block[start:]).lstrip(b" ")
+
+
+def given(block: bytes) -> dict[bytes, bytes]:
+    """The value of every `Nats-…` name, as `get` finds it, in one pass; empty ones are left out."""
+    found: dict[bytes, bytes] = {}
+    empty: list[bytes] = []
+    start = block.find(_OWN)
+    while start >= 0:
+        end = block.find(b"\r\n", start + 2)
+        name, colon, value = (block[start + 2 : end] if end >= 0 else block[start + 2 :]).partition(b":")
+        if colon and name not in found:
+            value = found[name] = value.lstrip(b" ")
+            if not value:
+                empty.append(name)
+        start = block.find(_OWN, end) if end >= 0 else -1
+    for name in empty:
+        del found[name]
+    return found
 
 
 def parse(block: bytes) -> list[tuple[bytes, bytes]]:
@@ -83,15 +104,24 @@ def build(pairs: Iterable[tuple[bytes, bytes]], status: int = 0, text: bytes = b
 
 def remove(block: bytes, names: Iterable[bytes]) -> bytes:
     """The block without any line of these names; b"" when nothing but an empty block would be left."""
-    for name in names:
-        key = b"\r\n" + name + b":"
-        start = block.find(key)
-        while start >= 0:
-            end = block.find(b"\r\n", start + len(key))
-            # The line end that was found belongs to the line before: it stays, and this line's own goes.
-            block = block[: start + 2] + (block[end + 2 :] if end >= 0 else b"")
-            start = block.find(key, start)
+    keys = tuple([name + b":" for name in names])
+    if any(b"\r\n" + key in block for key in keys):
+        first, *lines = block.split(b"\r\n")
+        kept = [line for line in lines if not line.startswith(keys)]
+        if lines[-1].startswith(keys):
+            kept.append(b"")  # the line end before it belongs to the line before
+        block = b"\r\n".join([first, *kept])
     return b"" if block in (EMPTY, LINE) else block
+
+
+def replaced(block: bytes, name: bytes, value: bytes) -> bytes:
+    """The block with another value in its first `name` line; with a line of its own at the end when it has none."""
+    start = block.find(b"\r\n" + name + b":")
+    if start < 0:
+        return append(block, [(name, value)])
+    start += len(name) + 3
+    end = block.find(b"\r\n", start)
+    return block[:start] + b" " + value + (block[end:] if end >= 0 else b"")
 
 
 def append(block: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:

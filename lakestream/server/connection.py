@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
+from msgspec.structs import replace
+
 from lakestream.jetstream.ports import ClientInfo, Clock, Delivery, Timer
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.subjects import subscribable, valid_literal
 from lakestream.server.auth import Authenticator
-from lakestream.server.hub import Hub, Sink
+from lakestream.server.hub import TRACED, Hub, Sink
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.options import Options
@@ -320,7 +322,9 @@ class Connection(asyncio.Protocol):
             self._error("Invalid Publish Subject")
         if self._verbose:
             self._send(b"+OK\r\n")
-        found = self._hub.route(self, self.client, subject, reply, header, payload)
+        tracing = self._hub.tracing if header and TRACED in header else None
+        route = self._hub.route if tracing is None else tracing.route
+        found = route(self, self.client, subject, reply, header, payload)
         if not found and reply and self._no_responders:
             self._nobody(subject, reply)
 
@@ -368,6 +372,7 @@ class Connection(asyncio.Protocol):
         self._pings_out = 0
         if self._ping_sent_ns:
             self.rtt_ns = self.owner.clock.now() - self._ping_sent_ns
+            self.client = replace(self.client, rtt_ns=self.rtt_ns)
             self._ping_sent_ns = 0
 
     def _connect(self, options: dict[str, Any]) -> None:
@@ -387,6 +392,8 @@ class Connection(asyncio.Protocol):
             self._fail("no responders requires headers support", "No Responders Requires Headers")
             return
         self._protocol = protocol
+        if not self.rtt_ns:  # until a PING tells better, as nats-server estimates it
+            self.rtt_ns = max(1, self.owner.clock.now() - self.start_ns)
         self.name, self.lang = str(options.get("name", self.name)), str(options.get("lang", self.lang))
         self.version, self.user = str(options.get("version", self.version)), str(options.get("user", self.user))
         self.client = ClientInfo(
@@ -397,6 +404,8 @@ class Connection(asyncio.Protocol):
             name=self.name,
             lang=self.lang,
             version=self.version,
+            start_ns=self.start_ns,
+            rtt_ns=self.rtt_ns,
         )
         self._ready = True
         if self._auth_timer is not None:

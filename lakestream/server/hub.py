@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lakestream.jetstream.ports import ClientInfo, Delivery, Handler
 from lakestream.server.interest import Interest, Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.route_wire import Batch, Routed
+
+if TYPE_CHECKING:
+    from lakestream.server.tracing import Named, Tracing
+
+TRACED = b"Nats-Trace-Dest:"
+"""A message without these bytes in its headers is not traced."""
 
 
 class Sink(Protocol):
@@ -123,12 +129,14 @@ class Hub:
 
     Attributes:
         overrun: another node that had to take a message while the way to it was congested: its publisher waits.
+        tracing: routes the messages that are traced.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], log: Logger) -> None:
         self.interest_graph = Interest()
         self.log = log
         self.overrun: Remote | None = None
+        self.tracing: Tracing | None = None
         self._call_soon = call_soon
         self._dirty: list[Flushable] = []
         self._choice = random.Random().choice
@@ -177,34 +185,48 @@ class Hub:
         for sink in dirty:
             sink.flush()
 
+    def chosen(self, subject: bytes, origin: Sink | None) -> list[Subscription]:
+        """Whoever `route` would hand a message to, and `origin` even where it wants no echo."""
+        match = self.interest_graph.match(subject)
+        chosen = list(match.plain)
+        for group in match.queues:
+            members = [sub for sub in group if sub.sink is not origin or sub.sink.echo]
+            if members:
+                chosen.append(self._choice(members))
+        return chosen
+
     # ------------------------------------------------------------------ from other nodes
-    def arrived(self, message: Routed, client: ClientInfo) -> list[bytes]:
-        """Hand a message that another node routed here to the subscribers of this node.
+    def arrived(self, message: Routed, client: ClientInfo, node: Named | None = None) -> list[bytes]:
+        """Hand a message that another node routed here to the subscribers of this node. `node`: named in its trace.
 
         Returns:
             The queue groups it was meant for that have no member here any more; b"" for the subscribers in none.
         """
         subject, reply, header, payload = message.subject, message.reply, message.header, message.payload
-        match = self.interest_graph.match(subject)
+        subs, left = self._meant(message)
+        if header and TRACED in header and node is not None and self.tracing is not None and not message.relayed:
+            self.tracing.arrived(node, message, client, subs)
+            return left
+        for sub in subs:
+            sub.sink.receive(sub, subject, reply, header, payload, client)
+        return left
+
+    def _meant(self, message: Routed) -> tuple[list[Subscription], list[bytes]]:
+        """The subscriptions that a message from another node is for, and what `arrived` returns."""
+        match = self.interest_graph.match(message.subject)
         if message.relayed:
-            for sub in match.plain:
-                if sub.local:
-                    sub.sink.receive(sub, subject, reply, header, payload, client)
-            return []
+            return [sub for sub in match.plain if sub.local], []
         here = match.here or match
         groups = message.groups
-        if groups is None or b"" in groups:
-            for sub in here.plain:
-                sub.sink.receive(sub, subject, reply, header, payload, client)
-            if groups is None:
-                return [] if here.plain else [b""]
+        if groups is None:
+            return here.plain, [] if here.plain else [b""]
+        subs = list(here.plain) if b"" in groups else []
         left = [queue for queue in groups if queue or not here.plain]
         for group in here.queues:
             if group[0].queue in left:
                 left.remove(group[0].queue)
-                sub = self._choice(group)
-                sub.sink.receive(sub, subject, reply, header, payload, client)
-        return left
+                subs.append(self._choice(group))
+        return subs, left
 
     def unheard(self, subject: bytes, reply: bytes) -> None:
         """Another node had no subscriber any more for a request of a client here: if there is none anywhere now, the

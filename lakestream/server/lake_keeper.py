@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from lakestream.jetstream.operations import CreateStream
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.lake import paths, poison, policy, staging
@@ -185,6 +186,17 @@ class LakeKeeper:
         self._tell(kept, f"stream {stream.name} was deleted")
         if not kept.asking:
             self._mark_deleted(kept)
+
+    def forgotten(self, create: CreateStream) -> None:
+        """See `LakeLink.forgotten`."""
+        name = msgspec.json.decode(create.config, type=StreamConfig).name
+        identity = staging.StreamIdentity(name, create.account, create.uid, create.created_ns)
+
+        def settled(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self._log.error(f"stream {name}: cannot tell the lake that it is deleted, its table stays: {error}")
+
+        self._io.submit(lambda: staging.mark_deleted(self.root, identity), settled)
 
     def _mark_deleted(self, kept: _Kept) -> None:
         """Not while an errand of the stream is under way: it would stage anew what the compactor then takes away."""

@@ -68,6 +68,10 @@ class JetStreamPages:
         options = self._node.options.jetstream
         assert options is not None  # Invariant: there is an engine only with JetStream options.
         limits = {
+            "max_batch_inflight_per_stream": options.batches_per_stream,
+            "max_batch_inflight_total": options.batches_total,
+            "max_batch_size": options.batch_max_msgs,
+            "max_batch_timeout": options.batch_timeout_ns,
             "max_request_batch": options.max_request_batch,
             "max_ack_pending": options.max_ack_pending,
             "default_max_consumers": options.default_max_consumers,

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from lakestream import __version__
 from lakestream.jetstream.api import Api
+from lakestream.jetstream.batches import BatchLimits
 from lakestream.jetstream.cluster import JetStreamCluster
 from lakestream.jetstream.engine import Engine, EngineOptions
 from lakestream.jetstream.transfer_api import TransferApi
@@ -37,6 +38,7 @@ from lakestream.server.runtime import LoopClock, ThreadIo
 from lakestream.server.statistics import Statistics
 from lakestream.server.stores import FileStores
 from lakestream.server.system_requests import SystemRequests
+from lakestream.server.tracing import Tracing
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may keep the interpreter from an I/O thread that has finished its fsync (default 5 ms)."""
@@ -170,8 +172,16 @@ class Node:
                 max_ack_pending=options.max_ack_pending,
                 max_request_batch=options.max_request_batch,
                 default_max_consumers=options.default_max_consumers,
+                request_queue_limit=options.request_queue_limit,
                 max_pending=self.options.max_pending,
+                batches=BatchLimits(
+                    per_stream=options.batches_per_stream,
+                    total=options.batches_total,
+                    max_msgs=options.batch_max_msgs,
+                    timeout_ns=options.batch_timeout_ns,
+                ),
                 sync_interval_ns=0 if options.sync_always else options.sync_interval_ns,
+                spool_dir=stores.root,
             ),
             self.log,
         )
@@ -239,6 +249,7 @@ class Node:
         for sock in server.sockets:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.system = SystemRequests(self.hub, self.clock, self.identity)
+        self.hub.tracing = Tracing(self.hub, self.clock, self.system.server, self.identity.domain)
         self.log.info(f"Listening for client connections on {options.host}:{bound}")
         if self.cluster is not None:
             await self.cluster.listen()

@@ -33,7 +33,8 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """JetStream's part.
 
     `max_memory` and `max_file` are bytes over all streams. `default_max_consumers` is per stream (-1 no limit);
-    of the other limits 0 means none. `temporary_store`: nobody named a store, so it lies in the temporary directory.
+    of the limits of batches 0 means the default, of the others none. `temporary_store`: nobody named a store, so it
+    lies in the temporary directory.
     `unique_tag`: a prefix of server tags; no two replicas of a stream lie on nodes with the same such tag.
     """
 
@@ -48,6 +49,11 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_ack_pending: int = 0
     max_request_batch: int = 0
     default_max_consumers: int = 1000
+    request_queue_limit: int = 0
+    batches_per_stream: int = 0
+    batches_total: int = 0
+    batch_max_msgs: int = 0
+    batch_timeout_ns: int = 0
     temporary_store: bool = False
     unique_tag: str = ""
 

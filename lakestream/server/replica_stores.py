@@ -72,7 +72,7 @@ class ReplicaStores:
     ) -> None:
         self._root, self.files, self._io, self._options, self._cache = root, files, io, options, cache
         self._unsynced = UnsyncedFiles()
-        self._now = now
+        self._now = now or time.time_ns
 
     def directory(self, account: str, name: str) -> str:
         """See `ReplicaStores.directory`."""
@@ -106,7 +106,6 @@ class ReplicaStores:
             if name.startswith((SENDING, REPAIRING)):
                 self.files.remove_tree(os.path.join(directory, name))
         files = self._unsynced if memory else self.files
-        more = {"now": self._now} if self._now is not None else {}
         return Store.open(
             directory,
             self._io,
@@ -115,7 +114,7 @@ class ReplicaStores:
             files=files,
             cache=self._cache,
             durable_through=durable_through,
-            **more,
+            now=self._now,
         )
 
     def empty(self, directory: str) -> None:

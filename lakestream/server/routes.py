@@ -15,6 +15,7 @@ turn, so whoever answers a request on another node knows of the inbox by then.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -44,6 +45,7 @@ CHANGES_IN_A_RECORD = 1000
 while a node with very many clients comes or goes."""
 
 _Key = tuple[bytes, bytes]
+_numbers = itertools.count(1)
 
 
 class Links(Protocol):
@@ -69,6 +71,7 @@ class RemoteNode(Remote):
     """A connected node, as a receiver of messages for its subscribers.
 
     Attributes:
+        id: of the connection, as traces of messages show it.
         name: of the node.
         subscriptions: what its subscribers listen to.
         backlog: what came from the node and waits for its turn.
@@ -78,6 +81,7 @@ class RemoteNode(Remote):
     echo = True
 
     def __init__(self, name: str, routes: Routes) -> None:
+        self.id = next(_numbers)
         self.name = name
         self.client = ClientInfo(id=0, host="", account="$G", name=name, kind="Router")
         self.subscriptions: dict[_Key, Subscription] = {}
@@ -369,7 +373,7 @@ class Routes:
             if type(record) is Routed:
                 node.in_msgs += 1
                 node.in_bytes += len(record.header) + len(record.payload)
-                left = arrived(record, node.client)
+                left = arrived(record, node.client, node)
                 if left:
                     self._unserved(node, record, left)
             elif type(record) is Batch:

@@ -202,15 +202,26 @@ _JETSTREAM_LIMITS: dict[str, Rule] = {
 }
 
 
+_BATCH_LIMITS: dict[str, Rule] = {
+    "max_inflight_per_stream": ("batches_per_stream", as_limit),
+    "max_inflight_total": ("batches_total", as_limit),
+    "max_msgs": ("batch_max_msgs", as_limit),
+    "timeout": ("batch_timeout_ns", as_pause),
+}
+
+
+def _batch(key: str, item: Item) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    apply(as_map(key, item), _BATCH_LIMITS, values)
+    return values
+
+
+_JETSTREAM_LIMITS["batch"] = ("*", _batch)
+
+
 def _limits(key: str, item: Item) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    apply(
-        as_map(key, item),
-        _JETSTREAM_LIMITS,
-        values,
-        harmless=("max_ha_assets",),
-        missing={"batch": "batch publish is not there yet"},
-    )
+    apply(as_map(key, item), _JETSTREAM_LIMITS, values, harmless=("max_ha_assets",))
     return values
 
 
@@ -229,6 +240,7 @@ _JETSTREAM: dict[str, Rule] = {
     "sync": ("*", _sync_interval),
     "sync_interval": ("*", _sync_interval),
     "strict": ("strict", as_boolean),
+    "request_queue_limit": ("request_queue_limit", as_limit),
     "limits": ("*", _limits),
     "unique_tag": ("unique_tag", as_text),
 }
@@ -246,7 +258,6 @@ _JETSTREAM_MISSING = {
 _JETSTREAM_HARMLESS = (
     "extension_hint",
     "max_outstanding_catchup",
-    "request_queue_limit",
     "info_queue_limit",
     "max_buffered_size",
     "max_buffered_msgs",

@@ -60,6 +60,10 @@ class FileStores:
         """See `Stores.open`."""
         return self._open(account, name, "")
 
+    def remove(self, account: str, name: str) -> None:
+        """See `Stores.remove`."""
+        self._files.remove_tree(self._root.stream_directory(account, name))
+
     def _open(self, account: str, name: str, uid: str) -> Store:
         directory = self._root.stream_directory(account, name)
         return Store.open(directory, self._io, self._options, uid=uid, files=self._files, cache=self._cache)

@@ -27,15 +27,18 @@ class SystemRequests:
     def _user_info(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if reply:
             data = {"user": client.user, "account": client.account, "account_name": client.account}
-            body = msgspec.json.encode({"server": self._server(), "data": data})
+            body = msgspec.json.encode({"server": self.server(), "data": data})
             self._bus.publish(reply, b"", b"", body)
 
-    def _server(self) -> dict[str, Any]:
+    def server(self) -> dict[str, Any]:
+        """What a message of the system says of this server; each has a number of its own."""
         identity = self._identity
+        domain = {"domain": identity.domain} if identity.domain else {}
         return {
             "name": identity.server_name,
             "host": identity.host,
             "id": identity.server_id,
+            **domain,
             "ver": NATS_VERSION,
             "jetstream": identity.jetstream,
             "seq": next(self._numbers),

@@ -50,12 +50,14 @@ class Publisher:
     """Publishes numbered messages, pipelined, and remembers every ack.
 
     may_refuse: the server is being stopped and may answer with errors, which end the work; else an error is a failure.
+    config: what the stream's configuration has beside the usual.
     """
 
     stream = "KILLED"
 
-    def __init__(self, rng: random.Random, *, may_refuse: bool = False) -> None:
+    def __init__(self, rng: random.Random, *, may_refuse: bool = False, **config: Any) -> None:
         self._rng = rng
+        self._config = config
         self._may_refuse = may_refuse
         self._next = 1
         self._sent: dict[int, tuple[str, bytes]] = {}
@@ -70,6 +72,7 @@ class Publisher:
             "subjects": ["killed.>"],
             "allow_direct": True,
             "duplicate_window": 3600 * SECOND,
+            **self._config,
         }
         assert "error" not in wire.api(f"STREAM.CREATE.{self.stream}", config)
 

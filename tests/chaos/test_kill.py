@@ -38,7 +38,8 @@ def _seed() -> int:
 
 def test_what_was_acked_survives_kills(start_server: StartServer, kind: Kind) -> None:
     rng = random.Random(_seed())
-    publisher = Publisher(random.Random(rng.random()))
+    # Kills fall while a segment is compressed, too.
+    publisher = Publisher(random.Random(rng.random()), compression="s2")
     operator = Operator(random.Random(rng.random()), acks_survive=kind is Kind.OURS)
     server = start_server(config=CONFIGS[kind])
     with Wire(server.address) as wire:
@@ -63,6 +64,28 @@ def test_what_was_acked_survives_kills(start_server: StartServer, kind: Kind) ->
     print(f"{ROUNDS} kills, {len(publisher.acked)} acked publishes, {operator.confirmed} confirmed operations")
     assert len(publisher.acked) > ROUNDS
     assert operator.confirmed > ROUNDS
+
+
+def test_a_killed_server_loses_nothing_of_an_async_stream(start_server: StartServer) -> None:
+    """What it has not synced the system still has."""
+    rng = random.Random(_seed())
+    publisher = Publisher(rng, persist_mode="async")
+    server = start_server(of=Kind.OURS, config=CONFIGS[Kind.OURS])
+    with Wire(server.address) as wire:
+        publisher.prepare(wire)
+    for _ in range(5):
+        failures: list[BaseException] = []
+        thread = _start(publisher.work, server.address, failures)
+        assert publisher.has_ack.wait(AUDIT_TIMEOUT_S), "no ack at all"
+        time.sleep(rng.uniform(0, LONGEST_LIFE_S))
+        server.kill()
+        thread.join(AUDIT_TIMEOUT_S)
+        assert not failures, failures
+        server.start()
+        with Wire(server.address, timeout=AUDIT_TIMEOUT_S) as wire:
+            publisher.audit(wire)
+    with Wire(server.address, timeout=AUDIT_TIMEOUT_S) as wire:
+        publisher.audit_everything(wire)
 
 
 def _start(

@@ -36,10 +36,11 @@ Transcript = list[tuple[str, Any]]
 
 
 class Scenario(NamedTuple):
-    """A registered script: its id, and the function that plays it."""
+    """A registered script: its id, the function that plays it, and the text of the servers' configuration file."""
 
     id: str
     play: Callable[[Script], None]
+    config: str = ""
 
 
 SCENARIOS: list[Scenario] = []
@@ -49,6 +50,16 @@ def scenario(play: Callable[[Script], None]) -> Callable[[Script], None]:
     """Register a script under `<module>.<function>`."""
     SCENARIOS.append(Scenario(f"{play.__module__.rsplit('.', 1)[-1]}.{play.__name__}", play))
     return play
+
+
+def configured(config: str) -> Callable[[Callable[[Script], None]], Callable[[Script], None]]:
+    """Register a script as `scenario` does, for a pair of servers with this configuration file."""
+
+    def register(play: Callable[[Script], None]) -> Callable[[Script], None]:
+        SCENARIOS.append(Scenario(f"{play.__module__.rsplit('.', 1)[-1]}.{play.__name__}", play, config))
+        return play
+
+    return register
 
 
 def table(rows: Iterable[tuple[Any, ...]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -219,13 +230,18 @@ class Script:
         matching: int | None = None,
     ) -> None:
         """`fill`, and wait until the consumer counts what matches: nats-server tells its consumers after the ack."""
-        awaited = self._known(stream, consumer) + (len(subjects) if matching is None else matching)
+        awaited = self.known(stream, consumer) + (len(subjects) if matching is None else matching)
         self.fill(subjects, data, headers)
+        self.wait_known(stream, consumer, awaited)
+
+    def wait_known(self, stream: str, consumer: str, awaited: int) -> None:
+        """Wait until the consumer counts so many messages."""
         deadline = time.monotonic() + self.timeout
-        while self._known(stream, consumer) != awaited:
+        while self.known(stream, consumer) != awaited:
             assert time.monotonic() < deadline, f"{consumer} never counted the new messages"
 
-    def _known(self, stream: str, consumer: str) -> int:
+    def known(self, stream: str, consumer: str) -> int:
+        """How many messages a consumer has delivered, or knows to be pending."""
         info = self.wire.api(f"CONSUMER.INFO.{stream}.{consumer}")
         return int(info["num_pending"] + info["delivered"]["consumer_seq"])
 

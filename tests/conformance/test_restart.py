@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -145,3 +146,40 @@ def test_memory_streams_are_gone_and_file_streams_are_not(start_server: StartSer
     with Wire(server.address, timeout=20) as wire:
         assert _api(wire, "STREAM.NAMES")["streams"] == ["F"]
         assert _api(wire, "STREAM.INFO.F")["state"]["messages"] == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_lifetimes_and_counters_go_on(start_server: StartServer, how: signal.Signals) -> None:
+    server = start_server()
+    with Wire(server.address, timeout=20) as wire:
+        for name, config in {
+            "TTL": {"allow_msg_ttl": True, "max_age": 3600 * SECOND},
+            "MARKED": {"subject_delete_marker_ttl": SECOND},
+            "COUNTED": {"allow_msg_counter": True},
+        }.items():
+            common = {"name": name, "subjects": [f"{name}.*"], "storage": "file", "allow_direct": True}
+            _api(wire, f"STREAM.CREATE.{name}", common | config)
+        for stream in ("TTL", "MARKED"):
+            for subject, ttl in (("never", "never"), ("soon", "1"), ("later", "2")):
+                assert wire.request(f"{stream}.{subject}", b"x", {"Nats-TTL": ttl}).json()["seq"]
+        for value in ("5", "7"):
+            counted = wire.request("COUNTED.a", b"", {"Nats-Incr": value, "Nats-Msg-Id": value}).json()
+        assert counted["val"] == "12"
+    server.stop(how)
+    server.start()
+    with Wire(server.address, timeout=20) as wire:
+        assert wire.request("COUNTED.a", b"", {"Nats-Incr": "7", "Nats-Msg-Id": "7"}).json()["duplicate"]
+        assert wire.request("COUNTED.a", b"", {"Nats-Incr": "-2"}).json()["val"] == "10"
+        sid = wire.subscribe("follow")
+        config = {"deliver_subject": "follow", "ack_policy": "none", "filter_subject": "MARKED.*"}
+        _api(wire, "CONSUMER.CREATE.MARKED", {"stream_name": "MARKED", "config": config | {"deliver_policy": "all"}})
+        followed = [wire.delivered(sid) for _ in range(2)]
+        while followed[-1].subject != "MARKED.later" or b"MaxAge" not in followed[-1].header:
+            followed.append(wire.delivered(sid))
+        assert sum(b"MaxAge" in frame.header for frame in followed) == 2, "one marker each, and none for what stays"
+        deadline = time.monotonic() + 5
+        for stream in ("TTL", "MARKED"):
+            while _api(wire, f"STREAM.INFO.{stream}")["state"]["messages"] > 1:
+                assert time.monotonic() < deadline, f"{stream} keeps what has run out"
+                time.sleep(0.02)
+            assert [message.subject for message in read_all(wire, stream)] == [f"{stream}.never"]

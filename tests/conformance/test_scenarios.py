@@ -18,7 +18,8 @@ scenarios.load()
 
 
 @pytest.mark.parametrize("scenario", harness.SCENARIOS, ids=[s.id for s in harness.SCENARIOS])
-def test_the_servers_agree(scenario: Scenario, pair: Pair) -> None:
+def test_the_servers_agree(scenario: Scenario, pairs: dict[str, Pair]) -> None:
+    pair = pairs[scenario.config]
     with ThreadPoolExecutor(2) as threads:
         expected, got = threads.map(lambda s: _play(scenario, pair, s), (0, 1))
     assert not stopped(expected), f"the scenario does not work against {pair.expected.kind.value}: {stopped(expected)}"

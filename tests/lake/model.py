@@ -38,6 +38,7 @@ class StreamModel:
         self.sealed: list[SealedSegment] = []
         self._removed: list[int] = []
         self._erased: list[int] = []
+        self._shredded: list[int] = []
         self.operation()
 
     def publish(self, messages: Iterable[Message], per_frame: int = 100, time_ns: int | None = None) -> list[Record]:
@@ -61,13 +62,14 @@ class StreamModel:
         config = msgspec.json.encode({"name": self.identity.name, "metadata": metadata})
         self.identity = msgspec.structs.replace(self.identity, config=msgspec.Raw(config))
 
-    def remove(self, seqs: Sequence[int], erase: bool = False) -> None:
-        """Messages go: by a limit, or because somebody asked for it (`erase`)."""
+    def remove(self, seqs: Sequence[int], erase: bool = False, shred: bool = False) -> None:
+        """Messages go: by a limit, or because somebody asked for it (`erase`), their bytes as well (`shred`)."""
         self.operation()
         for seq in seqs:
             if self.live.pop(seq, None) is not None:
                 self._removed.append(seq)
-                self._erased.extend([seq] if erase else [])
+                self._erased.extend([seq] if erase or shred else [])
+                self._shredded.extend([seq] if shred else [])
         self.floor = min(self.live, default=self.next_seq)
 
     def purge(self, below: int) -> None:
@@ -88,8 +90,9 @@ class StreamModel:
             removed=sorted(self._removed),
             subjects=len({record.subject for record in self.live.values()}),
             erased=sorted(self._erased),
+            shredded=sorted(self._shredded),
         )
-        self._removed, self._erased = [], []
+        self._removed, self._erased, self._shredded = [], [], []
         sealed = self.log.seal(state)
         self.sealed.append(sealed)
         self.sealed_live = dict(self.live)

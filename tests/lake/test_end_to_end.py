@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nats
+import pyarrow.parquet as pq
 import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
@@ -218,3 +220,61 @@ async def test_what_age_and_time_to_live_end_leaves_the_table_too(spark: Any, se
     assert (state.messages, state.first_seq) == (1, 3)
     await client.close()
     compaction.stop()
+
+
+async def test_what_is_deleted_securely_leaves_every_file(spark: Any, server: Server) -> None:
+    from lakestream.lake.maintenance import Maintainer
+
+    compaction = Compaction(spark, server)
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="ERASED", subjects=["ERASED.>"])
+    for n in range(40):
+        await js.publish("ERASED.a", b"a secret, number %d." % n)
+    table = paths.table(compaction.lake, "ERASED")
+
+    async def rows(count: int) -> None:
+        async def there() -> bool:
+            await compaction.run()
+            return Path(table).exists() and len(tables.rows(table)) == count
+
+        try:
+            await eventually(there)
+        except TimeoutError:
+            raise AssertionError(f"no {count} rows; staged {compaction.staged()}\n{server.log()}") from None
+
+    def found() -> list[str]:
+        """Files of the table, of the log and of the staging area that hold the message."""
+        hits = []
+        for path in server.store.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # a segment that leaves just now
+                hits += [str(path)] if path.is_file() and _holds(path, b"a secret, number 7.") else []
+        return hits
+
+    await rows(40)
+    assert await js.delete_msg("ERASED", 8)
+    await rows(39)
+    assert [path for path in found() if path.startswith(table)], "the table's current version does not show it"
+    (done,) = await asyncio.to_thread(Maintainer(spark, compaction.lake).once)
+    assert (done.failure, done.plan.erase) == (None, 1)
+
+    async def gone() -> bool:
+        return not found()
+
+    try:
+        await eventually(gone)  # the log takes some seconds, to do several at once
+    except TimeoutError:
+        raise AssertionError(f"still in {found()}\n{server.log()}") from None
+    assert len(tables.rows(table)) == 39
+    assert (await js.get_msg("ERASED", 9)).data == b"a secret, number 8."
+    compaction.stop()
+    await client.close()
+
+
+def _holds(path: Path, payload: bytes) -> bool:
+    if path.suffix != ".parquet":
+        return payload in path.read_bytes()
+    if "_delta_log" in path.parts:
+        return False
+    with pq.ParquetFile(path) as file:
+        return payload in file.read(columns=["data"]).column(0).to_pylist()

@@ -13,7 +13,9 @@ from typing import Any
 import nats
 import pytest
 from nats.aio.client import Client
+from typer.testing import CliRunner
 
+from lakestream.cli.app import app
 from lakestream.lake import as_of, instant, table_path, version_at
 from lakestream.lake.spark_functions import as_of as spark_as_of
 from lakestream.lake.spark_functions import register
@@ -21,6 +23,7 @@ from lakestream.lake.sql import Session
 from lakestream.lake.timetravel import CommitLog, latest_progress, rfc3339
 from tests.lake.test_end_to_end import Compaction
 from tests.servers import Kind, Server
+from tests.wire import Wire
 
 pytestmark = pytest.mark.lake
 
@@ -202,6 +205,26 @@ def test_spark_reads_as_of_as_a_table(past: Past) -> None:
 def test_spark_says_what_is_wrong(past: Past, call: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         past.spark.sql(f"SELECT * FROM {call}")
+
+
+def test_a_version_is_restored_as_a_stream(past: Past) -> None:
+    """At the edges of commits, in the middle of one, and after all: as many streams, each what there was then."""
+    first, final = min(past.times.values()), max(past.times.values())
+    moments = [past.times[border] - 1 for border in past.borders] + [first, final, final + 10**15]
+    for number, at_ns in enumerate(moments):
+        name = f"PAST{number}"
+        arguments = ("--stream", "TIME", "--as-of", rfc3339(at_ns), "--to", name)
+        where = ("--lake", past.lake, "--server", past.server.url)
+        result = CliRunner().invoke(app, ["restore", *arguments, *where], catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        wanted = [seq for seq, time in past.times.items() if time <= at_ns]
+        with Wire(past.server.address) as wire:
+            info = wire.api(f"STREAM.INFO.{name}")["state"]
+            assert (info["messages"], info["first_seq"], info["last_seq"]) == (len(wanted), wanted[0], wanted[-1])
+            for seq in wanted:
+                then, now = (wire.api(f"STREAM.MSG.GET.{each}", {"seq": seq}) for each in ("TIME", name))
+                assert now["message"] == then["message"]
+            wire.api(f"STREAM.DELETE.{name}")
 
 
 def seqs(rows: Any) -> list[int]:

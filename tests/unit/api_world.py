@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from lakestream.jetstream.api import Api
-from lakestream.jetstream.engine import Engine, EngineOptions
+from lakestream.jetstream.engine import Engine, EngineOptions, Stores
 from lakestream.jetstream.ports import ClientInfo, Delivery
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_api import StreamApi
@@ -65,6 +65,9 @@ class MemoryStores:
 
     def open(self, account: str, name: str) -> Store:
         raise AssertionError("nothing is stored")
+
+    def remove(self, account: str, name: str) -> None:
+        return
 
 
 class WaitingClock(ManualClock):
@@ -118,16 +121,18 @@ class ApiWorld:
     """One engine, its API and one client.
 
     Args:
+        stores: makes the stores; None: they are in memory.
         options: fields of EngineOptions over the usual ones.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, stores: Callable[[ManualIo], Stores] | None = None, **options: Any) -> None:
         self.clock, self.io = WaitingClock(), ManualIo()
         self.hub = Hub(self.clock.call_soon, Logger())
         self.client = Client()
         self.hub.interest_graph.insert(Subscription(self.client, b"_INBOX.me.*", b"", b"1"))
         named = EngineOptions(**{"server_name": "srv", "server_id": "NSRV", **options})
-        self.engine = Engine(self.hub, self.clock, self.io, MemoryStores(self.io), named, Logger())
+        made: Any = MemoryStores(self.io) if stores is None else stores(self.io)
+        self.engine = Engine(self.hub, self.clock, self.io, made, named, Logger())
         self.api = Api(self.engine, [StreamApi(self.engine)])
         self._number = 0
 

@@ -130,15 +130,24 @@ class World:
         directory: where the store lies; an existing one is recovered.
         config: what the stream's configuration sets.
         files: the log's file layer, for faults.
+        clock: that of an earlier world, for time to go on.
+        options: of the log.
     """
 
-    def __init__(self, directory: str, files: Files | None = None, **config: Any) -> None:
-        self.clock, self.io = ManualClock(), ManualIo()
+    def __init__(
+        self,
+        directory: str,
+        files: Files | None = None,
+        clock: ManualClock | None = None,
+        options: LogOptions | None = None,
+        **config: Any,
+    ) -> None:
+        self.clock, self.io = clock or ManualClock(), ManualIo()
         self.hub = Hub(self.clock.call_soon, Logger())
         self.inbox = Inbox()
         self.hub.interest_graph.insert(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
         self._number = 0
-        store = Store.open(directory, self.io, LogOptions(), uid="u1", files=files)
+        store = Store.open(directory, self.io, options or LogOptions(), uid="u1", files=files, now=self.clock.now)
         self.stream = self._recover(store) or self._create(store, config)
 
     def _create(self, store: Store, config: dict[str, Any]) -> Stream:
@@ -181,7 +190,8 @@ class World:
         return stream
 
     def _serve(self, stream: Stream) -> None:
-        self.hub.subscribe(b"s.>", stream.ingest)
+        for subject in stream.config.subjects or []:
+            self.hub.subscribe(subject.encode(), stream.ingest)
         stream.start()
 
     def publish(self, subject: str, data: bytes = b"", **headers: str) -> bytes:

@@ -225,6 +225,7 @@ def test_clustered_only_requests_say_so(world: ApiWorld, verb: str) -> None:
         ("STREAM.DELETE.A", b"", (404, 10059)),
         ("STREAM.DELETE.A", b"junk", (400, 10038)),
         ("STREAM.DELETE.A", b" ", (400, 10038)),
+        ("STREAM.DELETE.A", b" { } ", (404, 10059)),
         ("STREAM.INFO.A", b"junk", (404, 10059)),
         ("STREAM.PURGE.A", b"", (404, 10059)),
         ("STREAM.PURGE.A", {"seq": 1, "keep": 1}, (400, 10003)),
@@ -325,10 +326,15 @@ def test_reserved_bytes_must_fit_the_server() -> None:
 def test_offline_streams_are_named_and_refuse(world: ApiWorld) -> None:
     world.engine.offline["A"] = "its log is damaged"
     expected = (500, 10194, "stream is offline: its log is damaged")
-    for subject in ("STREAM.INFO.A", "STREAM.DELETE.A", "STREAM.PURGE.A"):
+    for subject in ("STREAM.INFO.A", "STREAM.PURGE.A"):
         assert world.error(subject) == expected
     assert world.error("STREAM.CREATE.A", {"name": "A"}) == expected
-    assert world.ask("STREAM.LIST")["offline"] == {"A": "its log is damaged"}
+    listed = world.ask("STREAM.LIST")
+    assert (listed["streams"], listed["missing"]) == ([], ["A"])
+    assert listed["offline"] == {"A": "its log is damaged"}
+    assert world.ask("STREAM.NAMES")["streams"] == ["A"]
+    assert world.ask("STREAM.DELETE.A")["success"]
+    assert world.ask("STREAM.NAMES")["streams"] is None
 
 
 # ---------------------------------------------------------------------------------------------------- state
@@ -587,3 +593,36 @@ async def test_message_get_tells_when_the_lake_does_not_answer(world: ApiWorld) 
     error = json.loads(world.answers(reply)[0][1])["error"]
     assert (error["code"], error["err_code"]) == (500, 10051)
     assert "lake" in error["description"]
+
+
+# ---------------------------------------------------------------------------------------------------- overload
+def test_too_many_publishes_are_told_with_a_status(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestream.jetstream.intake.MAX_BUFFERED_MSGS", 3)
+    world.create("A")
+    world.send("$JS.API.STREAM.UPDATE.A", {"name": "A", "description": "d"})  # they wait for it
+    replies = [world.send("A", b"x") for _ in range(10)]
+    world.settle()
+    refused = [answers for reply in replies if b"10167" in (answers := world.answers(reply)[0])[1]]
+    assert refused
+    assert {header for header, _ in refused} == {b"NATS/1.0 429 Too Many Requests\r\n\r\n"}
+    assert {header for reply in replies for header, body in world.answers(reply) if b'seq":0' not in body} == {b""}
+
+
+# ---------------------------------------------------------------------------------------------------- storage
+def test_storage_is_counted_over_all_streams_and_freed_with_them() -> None:
+    world = ApiWorld(max_memory=1000)
+    use = world.engine.use
+    for name in "AB":
+        world.create(name, storage="memory")
+        for _ in range(3):
+            world.publish(name, b"x" * 100)
+    assert use.used == {"memory": 6 * 117, "file": 0}
+    for _ in range(3):
+        world.publish("A", b"x" * 100)
+    assert world.publish("B")["error"]["err_code"] == 10023
+    assert world.publish("B", b"", Nats_Msg_Id="a")["error"]["err_code"] == 10023
+    world.ask("STREAM.DELETE.A")
+    assert use.used["memory"] == 3 * 117
+    assert world.publish("B", b"", Nats_Msg_Id="a")["seq"] == 4
+    world.ask("STREAM.DELETE.B")
+    assert use.used["memory"] == 0

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lakestream.jetstream.cluster_local import LocalStreams
-from lakestream.jetstream.meta_state import AssignStream, ChangeStream, MetaState
+from lakestream.jetstream.meta_state import AssignStream, ChangeStream, MetaState, RestoredStream
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.raft.messages import Membership
 
@@ -21,7 +21,7 @@ class Leader:
 
     def __init__(self, config: StreamConfig) -> None:
         self.uid, self.leading, self.membership = "u", True, Membership(("a",))
-        self.stream = SimpleNamespace(config=config, propose=self._propose)
+        self.stream = SimpleNamespace(config=config, propose=self._propose, hidden=False)
         self.proposed: list[StreamConfig] = []
 
     def _propose(self, operation: Any) -> None:
@@ -82,3 +82,35 @@ def test_an_update_whose_answer_was_lost_reaches_the_stream_all_the_same() -> No
     assert world.replica.proposed == []
     world.local.not_updated("u")
     assert world.replica.proposed == [world.new]
+
+
+def test_a_stream_that_is_being_restored_is_shown_once_the_meta_group_says_that_it_is_whole() -> None:
+    world, shown = World(), list[str]()
+    world.meta.state = MetaState()  # this node was started and has not heard of any assignment yet
+    stream = SimpleNamespace(
+        uid="u", name="S", config=world.new, hidden=True, restoring=True, created=True, propose=None, reveal=None
+    )
+    stream.reveal = lambda: shown.append("revealed")
+    world.replica.stream = stream
+    engine: Any = world.local._engine
+    engine.attach = lambda attached: shown.append("attached")
+    world.local.opened(cast(Any, world.replica))
+    assert shown == []
+    world.apply(AssignStream("u", "$G", "S", msgspec.json.encode(world.new), ("a",), 1, "b"), 1)
+    world.local.take_up()
+    world.local.opened(cast(Any, world.replica))
+    assert shown == []
+    assert stream.hidden
+    world.meta.state.apply(RestoredStream("u"), 2)
+    world.local.take_up()
+    assert shown == ["attached", "revealed"]
+
+
+def test_a_stream_whose_log_says_nothing_of_a_restore_is_shown_before_its_assignment_is_known() -> None:
+    world, shown = World(), list[str]()
+    world.meta.state = MetaState()
+    world.replica.stream = SimpleNamespace(uid="u", name="S", hidden=False, restoring=False, created=True)
+    engine: Any = world.local._engine
+    engine.attach = lambda attached: shown.append("attached")
+    world.local.opened(cast(Any, world.replica))
+    assert shown == ["attached"]

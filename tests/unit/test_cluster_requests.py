@@ -22,7 +22,7 @@ class Member:
     """One node's requests; `leads` says who answers, as this node knows it."""
 
     def __init__(self, net: Net, name: str) -> None:
-        self.net, self.me = net, name
+        self.net, self.me, self.strict = net, name, True
         self.leads = ""
         self.handled: list[Request] = []
         self.answers: list[bytes] = []

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.dedupe import Dedupe
+from lakestream.jetstream.dedupe import CHUNK_IDS, FORGOTTEN_AT_ONCE, Dedupe
+from lakestream.jetstream.errors import ApiError
 
 pytestmark = pytest.mark.unit
 
@@ -42,13 +43,77 @@ def test_agrees_with_a_naive_window_across_dump_and_load(steps: list[tuple[int, 
         dedupe = copy
 
 
+def test_more_chunks_than_are_forgotten_at_once() -> None:
+    dedupe = Dedupe(window_ns=1_000)
+    count = 5 * CHUNK_IDS
+    for seq in range(1, count + 1):
+        dedupe.add(b"%d" % seq, seq, seq)
+    assert dedupe.seen(b"1", 900) == 1
+    assert dedupe.seen(b"%d" % (count - 1_000), count) == 0, "outside of the window, though not forgotten yet"
+    assert dedupe.seen(b"%d" % (count - 999), count) == count - 999
+    assert len(dedupe) == count - 2 * FORGOTTEN_AT_ONCE * CHUNK_IDS
+    assert dedupe.seen(b"x", count) == 0
+    assert len(dedupe) == 1_000
+
+
+def test_what_a_dump_leaves_out_was_in_flight() -> None:
+    dedupe = Dedupe(window_ns=100_000)
+    for seq in range(1, 2 * CHUNK_IDS + 1):
+        dedupe.add(b"%d" % seq, seq, 1_000)
+    for through in (0, 1, CHUNK_IDS - 1, CHUNK_IDS, CHUNK_IDS + 1, 2 * CHUNK_IDS, 1 << 60):
+        copy = Dedupe(window_ns=100_000)
+        copy.load(dedupe.dump(1_000, through), b"", 0)
+        known = min(through, 2 * CHUNK_IDS)
+        assert len(copy) == known
+        assert dedupe.last_through(through) == ((b"%d" % known, known) if known else (b"", 0))
+    dedupe.forget_after(CHUNK_IDS + 1)
+    assert (len(dedupe), dedupe.last_id) == (CHUNK_IDS + 1, b"%d" % (CHUNK_IDS + 1))
+    dedupe.forget_after(0)
+    assert (len(dedupe), dedupe.last_id, list(dedupe.entries())) == (0, b"", [])
+
+
+def test_ids_forgotten_at_the_front_and_taken_back_at_the_end() -> None:
+    dedupe = Dedupe(window_ns=100)
+    for seq in range(1, 11):
+        dedupe.add(b"%d" % seq, seq, 100 * seq)
+    assert dedupe.seen(b"9", 999) == 9
+    assert len(dedupe) == 2
+    dedupe.forget_after(9)
+    assert [seq for _, seq, _ in dedupe.entries()] == [9]
+    dedupe.forget_after(8)
+    assert len(dedupe) == 0
+    dedupe.add(b"x", 9, 1_000)
+    assert dedupe.seen(b"x", 1_000) == 9
+
+
+def test_a_full_window_refuses_what_it_can_not_remember(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestream.jetstream.dedupe.MAX_IDS", 3)
+    dedupe = Dedupe(window_ns=100)
+    for seq in (1, 2, 3):
+        dedupe.add(b"%d" % seq, seq, 1_000 + seq)
+    assert dedupe.seen(b"2", 1_050) == 2
+    with pytest.raises(ApiError) as refused:
+        dedupe.seen(b"4", 1_050)
+    assert refused.value.err_code == 10167
+    assert dedupe.seen(b"4", 1_101) == 0, "the oldest has left the window"
+
+
+def test_what_an_earlier_release_kept_is_taken_over() -> None:
+    dedupe = Dedupe(window_ns=100)
+    dedupe.load([], b"b", 2, [(1_000, b"a", 1), (1_001, b"b", 2)])
+    assert [dedupe.seen(msg_id, 1_050) for msg_id in (b"a", b"b", b"c")] == [1, 2, 0]
+
+
 def test_an_id_that_was_stored_again_after_its_window_is_known_by_the_later_message() -> None:
     # A follower adds what the leader stored and asks for nothing, so it still has the first message's entry.
     dedupe = Dedupe(window_ns=100)
     dedupe.add(b"a", 1, 1_000)
     dedupe.add(b"b", 2, 1_150)
     dedupe.add(b"a", 3, 1_150)
-    assert dedupe.dump(1_160, 3) == [(1_150, b"b", 2), (1_150, b"a", 3)]
+    assert len(dedupe) == 2
+    copy = Dedupe(window_ns=100)
+    copy.load(dedupe.dump(1_160, 3), dedupe.last_id, dedupe.last_seq)
+    assert list(copy.entries()) == [(b"b", 2, 1_150), (b"a", 3, 1_150)]
     assert dedupe.seen(b"a", 1_160) == 3
     assert dedupe.seen(b"a", 1_250) == 0
     assert len(dedupe) == 0

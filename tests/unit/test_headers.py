@@ -72,6 +72,16 @@ def test_status(block: bytes, status: Status) -> None:
     assert headers.status(block) == status
 
 
+_PIECES = [b"\r\n", b"\r", b"\n", b":", b" ", b"Nats-", b"Nats-A", b"Nats-B", b"NATS/1.0", b"x", b"A", b"-"]
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=40).map(b"".join))
+def test_one_pass_finds_what_single_looks_find(block: bytes) -> None:
+    names = {b"Nats-", b"Nats-A", b"Nats-B", b"Nats-AA", b"Nats-A "} | headers.given(block).keys()
+    singly = {name: headers.get(block, name) for name in names if b":" not in name}
+    assert headers.given(block) == {name: value for name, value in singly.items() if value}
+
+
 # ---------------------------------------------------------------------- writing
 def test_build() -> None:
     assert headers.build([]) == headers.EMPTY

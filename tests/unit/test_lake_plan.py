@@ -57,6 +57,25 @@ def test_a_commit_is_bounded_but_never_empty() -> None:
     assert len(plan.choose("t", 0, segments, limit=1)) == 1
 
 
+def test_a_commit_is_bounded_by_what_compressed_segments_hold() -> None:
+    footers = [footer(number, bytes=10) for number in (1, 2, 3)]
+    assert [plan.fitting(footers, limit) for limit in (1, 10, 19, 20, 29, 30)] == [1, 1, 1, 2, 2, 3]
+    batch = plan.gather("U", plan.choose("t", 0, staged((1, 1), (2, 2), (3, 3), size=4)), footers, None)
+    assert batch.size == 30
+
+
+def test_only_what_the_table_has_is_to_be_erased_from_it() -> None:
+    progress = Progress(uid="U", last_index=5, last_seq=20, last_time_ns=0)
+    runs = [(3, 3), (18, 25), (30, 31)]
+    assert plan.erasures(0, None, runs) == []
+    assert plan.erasures(5, progress, runs) == [(3, 3), (18, 20)]
+    assert plan.erasures(5, None, runs) == runs, "it is not known how far the table reaches"
+    assert plan.erasures(5, progress, []) == plan.erasures(5, None, []) == []
+    footers = [footer(1, shredded=[(3, 3), (7, 9)]), footer(2, shredded=[(3, 3), (4, 4)])]
+    batch = plan.gather("U", plan.choose("t", 0, staged((1, 1), (2, 2))), footers, None)
+    assert batch.shredded == [(3, 3), (4, 4), (7, 9)]
+
+
 def test_footers_add_up() -> None:
     parts = [Part("a", 0, 10, 100), Part("b", 10, 20, 50)]
     footers = [

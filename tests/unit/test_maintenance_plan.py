@@ -72,6 +72,15 @@ def test_a_worn_file_is_rewritten_however_large(deleted: int, due: int) -> None:
     assert len(decide(facts(DataFile(("a",), MIB, 100, deleted)), POLICY).bins) == due
 
 
+def test_a_file_from_which_rows_are_to_be_erased_is_rewritten_whatever_is_deleted_of_it() -> None:
+    erased = DataFile(("a",), 60 * MIB, 1_000_000, 1, erase=True)
+    (each,) = decide(facts(erased, small(), DataFile(("a",), 60 * MIB, 1_000_000, 1)), POLICY).bins
+    assert each.files == [erased]
+    plan = decide(facts(erase=3), POLICY)
+    assert plan, "there may be files of older versions"
+    assert plan.describe() == "erase 3 messages"
+
+
 def test_checkpoint_log_and_vacuum() -> None:
     assert not decide(facts(since_checkpoint=19), POLICY)
     plan = decide(facts(since_checkpoint=20, oldest=50, keep_from=100, stale=["a", "b"]), POLICY)

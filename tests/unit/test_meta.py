@@ -1,168 +1,22 @@
-"""The meta group on several nodes: real groups, logs and files; calls, time and threads by hand."""
+"""The meta group on several nodes: who belongs to it, what all of them apply, and what a start finds."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import msgspec
 import pytest
 
 from lakestream.jetstream.errors import ApiError
-from lakestream.jetstream.meta import Meta
 from lakestream.jetstream.meta_boot import JoinAnswer
-from lakestream.jetstream.meta_join import MetaJoin
 from lakestream.jetstream.meta_state import Applied, AssignStream, RemoveStream
-from lakestream.log.files import Files
-from lakestream.log.salvage import salvage
 from lakestream.log.store import LOG_DIRECTORY
 from lakestream.raft.messages import Membership
-from lakestream.raft.multi import Groups
-from tests.unit.cluster_world import Net, NetNode
+from tests.unit.meta_world import STEP_NS, World
 
 pytestmark = pytest.mark.unit
-
-STEP_NS = 100_000_000
-
-
-class Reports:
-    """A log that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def info(self, text: str) -> None:
-        self.lines.append(text)
-
-    warn = error = info
-
-
-class Repairs:
-    """`jetstream.meta.Repair` over real files."""
-
-    def salvage(self, directory: str) -> None:
-        salvage(directory, Files())
-
-    def empty(self, directory: str) -> None:
-        shutil.rmtree(Path(directory) / LOG_DIRECTORY)
-        (Path(directory) / "checkpoint").unlink(missing_ok=True)
-
-
-class Server:
-    """One node's process: its part in the meta group, over what an earlier process left."""
-
-    def __init__(self, world: World, node: NetNode) -> None:
-        self.world, self.node, self.name = world, node, node.me
-        node.watchers.clear()
-        self.log = Reports()
-        self.work: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
-        self.groups = Groups(node, self, world.net.clock, random=Random(f"{node.me}-meta"))
-        self.root = world.directory / node.me
-        self.meta = Meta(str(self.root), node, self.groups, Repairs(), world.net.clock, self, self.log)
-        self.join = MetaJoin(self.meta, node, node, world.net.clock, self.log)
-        self.applied: list[Applied] = []
-        self.caught_up = 0
-        self.meta.on_applied = self.applied.append
-        self.meta.on_role = self.join.role_changed
-        self.meta.on_caught_up = self._caught_up
-        self.meta.open()
-        self.groups.start()
-        self.meta.start()
-        self.join.start()
-
-    def _caught_up(self) -> None:
-        self.caught_up += 1
-
-    def submit(
-        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
-    ) -> None:
-        self.work.append((work, done))
-
-    def do_work(self) -> bool:
-        work, self.work = self.work, []
-        for task, done in work:
-            try:
-                result = task()
-            except Exception as error:
-                done(None, error)
-            else:
-                done(result, None)
-        return bool(work)
-
-    def end(self, gracefully: bool = True) -> None:
-        self.join.stop()
-        self.meta.stop()
-        self.groups.stop()
-        self.do_work()
-        if gracefully:
-            self.meta.close()
-        elif self.meta.store is not None:
-            self.meta.store.log.close()
-
-    @property
-    def streams(self) -> list[str]:
-        return sorted(name for _, name in self.meta.state.streams)
-
-
-class World:
-    """The servers that run."""
-
-    def __init__(self, directory: Path, *names: str) -> None:
-        self.directory, self.net = directory, Net(*names)
-        self.servers: dict[str, Server] = {}
-
-    def start(self, *names: str) -> None:
-        self.net.down -= set(names)
-        for name in names:
-            self.net.nodes[name].update(clustered=False)
-        for name in names:
-            self.servers[name] = Server(self, self.net.nodes[name])
-        for name in names:
-            self.net.heal(name)
-
-    def end(self, name: str, gracefully: bool = True) -> None:
-        self.servers.pop(name).end(gracefully)
-        self.net.cut(name)
-        self.net.nodes[name].update(clustered=False)
-
-    def run(self) -> None:
-        moving = True
-        while moving:
-            self.net.run()
-            self.net.clock.turn()
-            worked = [server.do_work() for server in self.servers.values()]
-            moving = any(worked) or bool(self.net.on_their_way)
-
-    def until(self, ready: Callable[[], Any], what: str, steps: int = 300) -> None:
-        for _ in range(steps):
-            self.run()
-            if ready():
-                return
-            self.net.clock.advance(STEP_NS)
-        raise AssertionError(what)
-
-    @property
-    def leader(self) -> Server:
-        leaders = [server for server in self.servers.values() if server.meta.leading]
-        assert leaders
-        return max(leaders, key=lambda server: server.meta.group.term if server.meta.group is not None else 0)
-
-    def elected(self) -> bool:
-        names = {server.meta.leader for server in self.servers.values()}
-        return len(names) == 1 and names <= set(self.servers) and self.servers[names.pop()].meta.leading
-
-    def assign(self, name: str, *peers: str) -> Applied | ApiError:
-        outcomes: list[Applied | ApiError] = []
-        op = AssignStream(f"u-{name}", "$G", name, b"{}", peers or tuple(self.servers), 1)
-        self.leader.meta.propose(op, outcomes.append)
-        self.until(lambda: outcomes, f"{name} is assigned")
-        return outcomes[0]
-
-    def voters(self) -> tuple[str, ...]:
-        return self.leader.meta.membership.voters
 
 
 @pytest.fixture

@@ -9,12 +9,14 @@ from msgspec.structs import replace
 
 from lakestream.jetstream import meta_state
 from lakestream.jetstream.meta_state import (
+    AbandonStream,
     Applied,
     AssignStream,
     ChangeStream,
     MetaOp,
     MetaState,
     RemoveStream,
+    RestoredStream,
     SettleStream,
     decode_op,
     encode_op,
@@ -153,3 +155,34 @@ def test_a_snapshot_anywhere_gives_the_state_that_the_whole_log_gives(seed: int)
     assert whole.dump() == cut.dump()
     # Invariant: whoever shall hold a stream, or did when its group last settled, is among its holders.
     assert all({*each.peers, *each.settled} <= set(each.holders) for each in whole.by_uid.values())
+
+
+def test_a_restored_stream_is_restored_once_and_for_good() -> None:
+    state = MetaState()
+    applied = apply(state, replace(ORDERS, restoring="a"))
+    assert applied.after is not None
+    assert applied.after.restoring == "a"
+    assert MetaState.load(state.dump()).by_uid["u1"].restoring == "a"
+    applied = apply(state, RestoredStream("u1"))
+    assert applied.after is not None
+    assert applied.after.restoring == ""
+    assert apply(state, AbandonStream("u1")).refused == "the stream is restored"
+    assert state.find("$G", "ORDERS") is not None
+    assert apply(state, RestoredStream("u2")).refused
+
+
+def test_a_restore_that_is_abandoned_leaves_nothing() -> None:
+    state = MetaState()
+    apply(state, replace(ORDERS, restoring="a"))
+    applied = apply(state, AbandonStream("u1"))
+    assert applied.before is not None
+    assert applied.after is None
+    assert state.find("$G", "ORDERS") is None
+    assert state.removed("u1")
+    assert apply(state, RestoredStream("u1")).refused
+    assert apply(state, AbandonStream("u1")).refused
+
+
+@pytest.mark.parametrize("op", [RestoredStream("u1"), AbandonStream("u1"), replace(ORDERS, restoring="a")])
+def test_entries_of_restores_are_read_as_they_were_written(op: MetaOp) -> None:
+    assert decode_op(encode_op(op)) == op

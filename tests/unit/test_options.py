@@ -118,7 +118,9 @@ def test_the_jetstream_block(options: Load, tmp_path: Path) -> None:
     made = _jetstream(
         options(
             f"jetstream {{ store_dir: '{tmp_path}', max_mem: 1G, max_file: '10G', domain: hub, strict: false\n"
-            "limits { duplicate_window: 1m, max_ack_pending: 7, max_request_batch: 8, default_max_consumers: -1 }\n"
+            "request_queue_limit: 9\n"
+            "limits { duplicate_window: 1m, max_ack_pending: 7, max_request_batch: 8, default_max_consumers: -1\n"
+            "batch { max_inflight_per_stream: 2, max_inflight_total: 3, max_msgs: 4, timeout: 5s } }\n"
             "}"
         )
     )
@@ -128,10 +130,15 @@ def test_the_jetstream_block(options: Load, tmp_path: Path) -> None:
         max_file=10 << 30,
         domain="hub",
         strict=False,
+        request_queue_limit=9,
         duplicate_window_ns=60 * SECOND,
         max_ack_pending=7,
         max_request_batch=8,
         default_max_consumers=-1,
+        batches_per_stream=2,
+        batches_total=3,
+        batch_max_msgs=4,
+        batch_timeout_ns=5 * SECOND,
     )
 
 
@@ -178,10 +185,10 @@ def test_a_flag_wins_over_the_file(options: Load) -> None:
 
 
 def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
-    made = options("port: 1\nmax_traced_msg_len: 5\njetstream { request_queue_limit: 5\n limits { max_ha_assets: 3 } }")
+    made = options("port: 1\nmax_traced_msg_len: 5\njetstream { info_queue_limit: 5\n limits { max_ha_assets: 3 } }")
     assert [re.sub(r"^.*/nats\.conf:", "", warning) for warning in made.warnings] == [
         '2: "max_traced_msg_len" has no effect here',
-        '3: "request_queue_limit" has no effect here',
+        '3: "info_queue_limit" has no effect here',
         '4: "max_ha_assets" has no effect here',
     ]
 
@@ -218,7 +225,8 @@ def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
         ("jetstream { max_mem: 12q }", 1, "must end in K, M, G, T"),
         ("jetstream { domain: a.b }", 1, "one subject token"),
         ("jetstream { key: secret }", 1, "encryption at rest"),
-        ("jetstream { limits { batch { timeout: 1s } } }", 1, "not supported"),
+        ("jetstream { limits { batch { timeout: soon } } }", 1, "no duration"),
+        ("jetstream { limits { batch { max_size: 1 } } }", 1, 'unknown field "max_size"'),
         ("authorization: 5", 1, "must be a map"),
         ("authorization { user: a, pass: b, token: c }", 1, "Cannot have a user/pass and token"),
         ("authorization { user: a, users: [] }", 1, "Can not have a single user/pass and a users array"),

@@ -202,10 +202,11 @@ class Model:
         per_subject, msgs, total = (self.config[name] for name in ("max_msgs_per_subject", "max_msgs", "max_bytes"))
         same = [seq for seq, (name, _) in self.messages.items() if name == subject]
         replaces = per_subject > 0 and len(same) >= per_subject
-        if self.config["discard"] == "new" and not replaces:
-            if 0 < msgs <= len(self.messages):
+        if self.config["discard"] == "new":
+            if not replaces and 0 < msgs <= len(self.messages):
                 return 0
-            if 0 < total < self.bytes() + size:
+            makes_room = replaces and self.size(*self.messages[same[0]]) >= size
+            if 0 < total < self.bytes() + size and not makes_room:
                 return 0
         self.last += 1
         self.messages[self.last] = (subject, data)

@@ -94,3 +94,10 @@ def a_consumer_goes_on_after_stepdowns(script: ClusterScript) -> None:
     until(lambda: script.cluster.api("CONSUMER.INFO.CS.c")["cluster"].get("leader"), "a leader", SETTLE_S)
     script.api("CONSUMER.LEADER.STEPDOWN.CS.missing")
     script.api("CONSUMER.LEADER.STEPDOWN.MISSING.c")
+
+
+@scenario
+def a_cluster_with_a_leader_needs_no_rescue(script: ClusterScript) -> None:
+    for body in (None, {}, b"{x", {"foo": 1}, *({"quorum_needed": quorum} for quorum in (-1, 0, 1, 2, 3))):
+        answer = script.cluster.system_api("META.RESCUE", body)
+        script.note(f"META.RESCUE {body}", {key: answer[key] for key in answer if not key.startswith("server")})

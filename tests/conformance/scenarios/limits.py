@@ -75,6 +75,16 @@ def max_bytes_to_the_byte(t: Script, off: int) -> None:
             t.setup("STREAM.DELETE.S")
 
 
+@table([(f"{storage}-{size}", storage, size) for storage in ("memory", "file") for size in (9, 10, 11, 40)])
+def full_of_bytes_but_the_subject_is_replaced(t: Script, storage: str, size: int) -> None:
+    each = 1 + 10 + 16 if storage == "memory" else 22 + 1 + 10 + 8
+    limits = {"max_bytes": 3 * each, "max_msgs_per_subject": 1, "discard": "new"}
+    t.stream("S", ["a", "b", "c"], storage=storage, **limits)
+    t.fill(["a", "b", "c"], b"0123456789")
+    t.publish("b", b"y" * size)
+    t.state("S")
+
+
 @scenario
 def max_age_removes(t: Script) -> None:
     t.stream("S", ["a.*"], max_age=SECOND // 5)
@@ -105,6 +115,42 @@ def lowered_limits_trim_at_once(t: Script, limits: dict[str, Any]) -> None:
     t.fill(["a.1", "a.2", "a.1", "a.3", "a.1", "a.2"])
     t.setup("STREAM.UPDATE.S", {"name": "S", "subjects": ["a.*"], "storage": "memory", **limits})
     t.state("S", subjects_filter=">", deleted_details=True)
+
+
+@table([("max_msgs", {"max_msgs": 2}), ("max_bytes", {"max_bytes": 60}), ("per_subject", {"max_msgs_per_subject": 1})])
+def lowered_limits_and_discard_new(t: Script, limits: dict[str, Any]) -> None:
+    t.stream("S", ["a.*"], discard="new")
+    t.fill(["a.1", "a.2", "a.1", "a.3", "a.1", "a.2"])
+    config = {"name": "S", "subjects": ["a.*"], "storage": "memory", "discard": "new"}
+    t.setup("STREAM.UPDATE.S", config | limits)
+    t.state("S", subjects_filter=">", deleted_details=True)
+    t.publish("a.1")
+    t.state("S", subjects_filter=">", deleted_details=True)
+    t.setup("STREAM.UPDATE.S", config | limits | {"discard": "old"})
+    t.state("S", subjects_filter=">", deleted_details=True)
+
+
+# Each row: messages stored before, and whether a purge empties the stream again.
+@table([("never_used", 0, False), ("emptied", 3, True), ("full", 3, False)])
+def switched_to_interest(t: Script, count: int, purge: bool) -> None:
+    config = {"name": "S", "subjects": ["a"], "storage": "file"}
+    t.setup("STREAM.CREATE.S", config)
+    t.fill(["a"] * count)
+    if purge:
+        t.setup("STREAM.PURGE.S")
+    t.setup("STREAM.UPDATE.S", config | {"retention": "interest"})
+    t.state("S")
+    t.consumer("S", "C")
+    t.setup("CONSUMER.DELETE.S.C")
+    t.state("S")
+
+
+@scenario
+def a_rollup_after_limits(t: Script) -> None:
+    t.stream("S", ["a.*"], max_msgs=4, allow_rollup_hdrs=True)
+    t.fill(["a.1", "a.2", "a.3", "a.2"])
+    t.publish("a.2", b"", {"Nats-Rollup": "sub"})  # a.1 goes for it, although two of a.2 go as well
+    t.state("S", subjects_filter=">")
 
 
 @scenario
@@ -241,4 +287,15 @@ def delete_denied_and_missing(t: Script) -> None:
     t.fill(["a"])
     t.api("STREAM.MSG.DELETE.S", {"seq": 1})
     t.api("STREAM.MSG.DELETE.T", {"seq": 1})
+    t.state("S")
+
+
+@table([("memory", "memory"), ("file", "file")])
+def the_last_id_outlives_a_purge(t: Script, storage: str) -> None:
+    t.stream("S", ["a"], storage=storage)
+    t.publish("a", b"1", {"Nats-Msg-Id": "i1"})
+    t.setup("STREAM.PURGE.S", {"seq": 20})
+    t.publish("a", b"2", {"Nats-Expected-Last-Msg-Id": "zz"})
+    t.publish("a", b"2", {"Nats-Expected-Last-Msg-Id": "i1"})
+    t.publish("a", b"3", {"Nats-Expected-Last-Msg-Id": "i1"})
     t.state("S")

@@ -1,0 +1,173 @@
+"""`lakestream restore`: a stream as it was, out of the lake.
+
+Belongs here: the command's options and exit codes (0 done, 1 refused, 130 after Ctrl-C), and sending messages to a
+server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Which messages there were then, lake/past.py finds out;
+what an archive looks like, jetstream/archive.py says.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Annotated, Any
+
+import typer
+
+from lakestream.cli.link import DEFAULT_SERVER, Link, TransferFailed
+from lakestream.cli.sql import default_lake
+from lakestream.jetstream import archive
+from lakestream.lake.errors import LakeError
+from lakestream.lake.past import Past, open_past
+from lakestream.lake.timetravel import instant, rfc3339
+from lakestream.log.record import Record
+from lakestream.protocol import s2
+
+CHUNK_BYTES = 128 << 10
+WINDOW = 32
+"""Chunks on their way without an ack."""
+FINISH_S = 3600.0
+"""How long the server may take to make a stream of what came (1 h)."""
+INTERRUPTED = 130
+_LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
+
+
+def restore(
+    stream: Annotated[str, typer.Option("--stream", help="The stream whose past is wanted.")],
+    as_of: Annotated[str, typer.Option("--as-of", metavar="TIME", help="'2026-05-01 12:30:00' (UTC), RFC 3339.")],
+    to: Annotated[str, typer.Option("--to", metavar="STREAM", help="The new stream's name (default: the same).")] = "",
+    lake: Annotated[
+        str | None,
+        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
+    ] = None,
+    server: Annotated[
+        str, typer.Option("--server", "-s", envvar="NATS_URL", help="The server that gets the stream.")
+    ] = DEFAULT_SERVER,
+    subject: Annotated[
+        list[str] | None, typer.Option(metavar="SUBJECT", help="What the new stream listens to, instead.")
+    ] = None,
+    unlimited: Annotated[
+        bool, typer.Option("--unlimited", help="Without the limits that would remove old messages again.")
+    ] = False,
+) -> None:
+    """Restore a stream as it was at a time: sequences, times, headers and gaps as they were."""
+    try:
+        past = open_past(lake or str(default_lake()), stream, instant(as_of), server=_asked(server))
+        with Link(server) as link:
+            _restore(link, past, to or stream, subject, unlimited)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was restored", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    except (LakeError, TransferFailed) as error:
+        print(f"lakestream: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def _asked(server: str) -> str | None:
+    """The server that stages what it has; the lake names its own when nobody does."""
+    return None if server == DEFAULT_SERVER else server
+
+
+def _restore(link: Link, past: Past, to: str, subjects: list[str] | None, unlimited: bool) -> None:
+    config = _config(link, past, to, subjects, unlimited)
+    blocks = past.messages()
+    first = next(blocks, None)
+    if first is None:
+        raise TransferFailed(f"stream {past.stream} held no message at {rfc3339(past.at_ns)}")
+    if past.note:
+        print(f"lakestream: {past.note}", file=sys.stderr)
+    began = time.perf_counter()
+    outcome = send(link, config, _state(first[0].seq), chain([first], blocks))
+    seconds = time.perf_counter() - began
+    kept = outcome["state"]
+    print(
+        f"{to}: {kept['messages']:,} messages of {past.stream} as of {rfc3339(past.at_ns)} restored in {seconds:.1f} s "
+        f"(sequences {kept['first_seq']:,} to {kept['last_seq']:,})"
+    )
+
+
+def _config(link: Link, past: Past, to: str, subjects: list[str] | None, unlimited: bool) -> dict[str, Any]:
+    """The configuration of the new stream: the server's of the old one if that exists, else what the lake knows."""
+    existing = link.stream(past.stream)
+    if existing is not None and to == past.stream:
+        raise TransferFailed(f"stream {to} exists; name another with --to, or delete it first")
+    config: dict[str, Any] = existing["config"] if existing is not None else json.loads(past.config)
+    config = {**config, "name": to}
+    if subjects:
+        config["subjects"] = subjects
+    elif existing is not None:
+        config.pop("subjects", None)  # the old one has them: the new one listens to its own name
+    if unlimited:
+        config = {name: value for name, value in config.items() if name not in _LIMITS}
+    for name in ("mirror", "sources"):  # what it was then; it shall not go on
+        config.pop(name, None)
+    metadata = config.get("metadata") or {}
+    config["metadata"] = {key: value for key, value in metadata.items() if key not in ("_nats.ver", "_nats.level")}
+    return config
+
+
+def _state(first_seq: int) -> dict[str, int]:
+    """A state that says where it begins; how much follows, nobody has counted."""
+    return {"messages": 0, "bytes": 0, "first_seq": first_seq, "last_seq": first_seq - 1, "consumer_count": 0}
+
+
+def send(link: Link, config: dict[str, Any], state: dict[str, int], blocks: Iterable[list[Record]]) -> dict[str, Any]:
+    """Restore messages as a stream; returns its StreamInfo. Raises TransferFailed; then there is no stream."""
+    name = config["name"]
+    answer = link.api(f"STREAM.RESTORE.{name}", {"config": config, "state": state})
+    to = str(answer["deliver_subject"])
+    size = min(CHUNK_BYTES, link.max_payload)
+    sent: deque[concurrent.futures.Future[bytes]] = deque()
+
+    def settle() -> None:
+        try:
+            refusal = sent.popleft().result()
+        except Exception as error:
+            raise TransferFailed(
+                f"stream {name}: the server takes no more of it: {str(error) or 'no answer'}"
+            ) from None
+        if refusal:
+            raise TransferFailed(f"stream {name}: {_reason(refusal)}")
+
+    for chunk in _chunks(_packed(state, blocks), size):
+        if len(sent) == WINDOW:
+            settle()
+        sent.append(link.submit(to, chunk))
+    while sent:
+        settle()
+    body = link.request(to, timeout=FINISH_S)
+    outcome: dict[str, Any] = json.loads(body)
+    if "error" in outcome:
+        raise TransferFailed(f"stream {name}: {_reason(body)}")
+    return outcome
+
+
+def _reason(answer: bytes) -> str:
+    try:
+        return str(json.loads(answer)["error"]["description"])
+    except (ValueError, KeyError, TypeError):
+        return answer.decode("utf-8", "replace")
+
+
+def _packed(state: dict[str, int], blocks: Iterable[list[Record]]) -> Iterator[bytes]:
+    """The archive as an S2 stream, in pieces."""
+    now = time.time_ns()
+    yield s2.MAGIC + s2.encode(archive.MAGIC + archive.entry(archive.STATE_NAME, now, body=json.dumps(state).encode()))
+    for block in blocks:
+        yield s2.encode(archive.messages(block))
+    yield s2.encode(archive.END)
+
+
+def _chunks(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    buffer = bytearray()
+    for piece in pieces:
+        buffer += piece
+        while len(buffer) >= size:
+            yield bytes(buffer[:size])
+            del buffer[:size]
+    if buffer:
+        yield bytes(buffer)

@@ -1,0 +1,63 @@
+"""How many messages each subject of a stream has, a page at a time.
+
+Belongs here: what STREAM.INFO shows for a `subjects_filter`: the matching subjects in order, from an offset, at most
+`SUBJECTS_LIMIT` of them. With many subjects that is work for seconds; it is done in steps, between which the server
+serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from lakestream.log.subject_index import SubjectIndex
+from lakestream.protocol import subjects as grammar
+
+SUBJECTS_LIMIT = 100_000
+"""Subjects in one reply of STREAM.INFO with a subjects_filter."""
+
+AT_ONCE = 20_000
+"""A stream with so many subjects is answered in one step; of more, so many are looked at in one."""
+
+Page = tuple[int, dict[str, int]]
+"""How many subjects match in all, and the counts of those that are shown."""
+
+
+def page_at_once(index: SubjectIndex, pattern: bytes, offset: int) -> Page:
+    """The page of a stream with few subjects."""
+    found = sorted(index.matching(pattern))
+    return len(found), dict(_counts(index, found[offset : offset + SUBJECTS_LIMIT]))
+
+
+async def page_in_steps(index: SubjectIndex, pattern: bytes, offset: int) -> Page:
+    """The page of a stream with any number of subjects, as of when it is asked for; the counts may be newer."""
+    if grammar.is_literal(pattern):
+        return page_at_once(index, pattern, offset)
+    match = grammar.to_regex(pattern).fullmatch
+    rest = iter(index.matching(b">"))
+    runs: list[list[bytes]] = []
+    while some := list(islice(rest, AT_ONCE)):
+        runs.append(sorted(filter(match, some)))
+        await asyncio.sleep(0)
+    while len(runs) > 1:
+        merged = []
+        for at in range(0, len(runs), 2):
+            # Two sorted runs in a row are merged by sorting, in one pass.
+            merged.append(sorted(runs[at] + runs[at + 1]) if at + 1 < len(runs) else runs[at])
+            await asyncio.sleep(0)
+        runs = merged
+    found = runs[0] if runs else []
+    shown: dict[str, int] = {}
+    wanted = iter(found[offset : offset + SUBJECTS_LIMIT])
+    while some := list(islice(wanted, AT_ONCE)):
+        shown.update(_counts(index, some))
+        await asyncio.sleep(0)
+    return len(found), shown
+
+
+def _counts(index: SubjectIndex, subjects: Iterable[bytes]) -> Iterator[tuple[str, int]]:
+    for subject in subjects:
+        count = index.count(subject)
+        if count:  # else its last message has gone meanwhile
+            yield subject.decode("utf-8", "replace"), count

@@ -1,0 +1,150 @@
+"""Secure deletes: the bytes of such messages leave every file of the table by the next maintenance run."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from lakestream.lake import clones, erasure, maintenance
+from lakestream.lake.compaction import StreamCompaction
+from lakestream.lake.maintenance import Done, Maintainer
+from lakestream.lake.maintenance_plan import Policy, decide
+from lakestream.lake.storage import open_storage
+from tests.lake.model import StreamModel
+from tests.lake.test_maintenance import KEEP, check, compact, maintain
+
+pytestmark = pytest.mark.lake
+
+WEEK = Policy()
+"""What a lake has by default: files with few deleted rows stay, and old ones for seven days."""
+
+
+def secrets(count: int) -> list[bytes]:
+    """Payloads of which no two are the same."""
+    return [b"secret %d" % number for number in range(count)]
+
+
+def holders(table: str, payload: bytes) -> list[str]:
+    """Data files in the table's directory, of whatever version, in which a payload can be found."""
+    found = []
+    for path in Path(table).rglob("*.parquet"):
+        if "_delta_log" not in path.parts:
+            with pq.ParquetFile(path) as file:
+                found += [path.name] if payload in file.read(columns=["data"]).column(0).to_pylist() else []
+    return found
+
+
+def stored(spark: Any, lake: Path, model: StreamModel, payloads: Iterable[bytes], subjects: int = 2) -> None:
+    model.publish([(b"s.%d" % (n % subjects), b"", payload) for n, payload in enumerate(payloads)])
+    model.stage(lake)
+    compact(spark, lake, model)
+
+
+def test_one_deleted_message_of_many_leaves_all_files(spark: Any, lake: Path, tmp_path: Path) -> None:
+    """Also those that OPTIMIZE replaced before, and that time travel would still read."""
+    model, table = StreamModel(tmp_path / "log"), ""
+    payloads = secrets(200)
+    for start in range(0, 200, 50):
+        stored(spark, lake, model, payloads[start : start + 50])
+        table = model.table(lake)
+    maintain(spark, lake, KEEP)
+    assert len(holders(table, payloads[120])) == 2, "the file of the compactor, and the one of OPTIMIZE"
+    changes = Path(table, "_change_data", "cdc-1.parquet")
+    changes.parent.mkdir()
+    shutil.copy(
+        next(path for path in Path(table).rglob("part-*") if path.name in holders(table, payloads[120])), changes
+    )
+    model.remove([50], erase=True)
+    model.remove([121], shred=True)
+    stored(spark, lake, model, secrets(210)[200:])
+    assert len(holders(table, payloads[120])) == 3, "a DELETE leaves the bytes"
+    facts = maintenance.look(open_storage(lake), table, WEEK, time.time_ns())
+    assert facts is not None
+    assert decide(facts, WEEK).describe().endswith("erase 1 messages")
+    done = maintain(spark, lake, WEEK)
+    assert (done.removed, done.plan.erase) == (1, 1)
+    assert "erased 1 messages" in done.describe()
+    assert holders(table, payloads[120]) == []
+    assert holders(table, payloads[49]), "an ordinary delete takes its time"
+    assert holders(table, payloads[119])
+    check(lake, model)
+    assert not maintain(spark, lake, WEEK).plan, "and that was all"
+    with pytest.raises(Exception, match=r"part-.*parquet|[Nn]o such file|[Nn]ot found"):
+        spark.read.format("delta").option("versionAsOf", 4).load(table).collect()
+
+
+def test_a_file_that_holds_nothing_else_goes(spark: Any, lake: Path, tmp_path: Path) -> None:
+    """And what dies before it reaches the table needs no note."""
+    model, payloads = StreamModel(tmp_path / "log"), secrets(50)
+    stored(spark, lake, model, payloads[:20], 1)
+    stored(spark, lake, model, payloads[20:40], 1)
+    model.remove(range(1, 21), shred=True)
+    model.publish([(b"s.0", b"", payload) for payload in payloads[40:]])
+    model.remove([45], shred=True)
+    model.stage(lake)
+    compact(spark, lake, model)
+    table = model.table(lake)
+    assert holders(table, payloads[0])
+    (note,) = erasure.notes(open_storage(lake), table)
+    assert note.runs == [(1, 20)]
+    assert maintain(spark, lake, WEEK).plan.erase == 20
+    assert [payload for payload in payloads if holders(table, payload)] == payloads[20:44] + payloads[45:]
+    check(lake, model)
+
+
+def test_a_kill_behind_the_delete_or_behind_the_note_is_made_good(spark: Any, lake: Path, tmp_path: Path) -> None:
+    model, payloads = StreamModel(tmp_path / "log"), secrets(30)
+    stored(spark, lake, model, payloads)
+    table, storage = model.table(lake), open_storage(lake)
+    model.remove([7], shred=True)
+    model.stage(lake)
+
+    class Killed(Exception):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(erasure, "leave_note", killed)
+        with pytest.raises(Killed):
+            compact(spark, lake, model)
+    assert maintain(spark, lake, WEEK).plan.erase == 0, "nobody knows of it yet"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StreamCompaction, "_append", killed)
+        with pytest.raises(Killed):
+            compact(spark, lake, model)
+    assert len(erasure.notes(storage, table)) == 1
+    assert maintain(spark, lake, WEEK).plan.erase == 1
+    assert holders(table, payloads[6]) == []
+    compact(spark, lake, model)
+    maintain(spark, lake, WEEK)
+    assert erasure.notes(storage, table) == [], "the note that was written once more"
+    check(lake, model)
+
+
+def test_a_clone_keeps_its_files_and_the_note(spark: Any, lake: Path, tmp_path: Path) -> None:
+    model, payloads = StreamModel(tmp_path / "log"), secrets(30)
+    stored(spark, lake, model, payloads)
+    table = model.table(lake)
+    clones.clone(spark, str(lake), table, str(lake / "copy"))
+    model.remove([7], shred=True)
+    model.stage(lake)
+    compact(spark, lake, model)
+
+    def once() -> Done:
+        (done,) = Maintainer(spark, str(lake), WEEK).once("ORDERS")
+        return done
+
+    assert "shallow clone" in str(once().failure)
+    assert spark.read.format("delta").load(str(lake / "copy")).count() == 30
+    assert holders(table, payloads[6])
+    open_storage(lake).delete_tree(str(lake / "copy"))
+    assert once().failure is None
+    assert holders(table, payloads[6]) == []

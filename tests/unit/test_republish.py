@@ -1,0 +1,236 @@
+"""Republishing and tracing between the socket and the disk: what leaves when, and what does not leave at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakestream.jetstream.operations import Purge, UpdateStream
+from lakestream.jetstream.ports import ClientInfo
+from lakestream.jetstream.stream_config import SubjectTransformConfig
+from lakestream.protocol import headers
+from lakestream.server.interest import Subscription
+from lakestream.server.tracing import Tracing, encoded, parsed
+from tests.unit.stream_world import CLIENT, Inbox, World
+
+pytestmark = pytest.mark.unit
+MakeWorld = Callable[..., World]
+AGAIN = {"src": ">", "dest": "again.>"}
+
+
+class Taken(Inbox):
+    """Keeps headers too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[tuple[bytes, bytes, bytes]] = []
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        self.frames.append((subject, header, payload))
+
+    def numbers(self) -> list[tuple[int, int]]:
+        """(sequence, last sequence) of everything that came again."""
+        fields = [dict(headers.parse(header)) for _, header, _ in self.frames]
+        return [(int(each[b"Nats-Sequence"]), int(each[b"Nats-Last-Sequence"])) for each in fields]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> MakeWorld:
+    def build(**options: Any) -> World:
+        return World(str(tmp_path / "S"), **options)
+
+    return build
+
+
+def listen(world: World, subject: bytes) -> Taken:
+    taken = Taken()
+    world.hub.interest_graph.insert(Subscription(taken, subject, b"", b"9"))
+    return taken
+
+
+def test_it_comes_again_when_it_is_durable_and_before_its_ack(make: MakeWorld) -> None:
+    world = make(republish=AGAIN)
+    again = listen(world, b"again.>")
+    order: list[bytes] = []
+    again.receive = lambda sub, subject, *rest: order.append(subject)  # type: ignore[method-assign]
+    world.inbox.receive = lambda sub, subject, *rest: order.append(subject)  # type: ignore[method-assign]
+    reply = world.publish("s.a", b"x")
+    world.clock.turn()
+    assert order == [], "the write is under way"
+    world.settle()
+    assert order == [b"again.s.a", reply]
+
+
+def test_last_sequences_see_what_is_in_flight(make: MakeWorld) -> None:
+    world = make(republish=AGAIN, allow_rollup_hdrs=True)
+    again = listen(world, b"again.>")
+    for subject in ("s.a", "s.b", "s.a"):
+        world.publish(subject)
+    world.publish("s.b", Nats_Rollup="all")
+    world.publish("s.a")
+    world.publish("s.b", Nats_Rollup="sub")
+    world.publish("s.b")
+    world.settle()
+    assert again.numbers() == [(1, 0), (2, 0), (3, 1), (4, 2), (5, 0), (6, 4), (7, 6)]
+
+
+def test_what_a_restart_finds_in_the_log_does_not_come_again(make: MakeWorld) -> None:
+    world = make(republish=AGAIN)
+    world.acked("s.a")
+    world.stream.stop()
+    world.stream.store.close(world.stream.dump())
+    world = make(republish=AGAIN)
+    again = listen(world, b"again.>")
+    world.settle()
+    assert again.frames == []
+    world.acked("s.a")
+    assert again.numbers() == [(2, 1)]
+
+
+def test_a_subject_that_no_line_can_carry_is_not_published(make: MakeWorld) -> None:
+    world = make(republish={"src": "s.*", "dest": "again.x y.$1"})
+    again = listen(world, b"again.>")
+    world.acked("s.a")
+    assert again.frames == []
+
+
+def test_a_restart_keeps_what_subjects_become(make: MakeWorld) -> None:
+    change = {"src": "s.*", "dest": "t.$1"}
+    world = make(subject_transform=change)
+    world.acked("s.a")
+    world.stream.stop()
+    world.stream.store.close(world.stream.dump())
+    world = make()
+    world.acked("s.a", Nats_Expected_Last_Subject_Sequence="1")
+    assert [subject for _, subject, _ in world.content()] == [b"t.a", b"t.a"]
+
+
+def test_a_publish_behind_an_update_is_renamed_as_that_says(make: MakeWorld) -> None:
+    world = make(subject_transform={"src": "s.*", "dest": "t.$1"}, allow_atomic=True)
+    taken = traced(world)
+    change = SubjectTransformConfig(src="s.*", dest="u.$1")
+    world.publish("s.before")
+    changed = msgspec.structs.replace(world.stream.config, subject_transform=change)
+    world.stream.propose(UpdateStream(msgspec.json.encode(changed)))
+    world.publish("s.after")
+    world.publish("s.one", Nats_Batch_Id="b", Nats_Batch_Sequence="1")
+    world.publish("s.two", Nats_Batch_Id="b", Nats_Batch_Sequence="2", Nats_Batch_Commit="1")
+    route(world, b"s.last", Nats_Trace_Dest="trace")
+    world.settle()
+    assert [subject for _, subject, _ in world.content()] == [b"t.before", b"u.after", b"u.one", b"u.two", b"u.last"]
+    assert [each[0]["subject"] for each in events(taken)] == ["u.last"]
+
+
+def test_a_failed_write_sends_nothing(make: MakeWorld) -> None:
+    world = make(republish=AGAIN)
+    again = listen(world, b"again.>")
+    world.publish("s.a")
+    world.stream.failure(OSError("disk"))
+    assert again.frames == []
+
+
+def test_a_request_that_a_stream_publishes_waits_for_the_next_turn(make: MakeWorld) -> None:
+    world = make(republish={"src": ">", "dest": "$JS.API.STREAM.DELETE.S"} | {"src": "s.a"})
+    asked = listen(world, b"$JS.API.>")
+    acks: list[int] = []
+    asked.receive = lambda *message: acks.append(len(world.inbox.got))  # type: ignore[method-assign]
+    world.acked("s.a")
+    assert acks == [1], "the batch was applied and answered first"
+
+
+# ------------------------------------------------------------------------------------------------ traces
+def traced(world: World) -> Taken:
+    """Turn on tracing; what comes is kept."""
+    world.hub.tracing = Tracing(world.hub, world.clock, lambda: {"name": "n"})
+    return listen(world, b"trace")
+
+
+def route(world: World, subject: bytes, reply: bytes = b"", **fields: str) -> bool:
+    block = headers.build((name.replace("_", "-").encode(), value.encode()) for name, value in fields.items())
+    assert world.hub.tracing is not None
+    return world.hub.tracing.route(world.inbox, CLIENT, subject, reply, block, b"")
+
+
+def events(taken: Taken) -> list[Any]:
+    return [json.loads(payload)["events"][1:] for _, _, payload in taken.frames]
+
+
+def test_a_trace_leaves_when_the_message_is_stored(make: MakeWorld) -> None:
+    world = make()
+    taken = traced(world)
+    route(world, b"s.a", Nats_Trace_Dest="trace")
+    world.clock.turn()
+    assert taken.frames == []
+    world.settle()
+    (event,) = events(taken)[0]
+    assert (event["stream"], event["subject"]) == ("S", "s.a")
+    record = world.stream.get(1)
+    assert record is not None
+    assert headers.get(record.header, b"Nats-Trace-Dest") == b"trace disabled"
+
+
+def test_a_publish_that_waits_keeps_its_trace(make: MakeWorld) -> None:
+    world = make()
+    taken = traced(world)
+    world.acked("s.a")
+    world.stream.propose(Purge())
+    route(world, b"s.a", Nats_Trace_Dest="trace", Nats_Expected_Last_Sequence="7")
+    route(world, b"s.b", Nats_Trace_Dest="trace", Nats_Trace_Only="1")
+    assert taken.frames == []
+    world.settle()
+    assert [each[0].get("error") for each in events(taken)] == ["last sequence mismatch: 7 vs 1", None]
+    assert world.content() == []
+
+
+def test_what_is_only_traced_joins_no_batch(make: MakeWorld) -> None:
+    world = make(allow_atomic=True)
+    taken = traced(world)
+    route(world, b"s.a", Nats_Trace_Dest="trace", Nats_Trace_Only="1", Nats_Batch_Id="b", Nats_Batch_Sequence="1")
+    world.settle()
+    assert len(taken.frames) == 1
+    answer = world.acked("s.a", Nats_Batch_Id="b", Nats_Batch_Sequence="2", Nats_Batch_Commit="1")
+    assert answer["error"]["err_code"] == 10176
+    assert world.content() == []
+
+
+def test_a_failing_disk_ends_traces_without_a_word(make: MakeWorld) -> None:
+    world = make()
+    taken = traced(world)
+    route(world, b"s.a", Nats_Trace_Dest="trace")
+    world.stream.failure(OSError("disk"))
+    world.clock.turn()
+    assert taken.frames == []
+
+
+def test_a_trace_tells_of_the_domain_s_prefix(make: MakeWorld) -> None:
+    world = make(name="KV_b", subjects=["$KV.b.>"])
+    taken = traced(world)
+    world.hub.tracing = Tracing(world.hub, world.clock, lambda: {"name": "n"}, "hub")
+    assert route(world, b"$JS.hub.API.$KV.b.x", Nats_Trace_Dest="trace")
+    assert not route(world, b"$JS.hub.API.STREAM.INFO.S", Nats_Trace_Dest="trace")
+    assert not route(world, b"$JS.hub.API.NOPE", Nats_Trace_Dest="trace")
+    world.settle()
+    told = sorted(([(each["type"], each.get("to")) for each in one] for one in events(taken)), key=len)
+    info = "$JS.API.STREAM.INFO.S"
+    assert told == [[], [("sm", info), ("si", info)], [("sm", "$KV.b.x"), ("js", None)]]
+
+
+def test_headers_of_a_trace_are_read_as_nats_server_reads_them() -> None:
+    block = b"NATS/1.0\r\nA:x\r\nA: y \r\nnocolon\r\nE: 1\r\n:x\r\nF:\r\n\r\n"
+    assert parsed(block) == {"A": ["x", "y"], "nocolon\r\nE": ["1"]}
+    assert parsed(b"NATS/1.0\r\n\r\n") == {}
+    assert parsed(b"NATS/1.0\r\nA: \xff\r\n\r\n") == {"A": ["\ufffd"]}
+
+
+def test_a_trace_is_packed_as_the_publisher_accepts_it() -> None:
+    assert encoded(b"{}", "") == (b"", b"{}")
+    header, body = encoded(b"{}" * 100_000, "Snappy")
+    assert header == b"NATS/1.0\r\nContent-Encoding: snappy\r\n\r\n"
+    assert body.startswith(b"\xff\x06\x00\x00sNaPpY\x01")

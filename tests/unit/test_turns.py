@@ -1,0 +1,73 @@
+"""Changes of one stream wait for one another; how many may."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lakestream.server.interest import Subscription
+from tests.unit.api_world import ApiWorld, Client
+
+pytestmark = pytest.mark.unit
+
+
+def _advised(world: ApiWorld) -> list[dict[str, Any]]:
+    """What is told from now on."""
+    told: list[dict[str, Any]] = []
+
+    class Listener(Client):
+        def receive(self, sub: Any, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: Any) -> None:
+            told.append(json.loads(payload) | {"subject": subject.decode()})
+
+    world.hub.interest_graph.insert(Subscription(Listener(), b"$JS.EVENT.ADVISORY.API.LIMIT_REACHED", b"", b"1"))
+    return told
+
+
+def _update(world: ApiWorld, n: int) -> bytes:
+    return world.send("$JS.API.STREAM.UPDATE.A", {"name": "A", "description": f"d{n}"})
+
+
+def test_changes_of_one_stream_are_made_in_order() -> None:
+    world = ApiWorld()
+    world.create("A")
+    replies = [_update(world, n) for n in range(5)]
+    assert world.engine.turns.waiting == 4
+    world.settle()
+    shown = [json.loads(world.answers(reply)[0][1])["config"]["description"] for reply in replies]
+    assert shown == [f"d{n}" for n in range(5)]
+    assert world.engine.turns.waiting == 0
+
+
+def test_one_more_than_may_wait_and_all_that_wait_are_dropped() -> None:
+    world = ApiWorld(request_queue_limit=3)
+    world.create("A")
+    told = _advised(world)
+    replies = [_update(world, n) for n in range(5)]
+    assert world.engine.turns.waiting == 0
+    late = _update(world, 5)
+    world.settle()
+    assert [len(world.answers(reply)) for reply in replies] == [1, 0, 0, 0, 0], "the one under way is answered"
+    assert json.loads(world.answers(late)[0][1])["config"]["description"] == "d5"
+    assert [(event["type"].rpartition(".")[2], event["server"], event["dropped"]) for event in told] == [
+        ("api_limit_reached", "srv", 4)
+    ]
+
+
+def test_what_waits_for_one_stream_does_not_hold_up_another() -> None:
+    world = ApiWorld()
+    world.create("A")
+    world.create("B")
+    _update(world, 1)
+    _update(world, 2)
+    assert world.ask("STREAM.INFO.B")["config"]["name"] == "B"
+
+
+def test_a_refused_change_lets_the_next_one_go_on() -> None:
+    world = ApiWorld()
+    world.create("A")
+    first, second = _update(world, 1), world.send("$JS.API.STREAM.UPDATE.A", {"name": "A", "storage": "memory"})
+    third = _update(world, 3)
+    world.settle()
+    assert [b"error" in world.answers(reply)[0][1] for reply in (first, second, third)] == [False, True, False]
