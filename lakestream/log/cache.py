@@ -18,8 +18,9 @@ from lakestream.log.packed import View
 
 MAX_FILES = 128
 """Segments that are open for reading at once."""
-MAX_TABLE_BYTES = 64 << 20
-"""Memory for the tables of sealed segments and for outlines."""
+MAX_TABLE_BYTES = 256 << 20
+"""Memory for the tables of sealed segments and for outlines: those of some 30 million messages in the log, half as many
+in outlines. A limit by subject that removes old messages at random looks into all of them."""
 
 
 class Loaded(Protocol):

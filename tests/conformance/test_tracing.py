@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Callable
 
 import pytest
@@ -19,13 +20,16 @@ SENT = (
 _LINE = re.compile(r"\[(TRC|DBG)\] \S+ - cid:\d+ - (.*)$")
 
 
-def _lines(server: Server) -> list[str]:
-    """What the server logged about one client, from its first command to its end."""
+def _lines(server: Server, until: str = "") -> list[str]:
+    """What the server logged about one client, from its first command to its end; it is stopped once it said `until`."""
     with socket.create_connection(server.address, timeout=10) as client:
         client.sendall(SENT)
         got = b""
         while b"PONG" not in got:
             got += client.recv(65536)
+    deadline = time.monotonic() + 10
+    while until not in server.log() and time.monotonic() < deadline:
+        time.sleep(0.01)
     server.stop()
     found = [match[2] for line in server.log().splitlines() if (match := _LINE.search(line))]
     return [line for line in found if "INFO" not in line and not line.startswith("<->")]
@@ -37,8 +41,8 @@ def _simple(line: str) -> str:
 
 
 def test_a_traced_connection_reads_as_with_nats_server(start_server: Callable[..., Server]) -> None:
-    ours = _lines(start_server(of=Kind.OURS, args=["-DV"], jetstream=False))
-    real = _lines(start_server(of=Kind.REAL, args=["-DV"], jetstream=False))
+    ours = _lines(start_server(of=Kind.OURS, args=["-DV"], jetstream=False), "closed")
+    real = _lines(start_server(of=Kind.REAL, args=["-DV"], jetstream=False), "closed")
     for part in (
         "<<-",
         "->>",
