@@ -21,7 +21,7 @@ _LINE = re.compile(r"\[(TRC|DBG)\] \S+ - cid:\d+ - (.*)$")
 
 
 def _lines(server: Server, until: str = "") -> list[str]:
-    """What the server logged about one client, from its first command to its end; it is stopped once it said `until`."""
+    """What the server logged about one client, from first to last; it is stopped once it said `until`."""
     with socket.create_connection(server.address, timeout=10) as client:
         client.sendall(SENT)
         got = b""
