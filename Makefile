@@ -87,7 +87,7 @@ test-sim: setup
 
 test-socket: setup
 	@echo "== socket: against lakestream and a real nats-server, with unmodified clients, with kills"
-	@$(BIN)/pytest -q tests/conformance tests/clients tests/chaos $(ARGS)
+	@$(BIN)/pytest -q -n $(WORKERS) tests/conformance tests/clients tests/chaos $(ARGS)
 
 test-cluster: setup
 	@echo "== cluster: several servers, lakestream's beside nats-server's, with kills, pauses and cut links"

@@ -64,13 +64,19 @@ class Model:
 
     def publish(self, seq: int, subject: str, data: bytes, rollup: str | None) -> None:
         self.last = seq
-        for earlier in list(self.live) if rollup else ():
-            if rollup == "all" or self.live[earlier][0] == subject:
-                self.ended[earlier] = self.live.pop(earlier)
         self.live[seq] = (subject, data)
+        self.limit_subjects()
         self.limit()
+        for earlier in list(self.live) if rollup else ():  # limits come first, as in nats-server
+            if earlier < seq and (rollup == "all" or self.live[earlier][0] == subject):
+                self.ended[earlier] = self.live.pop(earlier)
 
-    def limit(self) -> None:
+    def update(self) -> None:
+        """The limits are others now; those of the whole stream come first."""
+        self.limit()
+        self.limit_subjects()
+
+    def limit_subjects(self) -> None:
         if self.per_subject > 0:
             by_subject: dict[str, list[int]] = {}
             for seq, (subject, _) in sorted(self.live.items()):
@@ -78,6 +84,8 @@ class Model:
             for seqs in by_subject.values():
                 for seq in seqs[: max(0, len(seqs) - self.per_subject)]:
                     self.ended[seq] = self.live.pop(seq)
+
+    def limit(self) -> None:
         if self.max_msgs > 0:
             for seq in sorted(self.live)[: max(0, len(self.live) - self.max_msgs)]:
                 self.ended[seq] = self.live.pop(seq)
@@ -161,7 +169,7 @@ class World:
             else:
                 self.choose()
                 await js.update_stream(self.config())
-                model.limit()
+                model.update()
         await client.close()
 
     async def replay(self) -> Content:
