@@ -91,7 +91,7 @@ test-socket: setup
 
 test-cluster: setup
 	@echo "== cluster: several servers, lakestream's beside nats-server's, with kills, pauses and cut links"
-	@$(BIN)/pytest -q tests/cluster $(ARGS)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/cluster $(ARGS)
 
 test-lake: setup jars
 	@echo "== lake: real Spark"

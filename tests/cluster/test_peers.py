@@ -396,7 +396,9 @@ async def test_a_node_of_another_cluster_is_refused_with_one_line_on_each_side(w
     assert len(b.log.with_text('cluster name "D" does not match "C" of a')) == 1
 
 
-@pytest.mark.parametrize("secret", ["s3cret", bcrypt.hashpw(b"s3cret", bcrypt.gensalt(4)).decode()])
+@pytest.mark.parametrize(
+    "secret", ["s3cret", bcrypt.hashpw(b"s3cret", bcrypt.gensalt(4)).decode()], ids=["plain", "hash"]
+)
 async def test_a_password_is_asked_for(world: World, secret: str) -> None:
     a = await world.node("a", user="route", password=secret)
     url = a.url
