@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.server.account_options import AccountOptions, SubjectMapping, User
 from lakestream.server.errors import StartError
 
 SECOND = 1_000_000_000
@@ -20,13 +21,6 @@ KIB, MIB = 1024, 1024 * 1024
 MAX_PORT = 65535
 FREE_PORT = -1
 """As a port: let the system choose a free one."""
-
-
-class User(msgspec.Struct, frozen=True):
-    """One user who may connect. `password` is plain text or a bcrypt hash (`$2a$…`)."""
-
-    user: str
-    password: str
 
 
 class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +165,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         client_advertise: `host:port` that clients are told to reach this node at; "": its addresses.
         port, http_port: -1 a free one; `http_port` 0: no monitoring.
+        users, mappings: of the global account; `accounts`: the others, perhaps with `system_account` ("": `$SYS`).
+        no_auth_user: who clients are that do not say.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
         config_file: what was read, for reload and /varz; `config_digest` its SHA-256.
         warnings: lines for the log at start (settings without effect here).
@@ -185,6 +181,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     http_base_path: str = ""
     users: tuple[User, ...] = ()
     token: str = ""
+    accounts: tuple[AccountOptions, ...] = ()
+    system_account: str = ""
+    no_auth_user: str = ""
+    mappings: tuple[SubjectMapping, ...] = ()
     auth_timeout_ns: int = 2 * SECOND
     max_payload: int = MIB
     max_control_line: int = 4 * KIB

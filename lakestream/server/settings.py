@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakestream.server.account_options import User
 from lakestream.server.conf import Item, load
 from lakestream.server.errors import StartError
-from lakestream.server.options import SECOND, LakeOptions, User
+from lakestream.server.options import SECOND, LakeOptions
 from lakestream.server.settings_cluster import as_cluster
 from lakestream.server.settings_values import (
     INT32,
