@@ -1,14 +1,15 @@
-"""Who may connect.
+"""Who may connect, and as whom.
 
-Belongs here: checking the credentials of a CONNECT against the configured token or users. What a user may do once
-connected is not decided here.
+Belongs here: checking the credentials of a CONNECT against the configured token or users, which tells the account.
+What a user may do once connected is in permissions.py.
 """
 
 from __future__ import annotations
 
 import hmac
-from typing import Any
+from typing import Any, NamedTuple
 
+from lakestream.server.account_options import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, User
 from lakestream.server.options import Options
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
@@ -26,19 +27,55 @@ def same_secret(given: str, stored: str) -> bool:
     return hmac.compare_digest(given.encode(), stored.encode())
 
 
+class Login(NamedTuple):
+    """As whom a client is connected. `user` None: as nobody in particular."""
+
+    account: str
+    user: User | None = None
+
+
+ANYBODY = Login(GLOBAL_ACCOUNT)
+
+
 class Authenticator:
-    """Checks CONNECT options against the server's token or users."""
+    """Checks CONNECT options against the server's token or users.
+
+    Attributes:
+        configured: there are credentials at all, and INFO says so once a client is in.
+        anonymous: who a client is that gives none; None: it must.
+    """
 
     def __init__(self, options: Options) -> None:
         self._token = options.token
-        self._users = {user.user: user.password for user in options.users}
-        self.required = bool(self._token or self._users)
+        self._logins = {user.user: Login(GLOBAL_ACCOUNT, user) for user in options.users}
+        for account in options.accounts:
+            self._logins |= {user.user: Login(account.name, user) for user in account.users}
+        self.configured = bool(self._token or self._logins)
+        self.anonymous = self._anonymous(options)
 
-    def check(self, connect: dict[str, Any]) -> bool:
-        """Whether the credentials in `connect` are good. Always true when none are configured."""
-        if not self.required:
-            return True
+    @property
+    def required(self) -> bool:
+        """Whether a client must give credentials."""
+        return self.anonymous is None
+
+    def _anonymous(self, options: Options) -> Login | None:
+        if options.no_auth_user:
+            return self._logins[options.no_auth_user]
+        # A system account's users alone close the global account to nobody.
+        system = options.system_account or SYSTEM_ACCOUNT
+        if self._token or any(login.account != system for login in self._logins.values()):
+            return None
+        return ANYBODY
+
+    def check(self, connect: dict[str, Any]) -> Login | None:
+        """Who a client with these CONNECT options is; None: its credentials are not good."""
         if self._token:
-            return same_secret(str(connect.get("auth_token") or ""), self._token)
-        stored = self._users.get(str(connect.get("user") or ""))
-        return stored is not None and same_secret(str(connect.get("pass") or ""), stored)
+            good = same_secret(str(connect.get("auth_token") or ""), self._token)
+            return ANYBODY if good else None
+        user = str(connect.get("user") or "")
+        if not self._logins or (self.anonymous is not None and not user and not connect.get("auth_token")):
+            return self.anonymous
+        login = self._logins.get(user)
+        if login is None or login.user is None:
+            return None
+        return login if same_secret(str(connect.get("pass") or ""), login.user.password) else None

@@ -16,8 +16,9 @@ from lakestream.jetstream.ports import ClientInfo, Clock, Delivery, Timer
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.subjects import subscribable, valid_literal
-from lakestream.server.auth import Authenticator
-from lakestream.server.hub import TRACED, Hub, Sink
+from lakestream.server.accounts import Account, Accounts
+from lakestream.server.auth import ANYBODY, Authenticator, Login
+from lakestream.server.hub import TRACED, Sink
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.options import Options
@@ -42,7 +43,7 @@ class Owner(Protocol):
     """What a connection needs of the server that accepted it."""
 
     options: Options
-    hub: Hub
+    accounts: Accounts
     authenticator: Authenticator
     log: Logger
 
@@ -74,8 +75,10 @@ class Connection(asyncio.Protocol):
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
         self.subs: dict[bytes, Subscription] = {}
         self.close_reason = ""
-        self.client = ClientInfo(id=identifier, host="", account="$G")
-        self._hub = owner.hub
+        self.account: Account = owner.accounts.default
+        self.login: Login = ANYBODY
+        self.client = ClientInfo(id=identifier, host="", account=self.account.name)
+        self._hub = self.account.hub
         self._parser = Parser(owner.options.max_control_line, owner.options.max_payload)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -93,6 +96,8 @@ class Connection(asyncio.Protocol):
         self._drained: list[Callable[[], None]] = []
         self._pings_out = 0
         self._ping_sent_ns = 0
+        self._max_subscriptions = owner.options.max_subscriptions or -1
+        self.max_payload = owner.options.max_payload
         self._tracer: Tracer | None = None
         self._timer: Timer | None = None
         self._auth_timer: Timer | None = None
@@ -103,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1])
-        self.client = ClientInfo(id=self.id, host=self.host, account="$G")
+        self.client = ClientInfo(id=self.id, host=self.host, account=self.account.name)
         log, label = self.owner.log, f"{self.host}:{self.port} - cid:{self.id}"
         self._tracer = Tracer(log, label) if log.tracing else None
         log.debug(f"{label} - Client connection created")
@@ -111,6 +116,8 @@ class Connection(asyncio.Protocol):
             self._fail("maximum connections exceeded", "Maximum Connections Exceeded")
             return
         self._send(self.owner.info(self))
+        if (login := self.owner.authenticator.anonymous) is not None and not self._bind(login):
+            return
         options = self.owner.options
         if not self._ready:
             self._auth_timer = self.owner.clock.call_later(options.auth_timeout_ns, self._auth_timeout)
@@ -123,16 +130,18 @@ class Connection(asyncio.Protocol):
         commands = self._parser.feed(data)
         if self._tracer is not None:
             self._tracer.inbound(commands)
-        self._hub.overrun = None
+        turn = self._hub.turn
+        turn.overrun = None
         for command in commands:
             if type(command) is Publish:
                 publish(command)
             else:
                 self._control(command)
+                publish = self._publish  # a CONNECT may have bound it to another
             if self.close_reason:
                 return
-        if self._hub.overrun is not None:
-            self._stall(self._hub.overrun)
+        if turn.overrun is not None:
+            self._stall(turn.overrun)
 
     def _stall(self, receiver: Sink) -> None:
         """Read no more from this client until what it publishes to has drained (or is gone)."""
@@ -167,7 +176,8 @@ class Connection(asyncio.Protocol):
         self._timer = self._auth_timer = None
         subs, self.subs = self.subs, {}
         for sub in subs.values():
-            self._hub.interest_graph.remove(sub)
+            self._hub.leave(sub)
+        self.account.forget(self)
         self._release()
 
     def pause_writing(self) -> None:
@@ -376,8 +386,11 @@ class Connection(asyncio.Protocol):
             self._ping_sent_ns = 0
 
     def _connect(self, options: dict[str, Any]) -> None:
-        if options.get("account") or options.get("new_account") or not self.owner.authenticator.check(options):
+        login = self.owner.authenticator.check(options)
+        if options.get("account") or options.get("new_account") or login is None:
             self._fail("Authorization Violation", "Authentication Failure")
+            return
+        if not self._bind(login):
             return
         self._verbose = bool(options.get("verbose", self._verbose))
         self._pedantic = bool(options.get("pedantic", self._pedantic))
@@ -399,7 +412,7 @@ class Connection(asyncio.Protocol):
         self.client = ClientInfo(
             id=self.id,
             host=self.host,
-            account="$G",
+            account=self.account.name,
             user=self.user,
             name=self.name,
             lang=self.lang,
@@ -413,6 +426,34 @@ class Connection(asyncio.Protocol):
             self._auth_timer = None
         self._ok()
 
+    def _bind(self, login: Login) -> bool:
+        """Be in the account of that user from now on; False: it is full, and the connection ends.
+
+        Who subscribed before its CONNECT listens in the new account: so does nats-server.
+        """
+        account = self.owner.accounts.of(login.account)
+        if not account.admit(self):
+            self._fail("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
+            return False
+        if account is not self.account:
+            self.account.forget(self)
+            for sub in self.subs.values():
+                self._hub.leave(sub)
+            self.account, self._hub = account, account.hub
+            self.client = replace(self.client, account=account.name)
+            for sub in self.subs.values():
+                self._hub.join(sub)
+        self.login = login
+        self.limit()
+        return True
+
+    def limit(self) -> None:
+        """Keep to the limits as they are now: the account's, and the server's where they are lower."""
+        limits, options = self.account.options.limits, self.owner.options
+        self._max_subscriptions = _lower(limits.max_subscriptions, options.max_subscriptions or -1)
+        self.max_payload = _lower(limits.max_payload, options.max_payload)
+        self._parser.max_payload = self.max_payload
+
     def _subscribe(self, command: Subscribe) -> None:
         if command.sid not in self.subs:  # a second SUB with a live sid changes nothing (protocol.md §1)
             if not subscribable(command.subject):
@@ -422,13 +463,13 @@ class Connection(asyncio.Protocol):
                 subject = command.subject.decode("utf-8", "replace")
                 self._error(f'Permissions Violation for Subscription to "{subject}" using queue "_sys_"')
                 return
-            limit = self.owner.options.max_subscriptions
-            if limit and len(self.subs) >= limit:
+            limit = self._max_subscriptions
+            if 0 <= limit <= len(self.subs):
                 self._error("maximum subscriptions exceeded")
                 return
             sub = Subscription(self, command.subject, command.queue, command.sid)
             self.subs[command.sid] = sub
-            self._hub.interest_graph.insert(sub)
+            self._hub.join(sub)
         self._ok()
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
@@ -441,7 +482,7 @@ class Connection(asyncio.Protocol):
 
     def _drop(self, sub: Subscription) -> None:
         if self.subs.pop(sub.sid, None) is not None:
-            self._hub.interest_graph.remove(sub)
+            self._hub.leave(sub)
 
     # ------------------------------------------------------------------ words and ends
     def _ok(self) -> None:
@@ -481,3 +522,8 @@ class Connection(asyncio.Protocol):
         self._ping_sent_ns = self.owner.clock.now()
         self._send(b"PING\r\n")
         self._timer = self.owner.clock.call_later(options.ping_interval_ns, self._ping)
+
+
+def _lower(one: int, other: int) -> int:
+    """The lower of two limits; below 0: none."""
+    return min(one, other) if one >= 0 and other >= 0 else max(one, other)

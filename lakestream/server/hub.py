@@ -1,9 +1,9 @@
-"""The hub: from one published message to everybody who listens.
+"""The hub of an account: from one published message to everybody in the account who listens.
 
 Belongs here: routing by the interest graph, the end of an event-loop turn (one write per connection), and the `Bus`
 that JetStream uses. The hub knows receivers only as sinks; what a stream is, it does not know: a stream is a
 subscriber like any other. So is another node of the cluster, except that what comes from there goes to nobody but the
-subscribers here.
+subscribers here; and so is what crosses to another account: a subscription with a sink of its own kind.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from lakestream.jetstream.ports import ClientInfo, Delivery, Handler
 from lakestream.server.interest import Interest, Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.route_wire import Batch, Routed
+from lakestream.server.turn import Turn
 
 if TYPE_CHECKING:
     from lakestream.server.tracing import Named, Tracing
 
 TRACED = b"Nats-Trace-Dest:"
 """A message without these bytes in its headers is not traced."""
+
+WAY_BACK = b"_R_."
+"""Subjects that begin so take an answer to the account that asked."""
 
 
 class Sink(Protocol):
@@ -66,23 +70,34 @@ class Requester(Protocol):
         """Nobody listens to `subject`; `sub` is where the answer would have come."""
 
 
-class Flushable(Protocol):
-    """A sink with output to write at the end of the turn."""
+class Imports(Protocol):
+    """What an account hears from others: follows its subscriptions."""
 
-    def flush(self) -> None:
-        """Write everything gathered."""
+    def joined(self, sub: Subscription) -> None:
+        """A subscription has begun."""
+
+    def left(self, sub: Subscription) -> None:
+        """A subscription has ended."""
+
+
+class Ways(Protocol):
+    """The ways back of answers into other accounts."""
+
+    def behind(self, subject: bytes) -> tuple[Hub, bytes] | None:
+        """Where an answer to `subject` goes: the hub of the account that asked, and the reply subject there."""
 
 
 class _Internal:
     """A sink that calls a handler in this process."""
 
-    __slots__ = ("_handler", "_log", "echo")
+    __slots__ = ("_handler", "_log", "_system", "echo")
 
     congested = False
 
-    def __init__(self, handler: Handler, log: Logger) -> None:
+    def __init__(self, handler: Handler, log: Logger, system: ClientInfo) -> None:
         self._handler = handler
         self._log = log
+        self._system = system
         self.echo = True
 
     def receive(
@@ -96,50 +111,67 @@ class _Internal:
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
         for subject, reply, header, payload in messages:
-            self.receive(sub, subject, reply, header, payload, SYSTEM)
+            self.receive(sub, subject, reply, header, payload, self._system)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         callback()
 
 
-SYSTEM = ClientInfo(id=0, host="", account="$G", kind="System")
-"""The origin of what the server itself publishes."""
-
-
 class _Handle:
     """Cancels an internal subscription."""
 
-    __slots__ = ("_interest", "_sub")
+    __slots__ = ("_hub", "_sub")
 
-    def __init__(self, interest: Interest, sub: Subscription) -> None:
-        self._interest = interest
+    def __init__(self, hub: Hub, sub: Subscription) -> None:
+        self._hub = hub
         self._sub: Subscription | None = sub
 
     def cancel(self) -> None:
         if self._sub is not None:
-            self._interest.remove(self._sub)
+            self._hub.leave(self._sub)
             self._sub = None
 
 
 class Hub:
-    """Routes messages among connections and internal subscribers; implements `Bus`.
+    """Routes messages among the connections and internal subscribers of one account; implements `Bus`.
 
     Args:
-        call_soon: runs a callback once the event loop's turn has read all ready sockets.
+        turn: shared by the hubs of a server.
+        log: where a failing internal subscriber is reported.
+        account: whose hub this is.
 
     Attributes:
-        overrun: another node that had to take a message while the way to it was congested: its publisher waits.
+        system: the origin of what the server itself publishes here.
         tracing: routes the messages that are traced.
+        imports: what the account hears from others; None without any.
+        responses: the ways back of answers that leave the account; None without any.
+        dirty, soon: see `Turn`.
     """
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object], log: Logger) -> None:
+    def __init__(self, turn: Turn, log: Logger, account: str = "$G") -> None:
+        self.account = account
+        self.system = ClientInfo(id=0, host="", account=account, kind="System")
         self.interest_graph = Interest()
+        self.turn = turn
         self.log = log
-        self.overrun: Remote | None = None
         self.tracing: Tracing | None = None
-        self._call_soon = call_soon
-        self._dirty: list[Flushable] = []
+        self.imports: Imports | None = None
+        self.responses: Ways | None = None
+        self.dirty, self.soon = turn.dirty, turn.soon
         self._choice = random.Random().choice
+
+    # ------------------------------------------------------------------ who listens
+    def join(self, sub: Subscription) -> None:
+        """A subscription begins."""
+        self.interest_graph.insert(sub)
+        if self.imports is not None:
+            self.imports.joined(sub)
+
+    def leave(self, sub: Subscription) -> None:
+        """A subscription ends."""
+        self.interest_graph.remove(sub)
+        if self.imports is not None:
+            self.imports.left(sub)
 
     # ------------------------------------------------------------------ routing
     def route(
@@ -169,21 +201,6 @@ class Hub:
             sub.sink.receive(sub, subject, reply, header, payload, client)
             found = True
         return found
-
-    def dirty(self, sink: Flushable) -> None:
-        """Note that `sink` has output; all of it is written once, at the end of the turn."""
-        if not self._dirty:
-            self._call_soon(self._flush)
-        self._dirty.append(sink)
-
-    def soon(self, callback: Callable[[], None]) -> None:
-        """Go on with something in the next turn, so that nothing holds the event loop for long."""
-        self._call_soon(callback)
-
-    def _flush(self) -> None:
-        dirty, self._dirty = self._dirty, []
-        for sink in dirty:
-            sink.flush()
 
     def chosen(self, subject: bytes, origin: Sink | None) -> list[Subscription]:
         """Whoever `route` would hand a message to, and `origin` even where it wants no echo."""
@@ -264,26 +281,26 @@ class Hub:
     # ------------------------------------------------------------------ Bus
     def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False) -> _Handle:
         """See `Bus.subscribe`."""
-        sub = Subscription(_Internal(handler, self.log), subject, queue, b"")
+        sub = Subscription(_Internal(handler, self.log, self.system), subject, queue, b"")
         sub.local = local
-        self.interest_graph.insert(sub)
-        return _Handle(self.interest_graph, sub)
+        self.join(sub)
+        return _Handle(self, sub)
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
         """See `Bus.publish`."""
-        return self.route(None, SYSTEM, subject, reply, header, payload)
+        return self.route(None, self.system, subject, reply, header, payload)
 
     def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
         """See `Bus.reply_many`."""
-        match = self.interest_graph.match
+        match, system = self.interest_graph.match, self.system
         for subject, payload in replies:
             found = match(subject)
             for sub in found.plain:
-                sub.sink.receive(sub, subject, b"", b"", payload, SYSTEM)
+                sub.sink.receive(sub, subject, b"", b"", payload, system)
             if found.queues:
                 for group in found.queues:
                     sub = self._choice(group)
-                    sub.sink.receive(sub, subject, b"", b"", payload, SYSTEM)
+                    sub.sink.receive(sub, subject, b"", b"", payload, system)
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
         """See `Bus.deliver`."""
@@ -313,6 +330,9 @@ class Hub:
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
         """See `Bus.interest`."""
+        if self.responses is not None and subject.startswith(WAY_BACK):
+            away = self.responses.behind(subject)
+            return away is not None and away[0].interest(away[1])
         return self.interest_graph.interest(subject, queue)
 
     def bound(self, subject: bytes, queue: bytes = b"") -> bool:
@@ -330,6 +350,9 @@ class Hub:
 
     def slow_receiver(self, to: bytes) -> Sink | None:
         """A receiver of `to` on this node that is congested, None without any."""
+        if self.responses is not None and to.startswith(WAY_BACK):
+            away = self.responses.behind(to)
+            return away[0].slow_receiver(away[1]) if away is not None else None
         match = self.interest_graph.match(to)
         here = match.here or match
         for group in (here.plain, *here.queues):
@@ -340,6 +363,9 @@ class Hub:
 
     def writable(self, to: bytes) -> bool:
         """See `Bus.writable`."""
+        if self.responses is not None and to.startswith(WAY_BACK):
+            away = self.responses.behind(to)
+            return away is None or away[0].writable(away[1])
         for sub in self._receivers(to):
             if sub.sink.congested or (sub.remote is not None and sub.remote.holds(to)):
                 return False
@@ -347,6 +373,9 @@ class Hub:
 
     def when_writable(self, to: bytes, callback: Callable[[], None]) -> None:
         """See `Bus.when_writable`."""
+        if self.responses is not None and to.startswith(WAY_BACK) and (away := self.responses.behind(to)):
+            away[0].when_writable(away[1], callback)
+            return
         for sub in self._receivers(to):
             if sub.sink.congested:
                 sub.sink.on_drain(lambda: self.when_writable(to, callback))
@@ -354,7 +383,7 @@ class Hub:
             if sub.remote is not None and sub.remote.holds(to):
                 sub.remote.on_release(to, lambda: self.when_writable(to, callback))
                 return
-        self._call_soon(callback)
+        self.soon(callback)
 
     def watch_interest(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> _Watch:
         """See `Bus.watch_interest`."""

@@ -66,6 +66,10 @@ class Identity(msgspec.Struct, frozen=True):
         *,
         second: bool,
         lame_duck: bool,
+        auth_required: bool | None = None,
+        account: str = "$G",
+        is_system: bool = False,
+        max_payload: int = 0,
         cluster: str = "",
         connect_urls: Sequence[str] = (),
     ) -> bytes:
@@ -76,6 +80,10 @@ class Identity(msgspec.Struct, frozen=True):
             client_ip: its address.
             second: this INFO follows the first PONG (protocol.md §3).
             lame_duck: the server is about to go.
+            auth_required: a client has to say who it is; None: as configured.
+            account: the client's, told in the second.
+            is_system: that is the system account.
+            max_payload: of the account, bytes; 0: the server's.
             cluster: name of the cluster, "" without one.
             connect_urls: `host:port` of every server that clients may connect to.
         """
@@ -90,9 +98,9 @@ class Identity(msgspec.Struct, frozen=True):
             "port": port,
             "headers": True,
         }
-        if self.auth_required:
+        if self.auth_required if auth_required is None else auth_required:
             fields["auth_required"] = True
-        fields["max_payload"] = self.max_payload
+        fields["max_payload"] = max_payload or self.max_payload
         if self.jetstream:
             fields["jetstream"] = True
         fields["client_id"] = client_id
@@ -102,7 +110,9 @@ class Identity(msgspec.Struct, frozen=True):
         if connect_urls:
             fields["connect_urls"] = connect_urls
         if second:
-            fields |= {"connect_info": True, "remote_account": "$G"}
+            fields |= {"connect_info": True, "remote_account": account}
+            if is_system:
+                fields["acc_is_sys"] = True
         if lame_duck:
             fields["ldm"] = True
         if self.domain:

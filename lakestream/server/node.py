@@ -23,11 +23,11 @@ from lakestream.jetstream.engine import Engine, EngineOptions
 from lakestream.jetstream.transfer_api import TransferApi
 from lakestream.log.errors import LogError
 from lakestream.server import ports_file
+from lakestream.server.accounts import Accounts
 from lakestream.server.auth import Authenticator
 from lakestream.server.cluster import Cluster, node_info
 from lakestream.server.connection import Connection
 from lakestream.server.errors import StartError, reason_of
-from lakestream.server.hub import Hub
 from lakestream.server.identity import API_LEVEL, NATS_VERSION, Identity, advertised, new_server_id
 from lakestream.server.lake_api import FlushApi, announce, withdraw
 from lakestream.server.lake_keeper import LakeKeeper
@@ -39,6 +39,7 @@ from lakestream.server.statistics import Statistics
 from lakestream.server.stores import FileStores
 from lakestream.server.system_requests import SystemRequests
 from lakestream.server.tracing import Tracing
+from lakestream.server.turn import Turn
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may keep the interpreter from an I/O thread that has finished its fsync (default 5 ms)."""
@@ -100,7 +101,8 @@ class Node:
         options = self.options
         self.clock = LoopClock(loop, self.log)
         self.io = ThreadIo(loop)
-        self.hub = Hub(loop.call_soon, self.log)
+        self.accounts = Accounts(options, Turn(loop.call_soon), self.log)
+        self.hub = self.accounts.default.hub
         self.identity = self._identity(server_id, options.port)
         self._banner()
         if options.cluster is not None:
@@ -129,7 +131,7 @@ class Node:
             max_payload=options.max_payload,
             jetstream=options.jetstream is not None,
             domain=options.jetstream.domain if options.jetstream is not None else "",
-            auth_required=self.authenticator.required,
+            auth_required=self.authenticator.configured,
             advertise=advertised(options.client_advertise, port),
         )
 
@@ -288,6 +290,10 @@ class Node:
             connection.host,
             second=second,
             lame_duck=self.lame_duck,
+            auth_required=None if second else self.authenticator.required,
+            account=connection.account.name,
+            is_system=connection.account.is_system,
+            max_payload=connection.max_payload,
             cluster=self.cluster.name if self.cluster is not None else "",
             connect_urls=self.cluster.connect_urls.now() if self.cluster is not None else (),
         )
@@ -314,7 +320,7 @@ class Node:
 
     def subscription_count(self) -> int:
         """See `Monitored.subscription_count`."""
-        return len(self.hub.interest_graph)
+        return sum(len(account.hub.interest_graph) for account in self.accounts)
 
     # ------------------------------------------------------------------ signals and end
     def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:

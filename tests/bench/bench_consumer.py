@@ -57,7 +57,7 @@ def create(world: World, name: str, config: ConsumerConfig) -> None:
 def receiver(world: World, subject: bytes) -> Counter:
     """A subscriber."""
     counter = Counter()
-    world.hub.interest_graph.insert(Subscription(counter, subject, b"", b"1"))
+    world.hub.join(Subscription(counter, subject, b"", b"1"))
     return counter
 
 

@@ -23,6 +23,7 @@ from lakestream.log.store import Store
 from lakestream.server.hub import Hub
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
+from lakestream.server.turn import Turn
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo
 
 Got = tuple[bytes, bytes, bytes]
@@ -127,9 +128,9 @@ class ApiWorld:
 
     def __init__(self, *, stores: Callable[[ManualIo], Stores] | None = None, **options: Any) -> None:
         self.clock, self.io = WaitingClock(), ManualIo()
-        self.hub = Hub(self.clock.call_soon, Logger())
+        self.hub = Hub(Turn(self.clock.call_soon), Logger())
         self.client = Client()
-        self.hub.interest_graph.insert(Subscription(self.client, b"_INBOX.me.*", b"", b"1"))
+        self.hub.join(Subscription(self.client, b"_INBOX.me.*", b"", b"1"))
         named = EngineOptions(**{"server_name": "srv", "server_id": "NSRV", **options})
         made: Any = MemoryStores(self.io) if stores is None else stores(self.io)
         self.engine = Engine(self.hub, self.clock, self.io, made, named, Logger())

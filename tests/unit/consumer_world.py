@@ -22,6 +22,7 @@ from lakestream.log.store import LogOptions, Store
 from lakestream.server.hub import Hub
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
+from lakestream.server.turn import Turn
 
 T = TypeVar("T")
 MS = 1_000_000
@@ -230,7 +231,7 @@ class World:
 
     def __init__(self, directory: Path | None = None, **options: Any) -> None:
         self.clock = VirtualClock()
-        self.hub = Hub(self.clock.call_soon, Logger())
+        self.hub = Hub(Turn(self.clock.call_soon), Logger())
         io = InlineIo(self.clock)
         stores = DirectoryStores(io, directory) if directory is not None else MemoryStores(io)
         fields = EngineOptions(server_name="test", server_id="ID", **options)

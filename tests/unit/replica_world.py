@@ -35,6 +35,7 @@ from lakestream.server.lake_keeper import LakeKeeper
 from lakestream.server.logging import Logger
 from lakestream.server.options import JetStreamOptions, LakeOptions
 from lakestream.server.stores import FileStores
+from lakestream.server.turn import Turn
 from tests.unit.consumer_world import CLIENT, MS, SECOND, VirtualClock
 from tests.unit.stream_world import Inbox
 
@@ -216,9 +217,9 @@ class Node:
         self.name, self.world = name, world
         self.life = Life(world.clock)
         self.log = TestLog()
-        self.hub = Hub(self.life.call_soon, self.log)
+        self.hub = Hub(Turn(self.life.call_soon), self.log)
         self.inbox = Client()
-        self.hub.interest_graph.insert(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
+        self.hub.join(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
         self.link = Link(name, world.net, self.life)
         options = JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1)
         self.stores = FileStores(options, world.lake_options, self.life)

@@ -17,6 +17,7 @@ from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.peer_wire import NodeInfo
 from lakestream.server.routes import Routes
+from lakestream.server.turn import Turn
 
 Message = tuple[bytes, bytes, bytes, bytes]
 
@@ -40,7 +41,7 @@ class Client:
         self.from_nodes.append(client.name if client.kind == "Router" else "")
         sub.delivered += 1
         if sub.maximum and sub.delivered >= sub.maximum:
-            self.node.hub.interest_graph.remove(sub)
+            self.node.hub.leave(sub)
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
         self.got.extend((sub.sid, message) for message in messages)
@@ -61,11 +62,11 @@ class Client:
     def subscribe(self, subject: bytes, queue: bytes = b"", sid: bytes = b"1", maximum: int = 0) -> Subscription:
         sub = Subscription(self, subject, queue, sid)
         sub.maximum = maximum
-        self.node.hub.interest_graph.insert(sub)
+        self.node.hub.join(sub)
         return sub
 
     def unsubscribe(self, sub: Subscription) -> None:
-        self.node.hub.interest_graph.remove(sub)
+        self.node.hub.leave(sub)
 
     def publish(self, subject: bytes, payload: bytes = b"", reply: bytes = b"", header: bytes = b"") -> bool:
         return self.node.hub.route(self, self.node.info_of_client, subject, reply, header, payload)
@@ -85,7 +86,7 @@ class Node:
         self.name = name
         self.info = NodeInfo(name=name, server_id=name)
         self.soon: deque[Callable[[], None]] = deque()
-        self.hub = Hub(self.soon.append, Logger())
+        self.hub = Hub(Turn(self.soon.append), Logger())
         self.full: set[str] = set()
         self.breaking: set[str] = set()
         self.waiting: dict[str, list[Callable[[], None]]] = {}

@@ -23,6 +23,7 @@ from lakestream.log.store import LogOptions, Store
 from lakestream.server.hub import Hub
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
+from lakestream.server.turn import Turn
 
 T = TypeVar("T")
 CLIENT = ClientInfo(id=1, host="127.0.0.1", account="$G")
@@ -143,9 +144,9 @@ class World:
         **config: Any,
     ) -> None:
         self.clock, self.io = clock or ManualClock(), ManualIo()
-        self.hub = Hub(self.clock.call_soon, Logger())
+        self.hub = Hub(Turn(self.clock.call_soon), Logger())
         self.inbox = Inbox()
-        self.hub.interest_graph.insert(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
+        self.hub.join(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
         self._number = 0
         store = Store.open(directory, self.io, options or LogOptions(), uid="u1", files=files, now=self.clock.now)
         self.stream = self._recover(store) or self._create(store, config)

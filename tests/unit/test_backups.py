@@ -42,7 +42,7 @@ class Receiver(Inbox):
 
 def listen(world: ApiWorld, subject: bytes) -> Receiver:
     receiver = Receiver()
-    world.hub.interest_graph.insert(Subscription(receiver, subject, b"", b"9"))
+    world.hub.join(Subscription(receiver, subject, b"", b"9"))
     return receiver
 
 

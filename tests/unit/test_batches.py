@@ -31,7 +31,7 @@ TEN_SECONDS = 10 * SECOND
 def make(tmp_path: Path) -> MakeWorld:
     def build(**options: Any) -> World:
         world = World(str(tmp_path / "S"), **{"allow_atomic": True, "allow_batched": True, **options})
-        world.hub.interest_graph.insert(Subscription(world.inbox, b"_INBOX.me.f.>", b"", b"9"))
+        world.hub.join(Subscription(world.inbox, b"_INBOX.me.f.>", b"", b"9"))
         return world
 
     return build
@@ -198,7 +198,7 @@ def test_nobody_is_left_waiting_when_another_node_leads(make: MakeWorld) -> None
 def test_an_idle_batch_is_abandoned_and_told_of(make: MakeWorld) -> None:
     world = make()
     subject = b"$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.S"
-    world.hub.interest_graph.insert(Subscription(world.inbox, subject, b"", b"2"))
+    world.hub.join(Subscription(world.inbox, subject, b"", b"2"))
     room = world.stream.atomic._room
     member(world, 1)
     world_fast(world, 1, 0)

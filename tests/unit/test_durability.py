@@ -20,6 +20,7 @@ from lakestream.server.hub import Hub
 from lakestream.server.logging import Logger
 from lakestream.server.options import JetStreamOptions, LakeOptions
 from lakestream.server.stores import FileStores
+from lakestream.server.turn import Turn
 from tests.unit.consumer_world import World as ConsumerWorld
 from tests.unit.logkit import FaultyFiles
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo, World
@@ -39,7 +40,7 @@ class EngineWorld:
 
     def __init__(self, directory: Path) -> None:
         self.clock, self.io = ManualClock(), ManualIo()
-        self.hub = Hub(self.clock.call_soon, Logger())
+        self.hub = Hub(Turn(self.clock.call_soon), Logger())
         self.stores = FileStores(
             JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1), LakeOptions(), self.io
         )

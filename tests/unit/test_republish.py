@@ -51,7 +51,7 @@ def make(tmp_path: Path) -> MakeWorld:
 
 def listen(world: World, subject: bytes) -> Taken:
     taken = Taken()
-    world.hub.interest_graph.insert(Subscription(taken, subject, b"", b"9"))
+    world.hub.join(Subscription(taken, subject, b"", b"9"))
     return taken
 
 

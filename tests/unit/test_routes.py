@@ -524,16 +524,16 @@ def test_whoever_publishes_to_a_node_that_is_congested_is_to_wait(cluster: Clust
     here, hub = cluster.client(A), cluster[A].hub
     cluster[A].full.add(B)
     here.publish(b"x")
-    assert hub.overrun is None, "it was not known to be congested"
+    assert hub.turn.overrun is None, "it was not known to be congested"
     cluster.settle()
     here.publish(b"y")
-    assert hub.overrun is None
+    assert hub.turn.overrun is None
     here.publish(b"x")
-    assert hub.overrun is cluster[A].routes.nodes[B]
-    hub.overrun = None
+    assert hub.turn.overrun is cluster[A].routes.nodes[B]
+    hub.turn.overrun = None
     cluster[A].drain(B)
     here.publish(b"x")
-    assert hub.overrun is None
+    assert hub.turn.overrun is None
 
 
 def test_what_is_under_way_to_a_node_is_bounded_though_its_connection_takes_all(cluster: Cluster) -> None:
@@ -548,7 +548,7 @@ def test_what_is_under_way_to_a_node_is_bounded_though_its_connection_takes_all(
         sent += 100
     assert MAX_MARKS * MARK_EVERY <= 1000 * sent < (MAX_MARKS + 1) * MARK_EVERY
     cluster.client(A).publish(b"to", b"x")
-    assert bus.overrun is cluster[A].routes.nodes[B], "publishers wait, too"
+    assert bus.turn.overrun is cluster[A].routes.nodes[B], "publishers wait, too"
     bus.when_writable(b"to", lambda: called.append(1))
     cluster[A].turn()
     assert not called

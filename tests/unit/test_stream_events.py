@@ -34,7 +34,7 @@ class Listener(Client):
 
 def listening(world: ApiWorld, subject: bytes) -> Listener:
     listener = Listener()
-    world.hub.interest_graph.insert(Subscription(listener, subject, b"", b"1"))
+    world.hub.join(Subscription(listener, subject, b"", b"1"))
     return listener
 
 

@@ -21,7 +21,7 @@ def _advised(world: ApiWorld) -> list[dict[str, Any]]:
         def receive(self, sub: Any, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: Any) -> None:
             told.append(json.loads(payload) | {"subject": subject.decode()})
 
-    world.hub.interest_graph.insert(Subscription(Listener(), b"$JS.EVENT.ADVISORY.API.LIMIT_REACHED", b"", b"1"))
+    world.hub.join(Subscription(Listener(), b"$JS.EVENT.ADVISORY.API.LIMIT_REACHED", b"", b"1"))
     return told
 
 

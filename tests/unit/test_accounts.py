@@ -1,0 +1,115 @@
+"""Accounts: who a client is, which hub it talks in, and how many may."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakestream.jetstream.account_limits import UNLIMITED, JetStreamLimits
+from lakestream.server.account_options import AccountLimits, AccountOptions, User
+from lakestream.server.accounts import Accounts
+from lakestream.server.auth import ANYBODY, Authenticator, Login
+from lakestream.server.logging import Logger
+from lakestream.server.options import JetStreamOptions, Options
+from lakestream.server.turn import Turn
+
+pytestmark = pytest.mark.unit
+
+ANN, BOB, SID = User("ann", "a"), User("bob", "b"), User("sid", "s")
+A = AccountOptions(name="A", users=(ANN,), jetstream=JetStreamLimits(max_streams=3))
+B = AccountOptions(name="B", users=(BOB,))
+SYS = AccountOptions(name="SYS", users=(SID,))
+STORE = JetStreamOptions(store_dir="/nowhere", max_memory=1, max_file=1)
+
+
+def accounts(options: Options) -> Accounts:
+    return Accounts(options, Turn(lambda callback: None), Logger())
+
+
+@pytest.mark.parametrize(
+    ("options", "connect", "login"),
+    [
+        (Options(), {}, ANYBODY),
+        (Options(), {"user": "who", "pass": "ever"}, ANYBODY),
+        (Options(token="t"), {"auth_token": "t"}, ANYBODY),
+        (Options(token="t"), {}, None),
+        (Options(users=(BOB,)), {"user": "bob", "pass": "b"}, Login("$G", BOB)),
+        (Options(users=(BOB,)), {}, None),
+        (Options(accounts=(A, B)), {"user": "ann", "pass": "a"}, Login("A", ANN)),
+        (Options(accounts=(A, B)), {"user": "bob", "pass": "b"}, Login("B", BOB)),
+        (Options(accounts=(A, B)), {"user": "ann", "pass": "b"}, None),
+        (Options(accounts=(A, B)), {"user": "ann"}, None),
+        (Options(accounts=(A, B)), {}, None),
+        (Options(accounts=(A, B), no_auth_user="bob"), {}, Login("B", BOB)),
+        (Options(accounts=(A, B), no_auth_user="bob"), {"user": "ann", "pass": "a"}, Login("A", ANN)),
+        (Options(accounts=(A, B), no_auth_user="bob"), {"user": "who", "pass": "a"}, None),
+        (Options(accounts=(SYS,), system_account="SYS"), {}, ANYBODY),
+        (Options(accounts=(SYS,), system_account="SYS"), {"user": "sid", "pass": "s"}, Login("SYS", SID)),
+        (Options(accounts=(SYS,), system_account="SYS"), {"user": "who", "pass": "s"}, None),
+        (Options(accounts=(SYS,), system_account="SYS", users=(BOB,)), {}, None),
+        (Options(accounts=(AccountOptions(name="EMPTY"),)), {}, ANYBODY),
+    ],
+)
+def test_who_a_client_is(options: Options, connect: dict[str, str], login: Login | None) -> None:
+    assert Authenticator(options).check(connect) == login
+
+
+@pytest.mark.parametrize(
+    ("options", "jetstream"),
+    [
+        (Options(), {"$G": None, "$SYS": None}),
+        (Options(jetstream=STORE), {"$G": UNLIMITED, "$SYS": None}),
+        (Options(jetstream=STORE, accounts=(SYS,), system_account="SYS"), {"$G": UNLIMITED, "SYS": None}),
+        (Options(jetstream=STORE, accounts=(A, B)), {"$G": None, "$SYS": None, "A": A.jetstream, "B": None}),
+        (Options(accounts=(A, B)), {"$G": None, "$SYS": None, "A": None, "B": None}),
+    ],
+)
+def test_which_accounts_have_jetstream(options: Options, jetstream: dict[str, JetStreamLimits | None]) -> None:
+    assert {account.name: account.jetstream for account in accounts(options)} == jetstream
+
+
+def test_the_global_account_sees_to_the_server_until_one_is_configured() -> None:
+    assert accounts(Options()).alone
+    assert not accounts(Options(accounts=(A,))).alone
+    assert not accounts(Options(accounts=(SYS,), system_account="SYS")).alone
+    assert accounts(Options(accounts=(SYS,), system_account="SYS")).system.name == "SYS"
+
+
+def test_an_account_takes_no_more_clients_than_it_may() -> None:
+    class Client:
+        def __init__(self, number: int) -> None:
+            self.id = number
+
+    few = accounts(Options(accounts=(AccountOptions(name="F", limits=AccountLimits(max_connections=2)),))).of("F")
+    first, second, third = Client(1), Client(2), Client(3)
+    assert few.admit(first)  # type: ignore[arg-type]
+    assert few.admit(second)
+    assert not few.admit(third)  # type: ignore[arg-type]
+    assert few.admit(first), "who is in already counts once"  # type: ignore[arg-type]
+    few.forget(second)  # type: ignore[arg-type]
+    assert few.admit(third)  # type: ignore[arg-type]
+
+
+def test_the_hubs_of_two_accounts_know_nothing_of_each_other() -> None:
+    both = accounts(Options(accounts=(A, B)))
+    heard: list[str] = []
+    both.bus("A").subscribe(b"s", lambda *_: heard.append("A"))
+    both.bus("B").subscribe(b"s", lambda *_: heard.append("B"))
+    assert both.bus("A").publish(b"s", b"", b"", b"x")
+    assert heard == ["A"]
+    assert not both.default.hub.publish(b"s", b"", b"", b"x")
+
+
+def test_accounts_come_and_go_with_the_configuration() -> None:
+    some = accounts(Options(jetstream=STORE, accounts=(A,)))
+    hub = some.of("A").hub
+    assert some.configure(Options(jetstream=STORE, accounts=(A, B))) == []
+    assert some.of("A").hub is hub, "who is connected stays"
+    (gone,) = some.configure(Options(jetstream=STORE, accounts=(B,)))
+    assert (gone.name, gone.jetstream) == ("A", None)
+
+
+def test_what_only_another_node_knows_has_a_hub_and_nothing_else() -> None:
+    there = accounts(Options(jetstream=STORE)).of("ELSEWHERE")
+    assert there.jetstream is None
+    assert not there.connections
+    assert not there.hub.publish(b"s", b"", b"", b"")
