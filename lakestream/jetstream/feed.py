@@ -1,18 +1,19 @@
 """New messages for a consumer, in order, from the log or from the lake.
 
-Belongs here: the position of one consumer in its stream: which wanted message comes next, how many are left, and
-fetching those that only the lake holds. What was delivered already, and to whom, is not known here.
+Belongs here: the position of one consumer in its stream: which wanted message comes next, how many are left, and which
+run of those that only the lake holds is to be read. How far that goes ahead is read_ahead.py's; what was delivered
+already, and to whom, is not known here.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream.jetstream.consumer_state import Ledger
+from lakestream.jetstream.read_ahead import ReadAhead, Run
 from lakestream.jetstream.selection import Everything, Found, Selection, selection
-from lakestream.log.record import Record
 
 if TYPE_CHECKING:
     from lakestream.jetstream.stream import Stream
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 1 << 20
 """At most this many bytes (1 MiB) are read for one block; one larger message still comes alone."""
 
-FETCH_MSGS = 4096
-FETCH_BYTES = 8 << 20
-"""How much one read from the lake asks for (4,096 messages, 8 MiB)."""
+PICKS = 1000
+"""At most so many messages chosen at creation are read from the lake at once."""
 
-RETRY_NS = 1_000_000_000
-"""After a failed read from the lake the next attempt waits this long (1 s)."""
+SPARSE_PICKS = 32
+"""When fewer than one in this many messages was chosen, the lake is asked for these alone."""
 
 
 class Feed:
@@ -39,12 +39,9 @@ class Feed:
     def __init__(
         self, stream: Stream, ledger: Ledger, filters: Sequence[bytes], picked: list[int], ready: Callable[[], None]
     ) -> None:
-        self._stream, self._ledger, self._ready = stream, ledger, ready
+        self._stream, self._ledger = stream, ledger
         self._store = stream.store
-        self.fetching = False
-        self._generation = 0
-        self._ahead: list[Record] = []
-        self._ahead_resume = 0
+        self._ahead = ReadAhead(stream.clock, stream.read_ahead, self._read, self._passed, ready)
         self._picked = picked
         self._picked_left = 0
         self._left = 0
@@ -58,18 +55,27 @@ class Feed:
 
     def rewind(self) -> None:
         """The ledger's position has jumped: forget what was read ahead and count again."""
-        self._generation += 1
-        self._ahead = []
+        self._ahead.clear()
         self._left, self._counted = 0, self._ledger.next_seq - 1
         if self._picked:
-            live, done = self._store.live, self._ledger.delivered_stream
-            self._picked = [seq for seq in self._picked if seq > done and seq in live]
+            self._picked = self._still_wanted(self._picked[bisect_right(self._picked, self._ledger.delivered_stream) :])
         self._picked_left = len(self._picked)
+
+    def _still_wanted(self, picked: list[int]) -> list[int]:
+        """Those of the messages chosen at creation that exist. There may be a million: few of them were removed."""
+        live = self._store.live
+        if not picked or live.count(picked[0], picked[-1]) == picked[-1] - picked[0] + 1:
+            return picked
+        return list(filter(live.__contains__, picked))
 
     def pick(self, seqs: list[int]) -> None:
         """Messages that come before all others, ascending."""
         self._picked = seqs
         self.rewind()
+
+    def stop(self) -> None:
+        """Let go of what was read ahead."""
+        self._ahead.clear()
 
     def reset(self) -> None:
         """As `rewind`, and what was picked at creation does not count any more."""
@@ -106,18 +112,14 @@ class Feed:
         An empty answer with `resume` beyond the stream's last sequence means that there are none for now; one with
         `remote` set, that a read from the lake is under way and `ready` will be called.
         """
-        if self._ahead:
-            live, floor = self._store.live, self._floor()
-            self._ahead = [record for record in self._ahead if record.seq >= floor and record.seq in live]
-            if self._ahead:
-                if len(self._ahead) > limit:
-                    return Found(self._ahead[:limit], self._ahead[limit].seq, 0)
-                return Found(self._ahead, self._ahead_resume, 0)
+        ahead = self._ahead.peek(limit, self._floor(), self._store.live)
+        if ahead is not None:
+            return ahead
         if self._picked_left:
             return self._peek_picked(limit)
         found = self.selection.find(self._ledger.next_seq, limit, BLOCK_BYTES, self.pending())
         if found.remote:
-            self._fetch(found.remote)
+            self._ahead.fetch(found.remote)
         return found
 
     def _floor(self) -> int:
@@ -144,21 +146,20 @@ class Feed:
         assert following, "messages chosen at creation are counted but gone"
         if store.is_local(following):
             return Found(store.read_many([following]), 0, 0)
-        self._fetch(following)
+        self._ahead.fetch(following)
         return Found([], 0, following)
 
     def advance(self, found: Found, taken: int) -> None:
         """The first `taken` messages of what `peek` gave go out. To be called before the ledger knows of them."""
-        if self._ahead:
-            self._ahead = self._ahead[taken:]
         if self._picked_left:
             self._picked_left -= taken
             if not self._picked_left:
                 self._picked = []
-            return
-        self._left -= taken
-        whole = taken == len(found.records)
-        self._ledger.next_seq = found.resume if whole else found.records[taken].seq
+        else:
+            self._left -= taken
+            whole = taken == len(found.records)
+            self._ledger.next_seq = found.resume if whole else found.records[taken].seq
+        self._ahead.advance(taken)
 
     def skip(self, found: Found) -> bool:
         """Nothing is wanted below `found.resume`. False when that is the end of the stream for now."""
@@ -166,38 +167,41 @@ class Feed:
         return self._ledger.next_seq <= self._store.last_seq
 
     # ------------------------------------------------------------------ the lake
-    def _fetch(self, seq: int) -> None:
-        self.fetching = True
-        self._stream.clock.spawn(self._fetch_run(seq, self._generation))
+    @property
+    def fetching(self) -> bool:
+        """Whether a read from the lake has to answer before there is anything."""
+        return self._ahead.waiting
 
-    async def _fetch_run(self, seq: int, generation: int) -> None:
-        subjects = None if self._picked_left else self.selection.narrowing()
-        try:
-            records = await self._stream.fetch_run(seq, FETCH_MSGS, FETCH_BYTES, subjects)
-        except Exception:
-            self._stream.clock.call_later(RETRY_NS, self._again)
-            raise
-        self.fetching = False
-        if generation == self._generation and records:
-            self._take_fetched(records)
-        self._ready()
+    def _passed(self, seq: int) -> None:
+        """Nothing is wanted below `seq`."""
+        if not self._picked_left:
+            self._ledger.next_seq = max(self._ledger.next_seq, seq)
 
-    def _again(self) -> None:
-        self.fetching = False
-        self._ready()
-
-    def _take_fetched(self, records: list[Record]) -> None:
-        """Keep what is wanted of a run that begins at the next candidate and leaves nothing out."""
+    async def _read(self, seq: int, limit: int, size: int) -> Run:
+        """The run of messages that begins at the candidate `seq`, from where it lies."""
         if self._picked_left:
-            chosen = set(self._picked)
-            self._ahead = [record for record in records if record.seq in chosen]
-            self._ahead_resume = 0
-            return
-        wanted = self.selection.matches
-        self._ahead = [record for record in records if wanted(record.subject)]
-        self._ahead_resume = records[-1].seq + 1
-        if not self._ahead:
-            self._ledger.next_seq = max(self._ledger.next_seq, self._ahead_resume)
+            return await self._read_picked(seq, limit, size)
+        records = await self._stream.fetch_run(seq, limit, size, self.selection.narrowing())
+        if not records:
+            return Run([], 0, 0)
+        wanted, resume = self.selection.matches, records[-1].seq + 1
+        following = self._store.live.next_at_or_after(resume)
+        if following and self._store.is_local(following):
+            following = 0
+        return Run([record for record in records if wanted(record.subject)], resume, following)
+
+    async def _read_picked(self, seq: int, limit: int, size: int) -> Run:
+        picked = self._picked
+        at = bisect_left(picked, seq)
+        seqs = picked[at : at + min(limit, PICKS)]
+        if seqs[-1] - seqs[0] >= SPARSE_PICKS * len(seqs):
+            records, resume = await self._stream.reader.fetch_many(seqs), seqs[-1] + 1
+        else:
+            chosen, run = set(seqs), await self._stream.fetch_run(seq, limit, size, None)
+            records, resume = [one for one in run if one.seq in chosen], run[-1].seq + 1 if run else seq
+        end = bisect_left(picked, resume)
+        following = picked[end] if end < len(picked) and not self._store.is_local(picked[end]) else 0
+        return Run(records, 0, following)
 
     @property
     def unfiltered(self) -> bool:

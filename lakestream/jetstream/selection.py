@@ -110,6 +110,7 @@ class Subjects:
         self._plan_from = 0
         self._plan_through = 0
         self._plan_at = 0
+        self._too_many = 0
 
     def matches(self, subject: bytes) -> bool:
         wanted = self._decided.get(subject)
@@ -219,5 +220,9 @@ class Subjects:
         self._plan_from, self._plan_through, self._plan_at = start, through, 0
 
     def narrowing(self) -> Sequence[bytes] | None:
+        # Looking through all subjects takes long where there are many, and hardly ever ends otherwise than before.
+        if self._too_many and len(self._store.subjects) * 10 > self._too_many * 9:
+            return None
         subjects = self._subjects()
-        return subjects if len(subjects) <= self.NARROW else None
+        self._too_many = len(self._store.subjects) if len(subjects) > self.NARROW else 0
+        return None if self._too_many else subjects

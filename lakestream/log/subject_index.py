@@ -313,6 +313,10 @@ class SubjectIndex:
             return dict.fromkeys(found)  # a subject that went and came again is in both lists
         return found
 
+    def newest(self) -> tuple[list[bytes], list[int]]:
+        """Every subject, and beside it its newest sequence, as of now."""
+        return list(self._last), list(self._last.values())
+
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Every subject with its newest sequence."""
         return iter(self._last.items())
