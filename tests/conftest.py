@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.pairs import Pair
+from tests.pairs import FLAGS, Pair, Setup
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
 
@@ -41,28 +41,28 @@ def _pair(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair
 
 
 @pytest.fixture(scope="session")
-def _pairs(_pair: Pair, kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pair]]:
+def _pairs(_pair: Pair, kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Setup, Pair]]:
     pairs = _Pairs(kind, tmp_path_factory)
-    pairs[""] = _pair
+    pairs[FLAGS] = _pair
     yield pairs
     for pair in pairs.values():
         pair.stop()
 
 
-class _Pairs(dict[str, Pair]):
-    """A pair for each configuration, made when first asked for."""
+class _Pairs(dict[Setup, Pair]):
+    """A pair for each setup, made when first asked for."""
 
     def __init__(self, kind: Kind, directories: pytest.TempPathFactory) -> None:
         self._kind, self._directories = kind, directories
 
-    def __missing__(self, config: str) -> Pair:
-        pair = self[config] = Pair(self._directories.mktemp("pair"), self._kind, config)
+    def __missing__(self, setup: Setup) -> Pair:
+        pair = self[setup] = Pair(self._directories.mktemp("pair"), self._kind, setup)
         return pair
 
 
 @pytest.fixture
-def pairs(_pairs: dict[str, Pair], request: pytest.FixtureRequest) -> dict[str, Pair]:
-    """The session's pairs of servers by the text of their configuration file; "": that of `pair`."""
+def pairs(_pairs: dict[Setup, Pair], request: pytest.FixtureRequest) -> dict[Setup, Pair]:
+    """The session's pairs of servers by their setup; that of `pair` among them."""
 
     def log() -> str:
         return "\n".join(pair.log() for pair in _pairs.values())

@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.servers import Kind, Server
+
+PASSWORD = "p"
+"""The password of every user in a test's configuration."""
+
+
+class Setup(NamedTuple):
+    """With what both servers start.
+
+    config is the text of a configuration file, "": flags alone. users holds a user and the account, for each account
+    that may have streams; a script is the first of them unless it says otherwise.
+    """
+
+    config: str = ""
+    users: tuple[tuple[str, str], ...] = (("", "$G"),)
+
+
+FLAGS = Setup()
+"""No configuration file."""
 
 
 class Pair:
@@ -13,12 +32,12 @@ class Pair:
     Args:
         directory: for the stores.
         tested: what the server under test is (nats-server itself to try the tests).
-        config: text of a configuration file for both; "": flags alone.
+        setup: the configuration of both.
     """
 
-    def __init__(self, directory: Path, tested: Kind, config: str = "") -> None:
+    def __init__(self, directory: Path, tested: Kind, setup: Setup = FLAGS) -> None:
         self._directory = directory
-        self._config = config or None
+        self._setup = setup
         self._starts = 0
         self._servers: list[Server | None] = [None, None]
         self._kinds = (Kind.REAL, tested)
@@ -40,11 +59,12 @@ class Pair:
             self._starts += 1
             kind = self._kinds[side]
             store = self._directory / f"{kind.value}-{side}-{self._starts}"
-            server = Server(kind, store, name="conformance", config=self._config)
+            server = Server(kind, store, name="conformance", config=self._setup.config or None)
             self._servers[side] = server
             server.start()
             if kind is Kind.REAL:
-                _keep_directory(server)
+                for _, account in self._setup.users:
+                    _keep_directory(server, account)
         return server
 
     def renew(self, side: int) -> None:
@@ -64,11 +84,11 @@ class Pair:
                 server.kill()
 
 
-def _keep_directory(server: Server) -> None:
+def _keep_directory(server: Server, account: str) -> None:
     """Put a file beside the streams of nats-server.
 
     It removes an empty directory of streams in the background, even while the next stream is being created there.
     """
-    directory = server.store / "jetstream" / "$G" / "streams"
+    directory = server.store / "jetstream" / account / "streams"
     directory.mkdir(parents=True)
     (directory / ".kept").touch()

@@ -136,6 +136,7 @@ class Wire:
         self._sids = itertools.count(1)
         self._replies = itertools.count(1)
         self.inbox_sid = ""
+        self.api_prefix = "$JS.API"
         self.closed = False
         while not self.infos:
             self._receive(time.monotonic() + timeout)
@@ -263,7 +264,7 @@ class Wire:
         return self.message(reply, timeout)
 
     def api(self, subject: str, body: Any = None, timeout: float | None = None, headers: Headers = None) -> Any:
-        """A JetStream API request (subject without `$JS.API.`), and its answer as JSON."""
+        """A JetStream API request (subject without `api_prefix`), and its answer as JSON."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        answer = self.request(f"$JS.API.{subject}", data, headers, timeout)
+        answer = self.request(f"{self.api_prefix}.{subject}", data, headers, timeout)
         return answer.json() if answer.data else {"status": answer.header.decode("latin-1")}

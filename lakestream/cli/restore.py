@@ -23,6 +23,7 @@ from lakestream.cli.sql import default_lake
 from lakestream.jetstream import archive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.past import Past, open_past
+from lakestream.lake.paths import DEFAULT_ACCOUNT
 from lakestream.lake.timetravel import instant, rfc3339
 from lakestream.log.record import Record
 from lakestream.protocol import s2
@@ -40,6 +41,9 @@ def restore(
     stream: Annotated[str, typer.Option("--stream", help="The stream whose past is wanted.")],
     as_of: Annotated[str, typer.Option("--as-of", metavar="TIME", help="'2026-05-01 12:30:00' (UTC), RFC 3339.")],
     to: Annotated[str, typer.Option("--to", metavar="STREAM", help="The new stream's name (default: the same).")] = "",
+    account: Annotated[
+        str, typer.Option(metavar="NAME", help="The stream's account; the new one is in that of the server's user.")
+    ] = DEFAULT_ACCOUNT,
     lake: Annotated[
         str | None,
         typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
@@ -56,7 +60,7 @@ def restore(
 ) -> None:
     """Restore a stream as it was at a time: sequences, times, headers and gaps as they were."""
     try:
-        past = open_past(lake or str(default_lake()), stream, instant(as_of), server=_asked(server))
+        past = open_past(lake or str(default_lake()), stream, instant(as_of), account, server=_asked(server))
         with Link(server) as link:
             _restore(link, past, to or stream, subject, unlimited)
     except KeyboardInterrupt:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from lakestream.jetstream.account_limits import JetStreamLimits
 from lakestream.jetstream.api_request import API_LEVEL, Request, Routes, Where
+from lakestream.jetstream.cluster_ports import of_account
 
 if TYPE_CHECKING:
     from lakestream.jetstream.cluster import JetStreamCluster
@@ -50,14 +52,15 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class AccountApi:
-    """Serves account information. The account itself has no limits; the server's own are applied at STREAM.CREATE."""
+    """Serves account information."""
 
     def __init__(self, engine: Engine, counters: ApiCounters) -> None:
         self._engine = engine
         self._counters = counters
         if engine.cluster is not None:
             engine.cluster.calls.serve(
-                USAGE, lambda node, body, answer: answer(msgspec.msgpack.encode(self._own_usage()))
+                of_account(USAGE, engine.account),
+                lambda node, body, answer: answer(msgspec.msgpack.encode(self._own_usage())),
             )
 
     def register(self, routes: Routes) -> None:
@@ -107,10 +110,12 @@ class AccountApi:
                 finish()
 
         def finish() -> None:
-            done(msgspec.structs.replace(usage, streams=len(cluster.assignments())))
+            done(msgspec.structs.replace(usage, streams=len(cluster.assignments(self._engine.account))))
+
+        method = of_account(USAGE, self._engine.account)
 
         def ask(node: str) -> None:
-            cluster.calls.call(node, USAGE, b"", lambda body, why: came(node, body), USAGE_WAIT_NS)
+            cluster.calls.call(node, method, b"", lambda body, why: came(node, body), USAGE_WAIT_NS)
 
         for node in sorted(waiting):
             ask(node)
@@ -125,18 +130,23 @@ class AccountApi:
             "reserved_storage": usage.reserved_file,
             "streams": usage.streams,
             "consumers": usage.consumers,
-            "limits": {
-                "max_memory": UNLIMITED,
-                "max_storage": UNLIMITED,
-                "max_streams": UNLIMITED,
-                "max_consumers": UNLIMITED,
-                "max_ack_pending": UNLIMITED,
-                "memory_max_stream_bytes": UNLIMITED,
-                "storage_max_stream_bytes": UNLIMITED,
-                "max_bytes_required": False,
-            },
+            "limits": limits_shown(self._engine.limits),
         }
         if self._engine.domain:
             info["domain"] = self._engine.domain
         info["api"] = {"level": API_LEVEL, "total": usage.total, "errors": usage.errors}
         return info
+
+
+def limits_shown(limits: JetStreamLimits) -> dict[str, Any]:
+    """An account's limits under their names in the API; -1: none."""
+    return {
+        "max_memory": limits.max_memory,
+        "max_storage": limits.max_file,
+        "max_streams": limits.max_streams,
+        "max_consumers": limits.max_consumers,
+        "max_ack_pending": limits.max_ack_pending,
+        "memory_max_stream_bytes": limits.memory_max_stream_bytes,
+        "storage_max_stream_bytes": limits.disk_max_stream_bytes,
+        "max_bytes_required": limits.max_bytes_required,
+    }

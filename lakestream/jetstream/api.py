@@ -10,18 +10,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lakestream.jetstream import no_jetstream
 from lakestream.jetstream.account_api import AccountApi
 from lakestream.jetstream.api_audit import Audit
 from lakestream.jetstream.api_request import PREFIX, ApiPart, Handler, Request, Where, level_refused, prefixes
 from lakestream.jetstream.cluster_requests import Forwarded
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.ports import Bus, ClientInfo, Subscribed
+from lakestream.jetstream.ports import Handler as Listener
 from lakestream.jetstream.stream_api import StreamApi
 
 if TYPE_CHECKING:
     from lakestream.jetstream.engine import Engine
 
-SILENT = ("STREAM.>", "CONSUMER.*", "CONSUMER.LEADER.>", "META.>", "ACCOUNT.>", "SERVER.>")
+SILENT = (
+    "STREAM.>",
+    "CONSUMER.*",
+    "CONSUMER.*.*",
+    "CONSUMER.*.*.*",
+    "CONSUMER.LEADER.>",
+    "CONSUMER.DURABLE.>",
+    *(f"CONSUMER.{kind}.*.*.>" for kind in ("INFO", "DELETE", "PAUSE", "RESET", "UNPIN")),
+    "META.>",
+    "ACCOUNT.>",
+    "SERVER.>",
+)
 """Subjects that have a listener whether or not something answers: a request there times out, as with nats-server,
 instead of being told that nobody is there. DIRECT.GET and CONSUMER.MSG.NEXT are left out on purpose: without their
 stream or consumer they have no responders."""
@@ -41,9 +54,12 @@ def standard_parts(engine: Engine) -> list[ApiPart]:
         return [StreamApi(engine), ConsumerApi(engine)]
     from lakestream.jetstream.cluster_api import ClusterApi
     from lakestream.jetstream.cluster_stream_api import ClusterStreamApi
+    from lakestream.jetstream.operator_requests import ClusterRequests
 
     streams = ClusterStreamApi(engine, engine.cluster)
-    return [streams, ConsumerApi(engine), ClusterApi(engine, engine.cluster, streams)]
+    parts: list[ApiPart] = [streams, ConsumerApi(engine), ClusterApi(engine, engine.cluster, streams)]
+    # Where there is no system account to log in to, whoever may connect sees to the cluster.
+    return [*parts, ClusterRequests(engine, engine.cluster)] if engine.account == engine.shared.system else parts
 
 
 class Route(NamedTuple):
@@ -67,24 +83,40 @@ class Api:
         """Those answered with an error."""
         self.strict = engine.options.strict
         """See `Answered.strict`."""
+        self.account = engine.account
         self._bus: Bus = engine.bus
         self._cluster = engine.cluster
         cluster = engine.cluster.name if engine.cluster is not None else ""
         self._audit = Audit(engine.bus, engine.clock, engine.server_name, engine.domain, cluster)
         self._prefixes = prefixes(engine.domain)
+        self._engine = engine
         self._subscriptions: list[Subscribed] = []
+        self._listeners: list[tuple[bytes, Listener]] = []
+        self._listening = False
         self._routes: dict[str, Route] = {}
-        self._subscribe_to(PREFIX + b"*", _ignore)  # the domain's prefix has no listener of that kind
+        self._register(engine, parts)
+        self.listen()
+
+    def _register(self, engine: Engine, parts: Sequence[ApiPart] | None) -> None:
+        self._listen_to(PREFIX + b"*", _ignore)  # the domain's prefix has no listener of that kind
         for silent in SILENT:
-            self._subscribe(silent.encode(), _ignore)
+            self._listen_everywhere(silent.encode(), _ignore)
         AccountApi(engine, self).register(self)
         for part in standard_parts(engine) if parts is None else parts:
             part.register(self)
         if engine.domain:
             self._map_stores(self._prefixes[1])
 
+    def listen(self) -> None:
+        """Take requests. Idempotent."""
+        self._listening = True
+        for subject, heard in self._listeners[len(self._subscriptions) :]:
+            # Each node takes its own clients' requests, and knows where they belong.
+            self._subscriptions.append(self._bus.subscribe(subject, heard, local=True))
+
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening. Idempotent."""
+        self._listening = False
         for subscription in self._subscriptions:
             subscription.cancel()
         self._subscriptions = []
@@ -102,7 +134,7 @@ class Api:
         """See `Routes.route`."""
         route = self._routes[pattern] = Route(pattern, kind, handler, empty or {}, level, where)
         if self._cluster is not None:
-            self._cluster.requests.accept(pattern, self._forwarded)
+            self._cluster.requests.accept(self.account, pattern, self._forwarded)
         parts = pattern.split(".")
         wildcards = [at for at, part in enumerate(parts) if part == "*"]
         rest = len(parts) - 1 if parts[-1] == ">" else None
@@ -119,19 +151,26 @@ class Api:
                     tokens.append(".".join(found[rest:]))
                 self._serve(Request(self, kind, route.empty, tokens, reply, header, body, client, pattern), route)
 
-            self._subscribe_to(prefix + pattern.encode(), called)
+            self._listen_to(prefix + pattern.encode(), called)
 
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         """See `Answered.answered`."""
         cluster, reply = self._cluster, request.reply
-        if reply and (cluster is None or not cluster.requests.answer(request.origin, reply, body)):
-            self._bus.publish(reply, b"", b"", body)
+        header = request.answer_header
+        if reply and (
+            cluster is None or not cluster.requests.answer(request.origin, self.account, reply, body, header)
+        ):
+            self._bus.publish(reply, b"", header, body)
         if failed:
             self.errors += 1
         elif request.pattern == UNCOUNTED:
             return
         self.total += 1
-        self._audit.answered(request, body)
+        self._audit.answered(request, body, self._asker(request))
+
+    def _asker(self, request: Request) -> dict[str, Any] | None:
+        """Who asked, as the audit shows it."""
+        return self._audit.client_of(request)
 
     def _forwarded(self, came: Forwarded) -> None:
         """A request that came to another node, which handed it on."""
@@ -161,18 +200,21 @@ class Api:
 
         if route.level and level_refused(request.header):
             request.fail(api_error(10185))
+        elif not self._engine.serving:
+            no_jetstream.answer(request, route.handler, route.level)
         elif self._cluster is None or route.where is Where.HERE or request.stage:
             here()
         else:
             self._cluster.requests.dispatch(request, route.where, here)
 
-    def _subscribe(self, pattern: bytes, handler: Any) -> None:
+    def _listen_everywhere(self, pattern: bytes, heard: Listener) -> None:
         for prefix in self._prefixes:
-            self._subscribe_to(prefix + pattern, handler)
+            self._listen_to(prefix + pattern, heard)
 
-    def _subscribe_to(self, subject: bytes, handler: Any) -> None:
-        # Each node takes its own clients' requests, and knows where they belong.
-        self._subscriptions.append(self._bus.subscribe(subject, handler, local=True))
+    def _listen_to(self, subject: bytes, heard: Listener) -> None:
+        self._listeners.append((subject, heard))
+        if self._listening:
+            self.listen()
 
     def _map_stores(self, prefix: bytes) -> None:
         """Key-value and object store subjects behind the domain's prefix reach the streams."""
@@ -183,7 +225,7 @@ class Api:
                 bus.publish(reply, b"", b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject[start:], b"")
 
         for stores in STORES:
-            self._subscribe_to(prefix + stores, mapped)
+            self._listen_to(prefix + stores, mapped)
 
 
 def _ignore(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:

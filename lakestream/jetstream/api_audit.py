@@ -25,8 +25,12 @@ class Audit:
         self._bus, self._clock = bus, clock
         self._server, self._domain, self._cluster = server, domain, cluster
 
-    def answered(self, request: Request, response: bytes) -> None:
-        """A request has its answer."""
+    def client_of(self, request: Request) -> dict[str, Any]:
+        """Who asked, as it is shown."""
+        return client_shown(request.client, request.origin or self._server, self._cluster)
+
+    def answered(self, request: Request, response: bytes, client: dict[str, Any] | None) -> None:
+        """A request of a client, shown like this, has its answer."""
         if not self._bus.interest(SUBJECT):
             return
         event: dict[str, Any] = {
@@ -34,7 +38,7 @@ class Audit:
             "id": event_id(),
             "timestamp": format_time(self._clock.now()),
             "server": self._server,
-            "client": client_shown(request.client, request.origin or self._server, self._cluster),
+            "client": client,
             "subject": PREFIX.decode() + subject_of(request.pattern, request.tokens),
         }
         if request.body:
@@ -52,6 +56,7 @@ def client_shown(client: ClientInfo, server: str, cluster: str = "") -> dict[str
         "host": client.host,
         "id": client.id,
         "acc": client.account,
+        "svc": client.service,
         "user": client.user,
         "name": client.name,
         "lang": client.lang,

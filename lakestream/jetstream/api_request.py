@@ -68,6 +68,8 @@ class Answered(Protocol):
 
     strict: bool
     """Whether requests with unknown fields are refused (`jetstream.strict`)."""
+    account: str
+    """Whose API it is."""
 
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         """Send `body` to the request's reply subject, if there is one."""
@@ -92,6 +94,8 @@ class Request:
         "_answers",
         "_empty",
         "_kind",
+        "about",
+        "answer_header",
         "body",
         "client",
         "header",
@@ -121,6 +125,15 @@ class Request:
         self._answers, self._kind, self._empty = answers, kind, empty
         self.tokens, self.reply, self.header, self.body, self.client = tokens, reply, header, body, client
         self.pattern, self.hops, self.stage, self.origin = pattern, hops, stage, origin
+        self.answer_header = b""
+        """The header block of the answer."""
+        self.about = answers.account
+        """The account whose stream the first token names: another than whose API is asked for what operators ask."""
+
+    @property
+    def account(self) -> str:
+        """Whose API is asked."""
+        return self._answers.account
 
     def respond(self, fields: Mapping[str, Any]) -> None:
         """Answer with these fields after `type`."""

@@ -103,8 +103,9 @@ class Applier:
         stream.expiry.arm()
 
     def _tell_removed(self, seq: int, subject: bytes) -> None:
-        for consumer in self._stream.consumers.values():
-            consumer.removed(seq, subject)
+        if self._stream.consumers:
+            for consumer in self._stream.audience.concerned(subject):
+                consumer.removed(seq, subject)
 
     # ------------------------------------------------------------------ entries of others
     def frame(self, frame: Frame, at: Appended) -> None:
@@ -277,6 +278,7 @@ class Applier:
 
         stream = self._stream
         consumer = stream.consumers.get(operation.name)
+        stream.audience.changed()
         match operation:
             case CreateConsumer() if consumer is None:
                 consumer = Consumer.create(stream, operation)

@@ -15,11 +15,14 @@ from lakestream.jetstream import offline
 from lakestream.jetstream.api_request import Where
 from lakestream.jetstream.cluster_adoption import Adoption
 from lakestream.jetstream.cluster_advisories import Advisories
+from lakestream.jetstream.cluster_drops import Drops
 from lakestream.jetstream.cluster_info import cluster_shown
 from lakestream.jetstream.cluster_leaders import Leaders
 from lakestream.jetstream.cluster_local import LocalStreams
 from lakestream.jetstream.cluster_ports import Nodes
 from lakestream.jetstream.cluster_requests import Requests
+from lakestream.jetstream.cluster_use import ClusterUse
+from lakestream.jetstream.cluster_watch import RestoreWatch
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.meta import Meta
 from lakestream.jetstream.meta_join import MetaJoin
@@ -31,7 +34,7 @@ from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.raft.ports import Calls
 
 if TYPE_CHECKING:
-    from lakestream.jetstream.engine import Engine
+    from lakestream.jetstream.engines import Engines
     from lakestream.jetstream.stream import Stream
     from lakestream.raft.multi import Groups
 
@@ -58,10 +61,10 @@ class CallFailed(msgspec.Struct, frozen=True):
 
 
 class JetStreamCluster:
-    """The engine's part in the cluster.
+    """The streams' part in the cluster.
 
     Args:
-        engine: bus, clock, threads and streams.
+        engines: the streams of every account, and what they share.
         groups: the Raft groups of this node.
         nodes, calls: the other nodes.
         root: the server's store directory.
@@ -69,20 +72,26 @@ class JetStreamCluster:
     """
 
     def __init__(
-        self, engine: Engine, groups: Groups, nodes: Nodes, calls: Calls, root: str, unique_tag: str = ""
+        self, engines: Engines, groups: Groups, nodes: Nodes, calls: Calls, root: str, unique_tag: str = ""
     ) -> None:
-        self.engine, self.nodes, self.calls, self.unique_tag = engine, nodes, calls, unique_tag
-        clock = engine.clock
-        self.advisories = Advisories(engine.bus, clock, nodes, engine.domain)
+        self.engines, self.nodes, self.calls, self.unique_tag = engines, nodes, calls, unique_tag
+        self.shared = shared = engines.shared
+        clock, io, log = shared.clock, shared.io, shared.log
+        self.advisories = Advisories(shared, nodes)
         self.leaders = Leaders(nodes, calls)
-        self.meta = Meta(root, nodes, groups, engine.stores.replicas, clock, engine.io, engine.log)
-        self.transfer = MetaTransfer(self.meta, calls, engine.io, engine.log)
-        self.join = MetaJoin(self.meta, nodes, calls, clock, engine.log)
-        self.local = LocalStreams(engine, self.meta, nodes, self.leaders, self.advisories)
-        self.replicas = self.local.replicas = Replicas(engine, self.local, groups, nodes, calls)
+        self.meta = Meta(root, nodes, groups, shared.stores.replicas, clock, io, log)
+        self.transfer = MetaTransfer(self.meta, calls, io, log)
+        self.join = MetaJoin(self.meta, nodes, calls, clock, log)
+        self.drops = Drops(self, clock)
+        self.local = LocalStreams(engines, self.meta, nodes, self.leaders, self.advisories, self.drops.gone)
+        self.replicas = self.local.replicas = Replicas(shared, self.local, groups, nodes, calls)
         self.requests = Requests(self, calls, clock)
-        self.requests.on_answer = lambda reply, body: engine.bus.publish(reply, b"", b"", body)
+        self.requests.on_answer = lambda account, reply, body, header: shared.bus_of(account).publish(
+            reply, b"", header, body
+        )
         self.adoption = Adoption(self)
+        self.use = ClusterUse(self)
+        self.restores = RestoreWatch(self)
         self.on_applied: list[Callable[[Applied], None]] = []
         """Told of every entry of the meta group, after this node has begun to act on it."""
         self._configs: dict[str, tuple[bytes, StreamConfig]] = {}
@@ -113,6 +122,8 @@ class JetStreamCluster:
         self.join.start()
         self.replicas.start()
         self.adoption.start()
+        self.use.start()
+        self.restores.start()
 
     def yield_leadership(self) -> None:
         """Let others lead, because this node is about to go (lame duck mode, a stop)."""
@@ -123,7 +134,7 @@ class JetStreamCluster:
     def _removed(self) -> None:
         """This node hears no more of what is assigned: only another leader can bring its streams to other members."""
         self.local.yield_all()
-        self.engine.clock.call_later(YIELD_NS, self._removed)
+        self.shared.clock.call_later(YIELD_NS, self._removed)
 
     @property
     def handing_over(self) -> bool:
@@ -139,6 +150,7 @@ class JetStreamCluster:
         """Take part no more."""
         self.local.stop()
         self.join.stop()
+        self.use.stop()
         self.adoption.stop()
         self.meta.stop()
         self.replicas.stop()
@@ -159,14 +171,14 @@ class JetStreamCluster:
         """The cluster's name."""
         return self.nodes.node.cluster
 
-    def answerer(self, where: Where, tokens: Sequence[str]) -> str:
+    def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
         """See `Whereabouts.answerer`."""
-        assignment = None if where is Where.META else self.find(tokens[0])
+        assignment = None if where is Where.META else self.find(account, tokens[0])
         return self.meta_leader() if assignment is None else self.stream_leader(assignment.uid)
 
-    def unavailable(self, where: Where, tokens: Sequence[str]) -> ApiError | None:
+    def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError | None:
         """See `Whereabouts.unavailable`."""
-        assignment = None if where is Where.META else self.find(tokens[0])
+        assignment = None if where is Where.META else self.find(account, tokens[0])
         if assignment is None:
             return api_error(10008)
         replica = self.replicas.by_uid.get(assignment.uid)
@@ -194,14 +206,14 @@ class JetStreamCluster:
         return leader if leader != self.me and leader and self.nodes.alive(leader) else ""
 
     # ------------------------------------------------------------------ what is assigned
-    def find(self, name: str) -> Assignment | None:
+    def find(self, account: str, name: str) -> Assignment | None:
         """The assignment of a stream; not of one that is being restored."""
-        found = self.meta.state.find(self.engine.account, name)
+        found = self.meta.state.find(account, name)
         return found if found is not None and not found.restoring else None
 
-    def assignments(self, *, restoring: bool = False) -> list[Assignment]:
-        """Those of this account, by name; also of streams that are being restored when `restoring`."""
-        account, streams = self.engine.account, sorted(self.meta.state.streams.items())
+    def assignments(self, account: str, *, restoring: bool = False) -> list[Assignment]:
+        """Those of an account, by name; also of streams that are being restored when `restoring`."""
+        streams = sorted(self.meta.state.streams.items())
         return [each for (owner, _), each in streams if owner == account and (restoring or not each.restoring)]
 
     def config_of(self, assignment: Assignment) -> StreamConfig:
@@ -300,13 +312,13 @@ class JetStreamCluster:
     def _meta_role(self) -> None:
         self.join.role_changed()
         if self.meta.leading and not self._led:
-            self.engine.log.info("JetStream cluster: this node leads the meta group")
+            self.shared.log.info("JetStream cluster: this node leads the meta group")
             self.advisories.meta_leader(self.meta.membership.members)
         elif self.meta.leader and not self.meta.leading:
-            self.engine.log.info(f"JetStream cluster: {self.meta.leader} leads the meta group")
+            self.shared.log.info(f"JetStream cluster: {self.meta.leader} leads the meta group")
         if not self._looked and (self.meta.leading or self.meta.leader):
             self._looked = True
-            self.engine.clock.call_later(LOOK_NS, self.local.look_for_strays)
+            self.shared.clock.call_later(LOOK_NS, self.local.look_for_strays)
         self._led = self.meta.leading
         self.requests.changed()
 

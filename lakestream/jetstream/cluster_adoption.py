@@ -29,14 +29,15 @@ class Adoption:
     def __init__(self, cluster: JetStreamCluster) -> None:
         self._cluster = cluster
         self._waiting: dict[str, AssignStream] = {}
+        """By uid."""
         self._stopped = False
 
     def found(self, stream: Stream) -> None:
         """A stream was recovered that is no replica. It is closed again until it is assigned. Blocks, at start."""
-        engine, name = self._cluster.engine, stream.name
+        engine, name = self._cluster.engines.of(stream.account), stream.name
         config = msgspec.json.encode(stream.config)
         me = (self._cluster.me,)
-        self._waiting[name] = AssignStream(stream.uid, stream.account, name, config, me, stream.created_ns)
+        self._waiting[stream.uid] = AssignStream(stream.uid, stream.account, name, config, me, stream.created_ns)
         stream.store.close(stream.dump())
         engine.offline[name] = "it is from before this server was in a cluster, which does not know it yet"
         engine.log.info(f"stream {name}: it is from before this server was in a cluster and is to be assigned")
@@ -45,7 +46,7 @@ class Adoption:
         """Begin, as soon as this node knows what is assigned."""
         if not self._waiting or self._stopped:
             return
-        self._cluster.engine.clock.call_later(AGAIN_NS, self.start)
+        self._cluster.shared.clock.call_later(AGAIN_NS, self.start)
         if self._cluster.meta.caught_up and self._cluster.meta_leader():
             for op in list(self._waiting.values()):
                 self._assign(op)
@@ -55,19 +56,19 @@ class Adoption:
         self._stopped = True
 
     def _assign(self, op: AssignStream) -> None:
-        engine, state = self._cluster.engine, self._cluster.meta.state
+        engine, state = self._cluster.engines.of(op.account), self._cluster.meta.state
         if op.uid in state.by_uid:
-            self._waiting.pop(op.name, None)
+            self._waiting.pop(op.uid, None)
             return
         if state.find(op.account, op.name) is not None or state.removed(op.uid):
-            self._waiting.pop(op.name, None)
+            self._waiting.pop(op.uid, None)
             engine.offline[op.name] = "the cluster has another stream of this name: move one of them away"
             engine.log.error(f"stream {op.name} stays offline: {engine.offline[op.name]}")
             return
 
         def done(error: ApiError | None) -> None:
             if error is None:
-                self._waiting.pop(op.name, None)
+                self._waiting.pop(op.uid, None)
                 engine.log.info(f"stream {op.name}: assigned to this node")
 
         self._cluster.propose(op, done)

@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Any
 from lakestream.jetstream.advisory import advise
 from lakestream.jetstream.cluster_info import replica_shown
 from lakestream.jetstream.placement import peer_id
-from lakestream.jetstream.ports import Bus, Clock
-from lakestream.jetstream.stream_events import StreamEvents
 
 if TYPE_CHECKING:
     from lakestream.jetstream.cluster_ports import Nodes
     from lakestream.jetstream.replica import Replica
+    from lakestream.jetstream.shared import Shared
 
 
-class Advisories(StreamEvents):
-    """Sends what happens to groups on this node."""
+class Advisories:
+    """Sends what happens to groups on this node: of a stream to its account, else to the system's."""
 
-    def __init__(self, bus: Bus, clock: Clock, nodes: Nodes, domain: str) -> None:
-        super().__init__(bus, clock, domain)
-        self._bus, self._clock, self._nodes, self._domain = bus, clock, nodes, domain
+    def __init__(self, shared: Shared, nodes: Nodes) -> None:
+        self._shared, self._nodes = shared, nodes
 
-    def _send(self, subject: str, kind: str, fields: dict[str, Any]) -> None:
-        advise(self._bus, self._clock, self._domain, subject, kind, fields)
+    def _send(self, account: str, subject: str, kind: str, fields: dict[str, Any]) -> None:
+        shared = self._shared
+        advise(shared.bus_of(account), shared.clock, shared.options.domain, subject, kind, fields)
 
     def stream_leader(self, replica: Replica) -> None:
         """This node leads a stream of several replicas now, and its consumers with it."""
@@ -35,10 +34,17 @@ class Advisories(StreamEvents):
         if len(replicas) < 2:
             return
         led = {"leader": self._nodes.me, "replicas": replicas}
-        self._send(f"STREAM.LEADER_ELECTED.{replica.name}", "stream_leader_elected", {"stream": replica.name, **led})
+        self._send(
+            replica.account,
+            f"STREAM.LEADER_ELECTED.{replica.name}",
+            "stream_leader_elected",
+            {"stream": replica.name, **led},
+        )
         for consumer in replica.stream.consumers if replica.stream is not None else ():
             fields = {"stream": replica.name, "consumer": consumer, **led}
-            self._send(f"CONSUMER.LEADER_ELECTED.{replica.name}.{consumer}", "consumer_leader_elected", fields)
+            self._send(
+                replica.account, f"CONSUMER.LEADER_ELECTED.{replica.name}.{consumer}", "consumer_leader_elected", fields
+            )
 
     def stream_lost(self, replica: Replica) -> None:
         """This node leads a stream no more; told when that is for want of a majority."""
@@ -47,10 +53,17 @@ class Advisories(StreamEvents):
             return
         replicas = self._replicas(replica)
         lost = {"replicas": replicas}
-        self._send(f"STREAM.QUORUM_LOST.{replica.name}", "stream_quorum_lost", {"stream": replica.name, **lost})
+        self._send(
+            replica.account,
+            f"STREAM.QUORUM_LOST.{replica.name}",
+            "stream_quorum_lost",
+            {"stream": replica.name, **lost},
+        )
         for consumer in replica.stream.consumers if replica.stream is not None else ():
             fields = {"stream": replica.name, "consumer": consumer, **lost}
-            self._send(f"CONSUMER.QUORUM_LOST.{replica.name}.{consumer}", "consumer_quorum_lost", fields)
+            self._send(
+                replica.account, f"CONSUMER.QUORUM_LOST.{replica.name}.{consumer}", "consumer_quorum_lost", fields
+            )
 
     def meta_leader(self, members: Sequence[str]) -> None:
         """This node leads the meta group now."""
@@ -58,7 +71,7 @@ class Advisories(StreamEvents):
             {"name": name, "current": self._nodes.alive(name), "active": 0, "peer": peer_id(name)} for name in members
         ]
         fields = {"leader": peer_id(self._nodes.me), "replicas": replicas, "cluster": self._nodes.node.cluster}
-        self._send("DOMAIN.LEADER_ELECTED", "domain_leader_elected", fields)
+        self._send(self._shared.system, "DOMAIN.LEADER_ELECTED", "domain_leader_elected", fields)
 
     def server_removed(self, name: str) -> None:
         """A node was taken out of the cluster."""
@@ -68,7 +81,7 @@ class Advisories(StreamEvents):
             "server_id": info.server_id if info is not None else "",
             "cluster": self._nodes.node.cluster,
         }
-        self._send("SERVER.REMOVED", "server_removed", fields)
+        self._send(self._shared.system, "SERVER.REMOVED", "server_removed", fields)
 
     def _replicas(self, replica: Replica) -> list[dict[str, Any]]:
         me = self._nodes.me

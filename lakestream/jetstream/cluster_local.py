@@ -16,7 +16,6 @@ from lakestream.jetstream import cluster_scaling as scaling
 from lakestream.jetstream.cluster_advisories import Advisories
 from lakestream.jetstream.cluster_leaders import Leaders
 from lakestream.jetstream.cluster_ports import Nodes
-from lakestream.jetstream.consumer_acks import Acks
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.meta import Meta
 from lakestream.jetstream.meta_state import Applied, Assignment, SettleStream
@@ -26,7 +25,7 @@ from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.raft.messages import Membership
 
 if TYPE_CHECKING:
-    from lakestream.jetstream.engine import Engine
+    from lakestream.jetstream.engines import Engines
     from lakestream.jetstream.replicas import Replicas
     from lakestream.jetstream.stream import Stream
 
@@ -41,19 +40,28 @@ URGES_NS = (0, 30_000_000, 100_000_000, 200_000_000, 400_000_000)
 class LocalStreams:
     """This node's part of the assignments; the `Host` of its replicas.
 
-    `replicas` and `acks` are set before anything happens.
+    `replicas` is set before anything happens.
+
+    Args:
+        dropped: told when a removed stream's files are gone from this node.
     """
 
     replicas: Replicas
-    acks: Acks
 
-    def __init__(self, engine: Engine, meta: Meta, nodes: Nodes, leaders: Leaders, advisories: Advisories) -> None:
-        self._engine, self._meta, self._nodes = engine, meta, nodes
-        self._leaders, self._advisories = leaders, advisories
+    def __init__(
+        self,
+        engines: Engines,
+        meta: Meta,
+        nodes: Nodes,
+        leaders: Leaders,
+        advisories: Advisories,
+        dropped: Callable[[str], None],
+    ) -> None:
+        self._engines, self._meta, self._nodes = engines, meta, nodes
+        self._leaders, self._advisories, self._dropped = leaders, advisories, dropped
+        self._shared = engines.shared
         self.settle: Callable[[SettleStream], None] = lambda op: None
         """Asks the leader of the meta group to log this."""
-        self.on_dropped: Callable[[str], None] = lambda uid: None
-        """A removed stream's files are gone from this node."""
         self.updating: set[str] = set()
         """Streams whose update is under way by a request: it brings the configuration itself."""
         self._leading: set[str] = set()
@@ -78,7 +86,7 @@ class LocalStreams:
         for uid, replica in self.replicas.by_uid.items():
             if uid not in self._meta.state.by_uid:
                 where = replica.directory
-                self._engine.log.warn(
+                self._shared.log.warn(
                     f"stream {replica.name} ({uid}) is not assigned: its files stay in {where}, unused"
                 )
 
@@ -102,7 +110,7 @@ class LocalStreams:
         if replica is not None or self._meta.caught_up:
             self._hold(uid)
         if replica is not None and replica.stream is not None and replica.stream.hidden and not assignment.restoring:
-            self._engine.attach(replica.stream)
+            self._engines.of(replica.account).attach(replica.stream)
             replica.stream.reveal()
         elif replica is not None and replica.leading:
             self._tend(replica)
@@ -113,7 +121,7 @@ class LocalStreams:
         # What its log says counts where this node has not heard yet what is assigned.
         stream.hidden = bool(assignment.restoring) if assignment is not None else stream.hidden or stream.restoring
         if not stream.hidden:
-            self._engine.attach(stream)
+            self._engines.of(stream.account).attach(stream)
 
     def _hold(self, uid: str) -> None:
         assignment = self._meta.state.by_uid.get(uid)
@@ -136,18 +144,18 @@ class LocalStreams:
 
         def dropped(error: ApiError | None) -> None:
             if error is not None and replica is not None:
-                self._engine.log.error(f"stream {replica.name}: its files cannot be removed: {error}")
+                self._shared.log.error(f"stream {replica.name}: its files cannot be removed: {error}")
             if stream is not None and stream.hidden:
                 pass  # the lake never heard of it
             elif stream is not None and removed:
-                self._engine.lake.deleted(stream)
+                self._shared.lake.deleted(stream)
             elif stream is not None:
-                self._engine.lake.detached(stream)
-            self.on_dropped(uid)
+                self._shared.lake.detached(stream)
+            self._dropped(uid)
 
         self.replicas.drop(uid, dropped)
         if led and removed and stream is not None:
-            self._advisories.stream_action(stream.name, "DELETED", "delete")
+            self._engines.of(stream.account).events.stream_action(stream.name, "DELETED", "delete")
 
     # ------------------------------------------------------------------ roles (Host)
     def opened(self, replica: Replica) -> None:
@@ -163,8 +171,9 @@ class LocalStreams:
         assert replica.stream is not None  # Invariant: it leads
         assert replica.group is not None
         self._leading.add(replica.uid)
-        self._engine.refresh(replica.stream)
-        self.acks.attach(replica.name)
+        engine = self._engines.of(replica.account)
+        engine.refresh(replica.stream)
+        engine.acks.attach(replica.name)
         self._leaders.lead(replica.uid, replica.group.term)
         self._advisories.stream_leader(replica)
         self._tend(replica)
@@ -172,10 +181,10 @@ class LocalStreams:
     def follows(self, replica: Replica) -> None:
         """See `Host.follows`."""
         if replica.stream is not None and not replica.stream.hidden:
-            self._engine.refresh(replica.stream)
+            self._engines.of(replica.account).refresh(replica.stream)
         if replica.uid in self._leading:
             self._leading.discard(replica.uid)
-            self.acks.detach(replica.name)
+            self._engines.of(replica.account).acks.detach(replica.name)
             self._advisories.stream_lost(replica)
         if replica.group is not None:
             self._leaders.note(replica.uid, replica.group.term, replica.leader)
@@ -189,8 +198,8 @@ class LocalStreams:
         """See `Host.gone`."""
         if replica.uid in self._leading:
             self._leading.discard(replica.uid)
-            self.acks.detach(replica.name)
-        self._engine.detach(replica.name, replica.trouble)
+            self._engines.of(replica.account).acks.detach(replica.name)
+        self._engines.of(replica.account).detach(replica.name, replica.trouble)
 
     def _urge(self, replica: Replica, at: int) -> None:
         """The first choice need not wait for an election timeout."""
@@ -202,7 +211,7 @@ class LocalStreams:
             if at + 1 < len(URGES_NS):
                 self._urge(replica, at + 1)
 
-        self._engine.clock.call_later(URGES_NS[at], stand)
+        self._shared.clock.call_later(URGES_NS[at], stand)
 
     # ------------------------------------------------------------------ the leader's duties
     def _tend(self, replica: Replica) -> None:
@@ -243,7 +252,7 @@ class LocalStreams:
         wait = STEP_NS
         match step:
             case scaling.Change():
-                self._engine.log.info(f"stream {replica.name}: {step.what}")
+                self._shared.log.info(f"stream {replica.name}: {step.what}")
                 replica.propose_membership(step.membership, lambda why: self._later(replica, STEP_NS if why else 0))
                 return
             case scaling.HandOver():
@@ -269,7 +278,7 @@ class LocalStreams:
         }
 
     def _later(self, replica: Replica, delay_ns: int) -> None:
-        self._engine.clock.call_later(delay_ns, lambda: self._step(replica))
+        self._shared.clock.call_later(delay_ns, lambda: self._step(replica))
 
     # ------------------------------------------------------------------ life
     def yield_all(self) -> None:

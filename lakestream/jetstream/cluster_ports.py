@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from lakestream.jetstream.shared import GLOBAL
 from lakestream.raft.ports import Peers
 
 
@@ -76,3 +77,8 @@ class Nodes(Peers, Protocol):
 
     def watch_nodes(self, callback: Callable[[Any], None]) -> None:
         """Call back when a connected node says something new of itself, or of whom it sees."""
+
+
+def of_account(method: str, account: str) -> str:
+    """The name of a call that is about one account: each account's engine serves its own."""
+    return method if account == GLOBAL else f"{method} {account}"

@@ -17,6 +17,7 @@ import msgspec
 from lakestream.jetstream.api_request import Request, Where
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.ports import ClientInfo, Clock, Timer
+from lakestream.jetstream.shared import GLOBAL
 from lakestream.raft.ports import Calls
 
 CALL = "api"
@@ -43,6 +44,17 @@ class Forwarded(msgspec.Struct, array_like=True, frozen=True):
     hops: int
     stage: str
     origin: str
+    account: str = GLOBAL
+    """Whose API is asked: not the client's account, which may have imported it."""
+
+
+class _Answer(msgspec.Struct, array_like=True, frozen=True):
+    """An answer on its way to the node whose client asked."""
+
+    reply: bytes
+    body: bytes
+    account: str = GLOBAL
+    header: bytes = b""
 
 
 class Whereabouts(Protocol):
@@ -52,10 +64,10 @@ class Whereabouts(Protocol):
     def me(self) -> str:
         """This node's name."""
 
-    def answerer(self, where: Where, tokens: Sequence[str]) -> str:
+    def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
         """The node that answers now; "" when nobody is known to."""
 
-    def unavailable(self, where: Where, tokens: Sequence[str]) -> ApiError | None:
+    def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError | None:
         """The refusal when nobody has come to lead; None: this node may answer all the same."""
 
 
@@ -74,23 +86,24 @@ class Requests:
 
     def __init__(self, whereabouts: Whereabouts, calls: Calls, clock: Clock) -> None:
         self._whereabouts, self._calls, self._clock = whereabouts, calls, clock
-        self.on_answer: Callable[[bytes, bytes], object] = lambda reply, body: None
-        """Publishes (reply subject, answer) that another node has for a client of this one."""
-        self._accept: dict[str, Callable[[Forwarded], None]] = {}
+        self.on_answer: Callable[[str, bytes, bytes, bytes], object] = lambda account, reply, body, header: None
+        """Publishes (account, reply subject, answer, its header) that another node has for a client of this one."""
+        self._accept: dict[tuple[str, str], Callable[[Forwarded], None]] = {}
+        """By account and pattern."""
         self._held: dict[_Held, None] = {}
-        self._missing: dict[tuple[Where, str], int] = {}
-        """Since when (ns) requests have found nobody who leads this."""
+        self._missing: dict[tuple[Where, str, str], int] = {}
+        """Since when (ns) requests have found nobody who leads this (stream of an account)."""
         self._decoder = msgspec.msgpack.Decoder(Forwarded)
         calls.serve(CALL, self._came)
         calls.serve(ANSWER, self._answered)
 
-    def accept(self, pattern: str, handler: Callable[[Forwarded], None]) -> None:
-        """Give requests with this pattern that other nodes hand on to `handler`."""
-        self._accept[pattern] = handler
+    def accept(self, account: str, pattern: str, handler: Callable[[Forwarded], None]) -> None:
+        """Give an account's requests with this pattern that other nodes hand on to `handler`."""
+        self._accept[account, pattern] = handler
 
     def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
         """Have a request answered where it belongs: call `here`, hand it on, or hold it until that can be said."""
-        key = (where, "" if where is Where.META else request.tokens[0])
+        key = (where, *(("", "") if where is Where.META else (request.about, request.tokens[0])))
         if self._go(request, where, here):
             self._missing.pop(key, None)
         else:
@@ -112,33 +125,40 @@ class Requests:
             request.hops + 1,
             request.stage,
             request.origin or self._whereabouts.me,
+            request.account,
         )
         if node == self._whereabouts.me:
             self._clock.call_soon(lambda: self._take(came))
             return True
         return self._calls.tell(node, CALL, msgspec.msgpack.encode(came))
 
-    def answer(self, origin: str, reply: bytes, body: bytes) -> bool:
+    def answer(self, origin: str, account: str, reply: bytes, body: bytes, header: bytes = b"") -> bool:
         """Bring an answer to the node its request came from. False when that is this one, or can not be reached."""
-        return origin not in ("", self._whereabouts.me) and self._calls.tell(
-            origin, ANSWER, msgspec.msgpack.encode((reply, body))
-        )
+        if origin in ("", self._whereabouts.me):
+            return False
+        # Without the account's name where it is the global one: nodes of an earlier release know no other.
+        answer: tuple[object, ...] = (reply, body, account, header) if header else (reply, body, account)
+        if account == GLOBAL and not header:
+            answer = (reply, body)
+        return self._calls.tell(origin, ANSWER, msgspec.msgpack.encode(answer))
 
     def _answered(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        self.on_answer(*msgspec.msgpack.decode(body, type=tuple[bytes, bytes]))
+        came = msgspec.msgpack.decode(body, type=_Answer)
+        self.on_answer(came.account, came.reply, came.body, came.header)
 
     def changed(self) -> None:
         """Somebody leads something since now: look at what waits."""
-        for where, name in list(self._missing):
-            if self._whereabouts.answerer(where, [name]):
-                del self._missing[where, name]
+        answerer = self._whereabouts.answerer
+        for where, account, name in list(self._missing):
+            if answerer(where, account, [name]):
+                del self._missing[where, account, name]
         for held in list(self._held):
-            if held in self._held and self._whereabouts.answerer(held.where, held.request.tokens):
+            if held in self._held and answerer(held.where, held.request.about, held.request.tokens):
                 self._release(held)
                 self.dispatch(held.request, held.where, held.here)
 
     def _go(self, request: Request, where: Where, here: Callable[[], None]) -> bool:
-        node = self._whereabouts.answerer(where, request.tokens)
+        node = self._whereabouts.answerer(where, request.about, request.tokens)
         if node == self._whereabouts.me:
             here()
             return True
@@ -147,7 +167,7 @@ class Requests:
     def _hold(self, held: _Held, wait_ns: int) -> None:
         def over() -> None:
             self._release(held)
-            error = self._whereabouts.unavailable(held.where, held.request.tokens)
+            error = self._whereabouts.unavailable(held.where, held.request.about, held.request.tokens)
             if error is None:
                 held.here()
             else:
@@ -168,6 +188,6 @@ class Requests:
         self._take(self._decoder.decode(body))
 
     def _take(self, came: Forwarded) -> None:
-        handler = self._accept.get(came.pattern)
+        handler = self._accept.get((came.account, came.pattern))
         if handler is not None:  # else a newer node's request, which its client waits for in vain
             handler(came)

@@ -20,6 +20,7 @@ import msgspec
 
 from lakestream.jetstream.awaiting import pause, told
 from lakestream.jetstream.cluster import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
+from lakestream.jetstream.cluster_ports import of_account
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.jsonio import dumps
 from lakestream.jetstream.meta_state import AbandonStream, RestoredStream
@@ -37,8 +38,6 @@ ASSIGN, PUT, SHOW = "restore.assign", "restore.put", "restore.show"
 LEADER_WAIT_NS = 10_000_000_000
 """How long a restore waits for somebody to lead its stream (10 s)."""
 LEADER_LOOK_NS = 20_000_000
-WATCH_NS = 2_000_000_000
-"""How often a node looks for restores that nobody goes on with (2 s)."""
 
 
 class AssignAsked(msgspec.Struct, frozen=True):
@@ -82,12 +81,8 @@ class ClusterRestores:
     ) -> None:
         self.engine, self.cluster = engine, cluster
         self._assign, self._show = assign, show
-        self.running: set[str] = set()
-        """The streams that this node restores."""
-        cluster.calls.serve(ASSIGN, self._assign_asked)
-        cluster.calls.serve(PUT, self._put_asked)
-        cluster.calls.serve(SHOW, self._show_asked)
-        engine.clock.call_later(WATCH_NS, self._look)
+        for method, handler in ((ASSIGN, self._assign_asked), (PUT, self._put_asked), (SHOW, self._show_asked)):
+            cluster.calls.serve(of_account(method, engine.account), handler)
 
     def target(self, config: StreamConfig) -> ClusterTarget:
         """A stream to be restored by this node."""
@@ -127,17 +122,6 @@ class ClusterRestores:
         else:
             answer(msgspec.msgpack.encode(Answer(shown=dumps(self._show(stream)))))
 
-    # ------------------------------------------------------------------ restores that nobody goes on with
-    def _look(self) -> None:
-        self.engine.clock.call_later(WATCH_NS, self._look)
-        cluster, me = self.cluster, self.cluster.me
-        for each in [each for each in cluster.meta.state.by_uid.values() if each.restoring]:
-            mine = each.restoring == me and each.uid not in self.running
-            gone = each.restoring != me and cluster.meta.leading and not cluster.nodes.alive(each.restoring)
-            if mine or gone:
-                self.engine.log.warn(f"stream {each.name}: its restore by {each.restoring} was not finished")
-                cluster.propose(AbandonStream(each.uid), lambda error: None)
-
 
 class ClusterTarget:
     """See `restores.Target`."""
@@ -153,7 +137,7 @@ class ClusterTarget:
         leader = self._cluster.meta_leader()
         if not leader:
             raise api_error(10008)
-        self._restores.running.add(self._uid)
+        self._cluster.restores.running.add(self._uid)
         asked = AssignAsked(self._uid, msgspec.json.encode(self._config), self._cluster.me)
         try:
             body = await self._call(leader, ASSIGN, msgspec.msgpack.encode(asked))
@@ -161,7 +145,7 @@ class ClusterTarget:
             if body is None or failed is not None:
                 raise failed.error() if failed is not None else api_error(10008)
         except BaseException:
-            self._restores.running.discard(self._uid)  # if it was assigned all the same, it is abandoned
+            self._cluster.restores.running.discard(self._uid)  # if it was assigned all the same, it is abandoned
             raise
 
     async def put(self, part: Part) -> None:
@@ -178,13 +162,13 @@ class ClusterTarget:
         error = await told(ask)
         if error is not None:
             raise error
-        self._restores.running.discard(self._uid)
+        self._cluster.restores.running.discard(self._uid)
         shown: dict[str, Any] = msgspec.json.decode((await self._ask_leader(SHOW, self._uid.encode())).shown)
         return shown
 
     async def abandon(self) -> None:
         """See `Target.abandon`. What is restored already stays: nobody may know."""
-        self._restores.running.discard(self._uid)
+        self._cluster.restores.running.discard(self._uid)
 
         def ask(done: Callable[[ApiError | None], None]) -> None:
             self._cluster.propose(AbandonStream(self._uid), done)
@@ -193,7 +177,9 @@ class ClusterTarget:
 
     async def _call(self, node: str, method: str, body: bytes) -> bytes | None:
         def ask(done: Callable[[bytes | None], None]) -> None:
-            self._cluster.calls.call(node, method, body, lambda got, why: done(got), CALL_TIMEOUT_NS)
+            self._cluster.calls.call(
+                node, of_account(method, self._engine.account), body, lambda got, why: done(got), CALL_TIMEOUT_NS
+            )
 
         return await told(ask)
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.jetstream import stream_rules
+from lakestream.jetstream import account_limits, stream_rules
 from lakestream.jetstream.api_request import Request, Where
 from lakestream.jetstream.cluster import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
+from lakestream.jetstream.cluster_ports import of_account
 from lakestream.jetstream.cluster_restores import AssignAsked, ClusterRestores
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.jsonio import dumps
@@ -29,7 +30,7 @@ from lakestream.jetstream.operations import UpdateStream
 from lakestream.jetstream.placement import choose
 from lakestream.jetstream.restores import Target
 from lakestream.jetstream.stream import Stream
-from lakestream.jetstream.stream_api import LIST_LIMIT, NAMES_LIMIT, StreamApi, StreamNamesRequest
+from lakestream.jetstream.stream_api import LIST_LIMIT, NAMES_LIMIT, StreamApi, StreamNamesRequest, stated
 from lakestream.jetstream.stream_config import StreamConfig, StreamConfigRequest
 from lakestream.protocol.subjects import overlaps
 
@@ -45,10 +46,6 @@ CHANGE = "stream.change"
 """The call by which a stream's leader has a new configuration logged by the meta group."""
 INFOS = "stream.infos"
 """The call that asks a node for StreamInfo of the streams that it leads."""
-DROPPED = "stream.dropped"
-"""The call that says that a removed stream's files are gone."""
-DROP_WAIT_NS = 2_000_000_000
-"""How long the answer to a STREAM.DELETE waits for the nodes' files; the rest goes on without it."""
 LIST_WAIT_NS = 2_000_000_000
 """How long STREAM.LIST waits for the leaders of the streams."""
 
@@ -61,13 +58,6 @@ class ChangeAsked(msgspec.Struct, frozen=True):
     leader: str
 
 
-class _Drop:
-    """A removal whose answer waits for nodes."""
-
-    def __init__(self, nodes: set[str], done: Callable[[], None]) -> None:
-        self.nodes, self.done = nodes, done
-
-
 class ClusterStreamApi(StreamApi):
     """The stream part of the API of a node in a cluster."""
 
@@ -76,17 +66,15 @@ class ClusterStreamApi(StreamApi):
         self._cluster = cluster
         self._creating: dict[str, StreamConfig] = {}
         self._changing: dict[str, StreamConfig] = {}
-        self._drops: dict[str, _Drop] = {}
-        cluster.calls.serve(CHANGE, self._change_asked)
-        cluster.calls.serve(INFOS, self._infos_asked)
-        cluster.calls.serve(DROPPED, self._dropped)
-        cluster.local.on_dropped = self._tell_dropped
+        cluster.calls.serve(of_account(CHANGE, engine.account), self._change_asked)
+        cluster.calls.serve(of_account(INFOS, engine.account), self._infos_asked)
         self._cluster_restores = ClusterRestores(engine, cluster, self._assign_restored, self._restored)
 
     # ------------------------------------------------------------------ create
     def _create_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
+        self._check_account(wanted.config(), stated=stated(request))
         cluster, config = self._cluster, self._checked(wanted)
-        existing = cluster.find(config.name)
+        existing = cluster.find(self._engine.account, config.name)
         if existing is not None:
             if cluster.config_of(existing) != config:
                 raise api_error(10058)
@@ -129,7 +117,7 @@ class ClusterStreamApi(StreamApi):
                 return
             request.respond({**shown, "did_create": True} if stage == CREATED else shown)
             if stage == CREATED:
-                self._cluster.advisories.stream_action(request.tokens[0], "CREATED", "create")
+                self._events.stream_action(request.tokens[0], "CREATED", "create")
 
         self._cluster.requests.dispatch(request, Where.STREAM, here)
 
@@ -147,6 +135,7 @@ class ClusterStreamApi(StreamApi):
             raise api_error(10008)
         if self._taken(config.name) or config.name in self._creating:
             raise api_error(10058)
+        self._check_account(config)
         self._check_room(config)
         peers = choose(cluster.wanted(config), cluster.candidates())
         now, account = self._engine.clock.now(), self._engine.account
@@ -180,7 +169,7 @@ class ClusterStreamApi(StreamApi):
                 request.fail(outcome)
             else:
                 request.respond(self._info_of(stream))
-                self._cluster.advisories.stream_action(stream.name, "UPDATED", "modify")
+                self._events.stream_action(stream.name, "UPDATED", "modify")
             ended()
 
         def logged(body: bytes | None, why: str) -> None:
@@ -197,7 +186,8 @@ class ClusterStreamApi(StreamApi):
             updating.discard(stream.uid)
             raise api_error(10008)
         asked = msgspec.msgpack.encode(ChangeAsked(stream.uid, encoded, self._cluster.me))
-        self._cluster.calls.call(leader, CHANGE, asked, logged, CALL_TIMEOUT_NS)
+        method = of_account(CHANGE, self._engine.account)
+        self._cluster.calls.call(leader, method, asked, logged, CALL_TIMEOUT_NS)
 
     def _change_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         asked = msgspec.msgpack.decode(body, type=ChangeAsked)
@@ -228,10 +218,13 @@ class ClusterStreamApi(StreamApi):
         if not cluster.meta.leading:
             raise api_error(10008)
         assignment = cluster.meta.state.by_uid.get(asked.uid)
-        if assignment is None:
+        if assignment is None or assignment.account != self._engine.account:
             raise api_error(10059)
         old, new = cluster.config_of(assignment), msgspec.json.decode(asked.config, type=StreamConfig)
-        self._check_room(new)
+        if new.max_consumers != old.max_consumers:
+            account_limits.check_consumers(self._engine.limits, new.max_consumers)
+        grows = max(0, new.max_bytes) * new.num_replicas > max(0, old.max_bytes) * old.num_replicas
+        self._check_room(new, reserves=grows)
         more = new.max_bytes - max(0, old.max_bytes)
         holding = [candidate for candidate in cluster.candidates() if candidate.name in assignment.peers]
         if more > 0 and not all(candidate.room(new.storage, more) for candidate in holding):
@@ -246,53 +239,53 @@ class ClusterStreamApi(StreamApi):
         return ChangeStream(asked.uid, asked.config, peers)
 
     def _check_room(self, config: StreamConfig, *, reserves: bool = True) -> None:
-        """Whether its subjects are free beside all other streams, also those on their way."""
+        """What the account may reserve, and subjects, that are still free beside its other streams."""
+        if reserves:
+            account_limits.check_reserved(self._engine.limits, config, self._reserved(config), config.num_replicas)
+        stream_rules.check_taken(config, self._others(config))
+
+    def _count(self) -> int:
+        return len(self._cluster.assignments(self._engine.account, restoring=True)) + len(self._creating)
+
+    def _reserved(self, config: StreamConfig) -> int:
+        others = [other for other in self._others(config) if other.storage == config.storage]
+        return sum(max(0, other.max_bytes) * other.num_replicas for other in others)
+
+    def _others(self, config: StreamConfig) -> list[StreamConfig]:
         cluster = self._cluster
-        assigned = {each.name: cluster.config_of(each) for each in cluster.assignments(restoring=True)}
-        assigned |= {changing.name: changing for changing in self._changing.values()}
-        stream_rules.check_taken(config, [*assigned.values(), *self._creating.values()])
+        known = {
+            each.name: cluster.config_of(each) for each in cluster.assignments(self._engine.account, restoring=True)
+        }
+        known |= {changing.name: changing for changing in self._changing.values()} | self._creating
+        return [other for name, other in known.items() if name != config.name]
 
     # ------------------------------------------------------------------ delete
     def _delete_next(self, request: Request, name: str, over: Callable[[], None]) -> None:
         cluster = self._cluster
-        assignment = cluster.find(name)
+        assignment = cluster.find(self._engine.account, name)
         if assignment is None:
             raise api_error(10059)
         uid = assignment.uid
 
         def gone() -> None:
-            if self._drops.pop(uid, None) is not None:
-                over()
-                request.succeed(None)
+            over()
+            request.succeed(None)
 
         def applied(outcome: Applied | ApiError) -> None:
             if isinstance(outcome, ApiError) or outcome.refused:
-                self._drops.pop(uid, None)
+                cluster.drops.forget(uid)
                 over()
                 request.fail(outcome if isinstance(outcome, ApiError) else api_error(10059))
             else:
-                self._engine.clock.call_later(DROP_WAIT_NS, gone)
+                cluster.drops.removed(uid)
 
-        # Before it is applied: this node's own files may be gone by then.
-        self._drops[uid] = _Drop({holder for holder in assignment.holders if cluster.nodes.alive(holder)}, gone)
+        cluster.drops.wait(uid, {holder for holder in assignment.holders if cluster.nodes.alive(holder)}, gone)
         cluster.meta.propose(RemoveStream(uid), applied)
-
-    def _tell_dropped(self, uid: str) -> None:
-        leader = self._cluster.meta_leader()
-        if leader:
-            self._cluster.calls.tell(leader, DROPPED, uid.encode())
-
-    def _dropped(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        drop = self._drops.get(body.decode())
-        if drop is not None:
-            drop.nodes.discard(node)
-            if not drop.nodes:
-                drop.done()
 
     # ------------------------------------------------------------------ names and list
     def _page(self, request: Request, name: str, limit: int) -> tuple[dict[str, int], list[Assignment]]:
         asked = request.parse_if_json(StreamNamesRequest, name)
-        found = self._cluster.assignments()
+        found = self._cluster.assignments(self._engine.account)
         if asked.subject:
             pattern = asked.subject.encode()
             found = [
@@ -311,7 +304,7 @@ class ClusterStreamApi(StreamApi):
         page, found = self._page(request, "JSApiStreamListRequest", LIST_LIMIT)
         if not found:
             page["total"] = 0  # as nats-server counts behind the end of the list
-        cluster = self._cluster
+        cluster, method = self._cluster, of_account(INFOS, self._engine.account)
         by_leader: dict[str, list[str]] = {}
         for each in found:
             leader = cluster.stream_leader(each.uid)
@@ -338,7 +331,7 @@ class ClusterStreamApi(StreamApi):
 
         def ask(node: str, names: list[str]) -> None:
             body = msgspec.json.encode(names)
-            cluster.calls.call(node, INFOS, body, lambda got, why: answered(node, got), LIST_WAIT_NS)
+            cluster.calls.call(node, method, body, lambda got, why: answered(node, got), LIST_WAIT_NS)
 
         for node, names in by_leader.items():
             ask(node, names)

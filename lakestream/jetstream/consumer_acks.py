@@ -86,14 +86,19 @@ class Acks:
         consumer = known() if known is not None else None
         if consumer is None or not consumer.serving:
             found = self._find(subject)
-            if found is None:
+            if found is None or found[0].config.ack_policy == "flow_control":
+                # nats-server listens for each consumer, but for none whose acks are those of flow control.
+                if reply:
+                    self._bus.declined(subject, reply)
                 return
             consumer, parts = found
+            if not consumer.serving:
+                return
         if not (parts[1].isdigit() and parts[2].isdigit() and parts[3].isdigit()):
             return
         deliveries, seq, consumer_seq = int(parts[1]), int(parts[2]), int(parts[3])
         if payload in ACKS:
-            consumer.ack(seq, consumer_seq, deliveries, reply)
+            consumer.acking.ack(seq, consumer_seq, deliveries, reply)
         else:
             self._other(consumer, seq, consumer_seq, deliveries, payload, reply)
 
@@ -107,7 +112,7 @@ class Acks:
         consumer = self._consumer(tokens[at], tokens[at + 1])
         if consumer is None:
             return None
-        if not version2:
+        if not version2 and consumer.serving and consumer.config.ack_policy != "flow_control":
             if len(self._known) >= KNOWN:
                 self._known.clear()
             self._known[b".".join(tokens[:4])] = weakref.ref(consumer)
@@ -115,8 +120,7 @@ class Acks:
 
     def _consumer(self, stream: bytes, name: bytes) -> Consumer | None:
         found = self._engine.streams.get(stream.decode("utf-8", "replace"))
-        consumer = found.consumers.get(name.decode("utf-8", "replace")) if found is not None else None
-        return consumer if consumer is not None and consumer.serving else None
+        return found.consumers.get(name.decode("utf-8", "replace")) if found is not None else None
 
     def _other(
         self, consumer: Consumer, seq: int, consumer_seq: int, deliveries: int, payload: bytes, reply: bytes
@@ -125,19 +129,19 @@ class Acks:
         if seq > consumer.ledger.delivered_stream:
             return
         if payload.startswith(NEXT):
-            if consumer.ack(seq, consumer_seq, deliveries, b"") and reply:
+            if consumer.acking.ack(seq, consumer_seq, deliveries, b"") and reply:
                 consumer.request(reply, payload[len(NEXT) :])
             return
         if payload.startswith(TERM):
             reason = payload[len(TERM) :].strip().decode("utf-8", "replace")
             if seq in consumer.ledger.pending:
                 consumer.events.terminated(consumer_seq, seq, deliveries, reason)
-            consumer.ack(seq, consumer_seq, deliveries, reply, plain=False)
+            consumer.acking.ack(seq, consumer_seq, deliveries, reply, plain=False)
             return
         if payload.startswith(NAK):
-            consumer.nak(seq, consumer_seq, deliveries, _delay(payload[len(NAK) :]))
+            consumer.acking.nak(seq, consumer_seq, deliveries, _delay(payload[len(NAK) :]))
         elif payload == PROGRESS:
-            consumer.in_progress(seq)
+            consumer.acking.in_progress(seq)
         if reply:
             self._bus.reply_many([(reply, b"")])
 
@@ -148,8 +152,8 @@ class Acks:
         if at is None:
             return
         consumer = self._consumer(tokens[at], tokens[at + 1])
-        if consumer is not None:
-            consumer.flow_control_reply(subject)
+        if consumer is not None and consumer.serving:
+            consumer.flow_control_reply(subject, header)
 
 
 def _delay(text: bytes) -> int:

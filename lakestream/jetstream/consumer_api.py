@@ -16,14 +16,15 @@ import msgspec
 from msgspec.structs import replace
 
 from lakestream.jetstream import consumer_rules as rules
-from lakestream.jetstream.api_request import Request, Routes, Where
+from lakestream.jetstream import stream_identity
+from lakestream.jetstream.account_limits import lowest
+from lakestream.jetstream.api_request import Request, Routes, Where, level_refused
 from lakestream.jetstream.consumer import Consumer
-from lakestream.jetstream.consumer_acks import Acks
 from lakestream.jetstream.consumer_config import ConsumerConfig, CreateConsumerRequest
 from lakestream.jetstream.consumer_info import consumer_info, with_static_metadata
-from lakestream.jetstream.consumer_start import Start, needs_lookup, start_at_time, start_of
+from lakestream.jetstream.consumer_start import Start, needs_lookup, start_found, start_of
 from lakestream.jetstream.errors import ApiError, api_error
-from lakestream.jetstream.gotime import format_time, time_ns
+from lakestream.jetstream.gotime import ZERO, format_time, time_ns
 from lakestream.jetstream.jsonio import Int, Time, Uint64
 from lakestream.jetstream.operations import CreateConsumer, DeleteConsumer, ResetConsumer, UpdateConsumer
 
@@ -61,15 +62,25 @@ class UnpinRequest(msgspec.Struct, frozen=True):
     group: str = ""
 
 
+def listed(stream: Stream) -> list[str]:
+    """The names of a stream's consumers without those that mirrors and sources made: they are not counted anywhere."""
+    return [name for name, consumer in stream.consumers.items() if not consumer.config.direct]
+
+
 class ConsumerApi:
-    """The consumer part of the API, and the listener for acks."""
+    """The consumer part of the API."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._caps = rules.ConsumerCaps(
-            max_ack_pending=engine.options.max_ack_pending, max_request_batch=engine.options.max_request_batch
+
+    @property
+    def _caps(self) -> rules.ConsumerCaps:
+        """What server and account allow; the latter may change."""
+        options, limits = self._engine.options, self._engine.limits
+        return rules.ConsumerCaps(
+            max_ack_pending=lowest(options.max_ack_pending, limits.max_ack_pending),
+            max_request_batch=options.max_request_batch,
         )
-        self.acks = Acks(engine)
 
     def register(self, routes: Routes) -> None:
         """See `ApiPart.register`."""
@@ -77,19 +88,17 @@ class ConsumerApi:
         routes.route("CONSUMER.CREATE.*", created, self._create_legacy, where=stream)
         routes.route("CONSUMER.CREATE.*.*", created, self._create_named, where=stream)
         routes.route("CONSUMER.CREATE.*.*.>", created, self._create_named, where=stream)
-        routes.route("CONSUMER.DURABLE.CREATE.*", created, self._create_nameless)
         routes.route("CONSUMER.DURABLE.CREATE.*.*", created, self._create_durable, where=stream)
         routes.route("CONSUMER.NAMES.*", "consumer_names_response", self._names, empty=_PAGE, where=stream)
         routes.route("CONSUMER.LIST.*", "consumer_list_response", self._list, empty=_PAGE, where=stream)
         routes.route("CONSUMER.INFO.*.*", "consumer_info_response", self._info, where=stream)
         routes.route("CONSUMER.DELETE.*.*", "consumer_delete_response", self._delete, where=stream)
-        not_paused = {"paused": False, "pause_until": format_time(0)}
+        not_paused = {"paused": False, "pause_until": ZERO}
         routes.route("CONSUMER.PAUSE.*.*", "consumer_pause_response", self._pause, empty=not_paused, where=stream)
-        routes.route("CONSUMER.RESET.*.*", "consumer_reset_response", self._reset, empty={"reset_seq": 0}, where=stream)
+        reset, at = "consumer_reset_response", {"reset_seq": 0}
+        routes.route("CONSUMER.RESET.*.*", reset, self._reset, empty=at, level=False, where=stream)
         routes.route("CONSUMER.UNPIN.*.*", "consumer_unpin_response", self._unpin, where=stream)
-        cluster = self._engine.cluster
-        if cluster is not None:
-            cluster.local.acks = self.acks
+        if self._engine.cluster is not None:
             return
         for subject, kind in (
             ("LEADER.STEPDOWN", "leader_stepdown"),
@@ -97,7 +106,6 @@ class ConsumerApi:
             ("PEER.EVACUATE", "evacuate_peer"),
         ):
             routes.route(f"CONSUMER.{subject}.*.*", f"consumer_{kind}_response", self._clustered, level=False)
-        self.acks.listen()
 
     def _info_of(self, consumer: Consumer, listed: bool = False) -> dict[str, Any]:
         """ConsumerInfo. A consumer lives in its stream's log: it is where the stream is, and led with it."""
@@ -135,15 +143,13 @@ class ConsumerApi:
 
     # ------------------------------------------------------------------ create and update
     def _create_legacy(self, request: Request) -> None:
-        asked = request.parse(CreateConsumerRequest)
-        self._check_stream_name(request, asked)
+        asked = self._asked(request)
         if asked.config.durable_name:
             raise api_error(10020)
         self._create(request, asked, asked.config)
 
     def _create_named(self, request: Request) -> None:
-        asked = request.parse(CreateConsumerRequest)
-        self._check_stream_name(request, asked)
+        asked = self._asked(request)
         name, config = request.tokens[1], asked.config
         if "/" in name or "\\" in name:
             raise api_error(10127)
@@ -156,12 +162,8 @@ class ConsumerApi:
                 raise api_error(10131)
         self._create(request, asked, replace(config, name=name))
 
-    def _create_nameless(self, request: Request) -> None:
-        raise api_error(10016)
-
     def _create_durable(self, request: Request) -> None:
-        asked = request.parse(CreateConsumerRequest)
-        self._check_stream_name(request, asked)
+        asked = self._asked(request)
         name, config = request.tokens[1], asked.config
         if "/" in name or "\\" in name:
             raise api_error(10127)
@@ -172,9 +174,13 @@ class ConsumerApi:
         self._create(request, asked, replace(config, name=name))
 
     @staticmethod
-    def _check_stream_name(request: Request, asked: CreateConsumerRequest) -> None:
+    def _asked(request: Request) -> CreateConsumerRequest:
+        asked = request.parse(CreateConsumerRequest)
+        if not asked.config.priority_policy:  # stored by an earlier release, it means none
+            raise api_error(10025, err='unknown priority policy: ""')
         if asked.stream_name != request.tokens[0]:
             raise api_error(10056)
+        return asked
 
     def _create(self, request: Request, asked: CreateConsumerRequest, config: ConsumerConfig) -> None:
         if config.num_replicas > 1 and self._engine.cluster is None:
@@ -194,27 +200,34 @@ class ConsumerApi:
         existing = stream.consumers.get(name) if name else None
         if existing is not None:
             config = replace(config, pause_until=existing.config.pause_until)
-        config = rules.completed(config, stream.config, self._caps, asked.pedantic)
+        given = with_static_metadata(config)
+        ephemeral = existing.ephemeral if existing is not None else None
+        config = rules.completed(given, stream.config, self._caps, asked.pedantic, ephemeral)
         rules.check(config, stream.config, self._caps)
-        rules.check_supported(config)
-        config = with_static_metadata(config)
+        if config.direct or config.sourcing:
+            self._identify(request, stream)
         if existing is not None:
-            self._update(request, asked, config, existing, finished)
+            if asked.action == "create":
+                # As in nats-server the default of inactive_threshold is not what the request is compared with.
+                plain = rules.completed(given, stream.config, self._caps, asked.pedantic, ephemeral=False)
+                if not rules.same(existing.config, plain):
+                    raise api_error(10148)
+            self._update(request, config, existing, finished)
             return
         if asked.action == "update":
             raise api_error(10149)
         self._check_room(stream, config, name)
         if name:
-            self._check_name(config, name)
+            self._check_name(config, name, stream)
         else:
             name = self._new_name(stream)
-        if not needs_lookup(config):
+        if not needs_lookup(config, stream):
             self._propose(request, stream, name, config, start_of(config, stream), finished)
             return
 
         async def look_up() -> None:
             try:
-                start = await start_at_time(config, stream)
+                start = await start_found(config, stream)
             except Exception as error:
                 request.fail(api_error(10012, err=str(error)))
                 finished()
@@ -224,20 +237,31 @@ class ConsumerApi:
         self._engine.clock.spawn(look_up())
 
     def _check_room(self, stream: Stream, config: ConsumerConfig, name: str) -> None:
-        most = stream.config.max_consumers
-        if most <= 0:
+        most = lowest(stream.config.max_consumers, self._engine.limits.max_consumers)
+        if not most:
             most = self._engine.options.default_max_consumers
-        if 0 < most <= len(stream.consumers):
+        if config.direct:
+            return  # what a mirror or a source needs is not for limits to refuse
+        if 0 < most <= len(listed(stream)):
             raise api_error(10026)
-        if stream.config.retention == "workqueue" and not config.direct:
+        if stream.config.retention == "workqueue" and not config.sourcing:
             others = [(other.name, other.config) for other in stream.consumers.values()]
             rules.check_work_queue(config, name, others)
 
     @staticmethod
-    def _check_name(config: ConsumerConfig, name: str) -> None:
-        if not config.durable_name and len(name.encode()) > rules.MAX_NAME_BYTES:
+    def _identify(request: Request, stream: Stream) -> None:
+        """Refuse a request that means another stream of this name, and name the stream in the answer."""
+        wanted = stream_identity.asked(request.header)
+        if wanted and wanted != stream_identity.identity(stream.uid):
+            raise api_error(10225, msg=stream_identity.identity(stream.uid))
+        request.answer_header = stream_identity.shown(stream.uid)
+
+    @staticmethod
+    def _check_name(config: ConsumerConfig, name: str, stream: Stream) -> None:
+        stored = stream.config.storage == "file" and not config.mem_storage
+        if stored and not config.durable_name and len(name.encode()) > rules.MAX_NAME_BYTES:
             raise api_error(10012, err="error creating store for consumer")
-        rules.check_name(name)
+        rules.check_name(name, durable=bool(config.durable_name))
 
     @staticmethod
     def _new_name(stream: Stream) -> str:
@@ -273,19 +297,15 @@ class ConsumerApi:
     def _update(
         self,
         request: Request,
-        asked: CreateConsumerRequest,
         config: ConsumerConfig,
         existing: Consumer,
         finished: Callable[[], None],
     ) -> None:
         stream, old = existing.stream, existing.config
         unchanged = rules.same(old, config)
-        if asked.action == "create" and not unchanged:
-            raise api_error(10148)
-        if stream.config.retention == "workqueue":
+        if stream.config.retention == "workqueue" and config.filters:
             others = [(other.name, other.config) for other in stream.consumers.values()]
-            if config.filters or len(others) > 1:
-                rules.check_unique(config, existing.name, others)
+            rules.check_unique(config, existing.name, others)
         rules.check_update(old, config, existing.push_bound)
         if unchanged:
             request.respond(self._info_of(existing))
@@ -308,7 +328,7 @@ class ConsumerApi:
                 self._failed(request, result)
             finished()
 
-        encoded = msgspec.json.encode(with_static_metadata(config))
+        encoded = msgspec.json.encode(config)
         consumer.stream.propose(UpdateConsumer(consumer.name, encoded), done)
 
     @staticmethod
@@ -320,9 +340,10 @@ class ConsumerApi:
     def _page(self, request: Request, limit: int) -> tuple[list[Consumer], dict[str, Any]]:
         asked = request.parse_if_json(PageRequest, "JSApiConsumersRequest")
         stream = self._stream(request.tokens[0])
-        total = len(stream.consumers)
+        names = sorted(listed(stream))
+        total = len(names)
         offset = min(max(asked.offset, 0), total)
-        names = sorted(stream.consumers)[offset : offset + limit]
+        names = names[offset : offset + limit]
         fields: dict[str, Any] = {"total": total, "offset": offset, "limit": limit}
         return [stream.consumers[name] for name in names], fields
 
@@ -362,15 +383,15 @@ class ConsumerApi:
 
         def change(finished: Callable[[], None]) -> None:
             consumer = self._consumer(stream.name, name)
-            until = None if asked.pause_until in (None, format_time(0)) else asked.pause_until
-            config = replace(consumer.config, pause_until=until)
+            until = None if asked.pause_until in (None, ZERO) else format_time(time_ns(asked.pause_until))
+            config = with_static_metadata(replace(consumer.config, pause_until=until))
             self._propose_update(request, consumer, config, lambda: self._answer_pause(request, until), finished)
 
         self._in_turn(request, stream, change)
 
     def _answer_pause(self, request: Request, until: str | None) -> None:
         remaining = time_ns(until) - self._engine.clock.now() if until else 0
-        answer: dict[str, Any] = {"paused": remaining > 0, "pause_until": until or format_time(0)}
+        answer: dict[str, Any] = {"paused": remaining > 0, "pause_until": until or ZERO}
         if remaining > 0:
             answer["pause_remaining"] = remaining
         request.respond(answer)
@@ -379,10 +400,14 @@ class ConsumerApi:
         try:
             consumer = self._consumer(*request.tokens[:2])
         except ApiError:
-            return  # silence, as in nats-server (api.md §1)
+            return  # silence, as in nats-server (api.md §1), whatever level is asked for
+        if level_refused(request.header):
+            raise api_error(10185)
         if request.body and not request.body.strip():
             raise api_error(10025, err="unexpected end of JSON input")
         asked = request.parse(ResetRequest, "JSApiConsumerResetRequest", strict=False)
+        if stream_identity.asked(request.header) is not None:
+            request.answer_header = stream_identity.shown(consumer.stream.uid)
 
         def change(finished: Callable[[], None]) -> None:
             seq = asked.seq or consumer.ledger.floor()[1] + 1
@@ -413,13 +438,23 @@ class ConsumerApi:
         elif config.deliver_policy != "all":
             raise api_error(10204, err="not allowed")
 
-    # ------------------------------------------------------------------ what a single server does not do
+    # ------------------------------------------------------------------ unpin
     def _unpin(self, request: Request) -> None:
+        if self._engine.cluster is not None:
+            self._consumer(*request.tokens[:2])  # there nats-server looks for it first
+        if not request.body.strip():
+            raise api_error(10025, err="unexpected end of JSON input")
         asked = request.parse(UnpinRequest, "JSApiConsumerUnpinRequest", strict=False)
+        if not asked.group:
+            raise api_error(10025, err="consumer group not specified")
+        if not rules.valid_group(asked.group):
+            raise api_error(10162)
         consumer = self._consumer(*request.tokens[:2])
         if asked.group not in consumer.config.priority_groups:
             raise api_error(10160)
-        raise api_error(10012, err="priority groups are not supported yet")
+        consumer.unpin()
+        request.respond({})
 
+    # ------------------------------------------------------------------ what a single server does not do
     def _clustered(self, request: Request) -> None:
         raise api_error(10010)

@@ -14,7 +14,16 @@ from lakestream.jetstream.jsonio import Duration, Int, Time, Uint64, enum
 
 DeliverPolicy = Annotated[
     str,
-    enum("server.DeliverPolicy", "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"),
+    enum(
+        "server.DeliverPolicy",
+        "all",
+        "last",
+        "new",
+        "by_start_sequence",
+        "by_start_time",
+        "last_per_subject",
+        "undefined",
+    ),
 ]
 AckPolicy = Annotated[str, enum("server.AckPolicy", "none", "all", "explicit", "flow_control")]
 ReplayPolicy = Annotated[str, enum("server.ReplayPolicy", "instant", "original")]

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import secrets
 import string
+from typing import TYPE_CHECKING
 
 from lakestream.jetstream.gotime import format_time
 from lakestream.jetstream.jsonio import dumps
-from lakestream.jetstream.ports import Bus, Clock
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.stream import Stream
 
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER."
@@ -25,11 +28,12 @@ def event_id() -> str:
 class ConsumerEvents:
     """Sends the events of one consumer."""
 
-    def __init__(self, bus: Bus, clock: Clock, stream: str, consumer: str, domain: str = "") -> None:
-        self._bus, self._clock = bus, clock
-        self._stream, self._consumer, self._domain = stream, consumer, domain
+    def __init__(self, stream: Stream, consumer: str) -> None:
+        self._bus, self._clock, self._account = stream.bus, stream.clock, stream.account
+        self._stream, self._consumer, self._domain = stream.name, consumer, stream.domain
 
-    def _send(self, kind: str, event_type: str, **fields: object) -> None:
+    def _send(self, kind: str, event_type: str, account: str = "", **fields: object) -> None:
+        """Send one event. `account`: shown before the stream, in the kinds that have it."""
         prefix = _METRIC if kind == "ACK" else _ADVISORY
         subject = f"{prefix}{kind}.{self._stream}.{self._consumer}".encode()
         if not self._bus.interest(subject):
@@ -38,6 +42,7 @@ class ConsumerEvents:
             "type": event_type,
             "id": event_id(),
             "timestamp": format_time(self._clock.now()),
+            **({"account": account} if account else {}),
             "stream": self._stream,
             "consumer": self._consumer,
             **fields,
@@ -64,6 +69,16 @@ class ConsumerEvents:
         """Deliveries go on."""
         self._send("PAUSE", "io.nats.jetstream.advisory.v1.consumer_pause", paused=False)
 
+    def pinned(self, group: str, pin: str) -> None:
+        """A client of the group gets all messages from now on."""
+        kind = "io.nats.jetstream.advisory.v1.consumer_group_pinned"
+        self._send("PINNED", kind, self._account, group=group, pinned_id=pin)
+
+    def unpinned(self, group: str, reason: str) -> None:
+        """No client of the group is pinned any more: "timeout", or "admin" who asked for it."""
+        kind = "io.nats.jetstream.advisory.v1.consumer_group_unpinned"
+        self._send("UNPINNED", kind, self._account, group=group, reason=reason)
+
     def max_deliveries(self, seq: int, deliveries: int) -> None:
         """A message went out as often as it may without an ack."""
         self._send(
@@ -85,10 +100,15 @@ class ConsumerEvents:
 
     def terminated(self, consumer_seq: int, seq: int, deliveries: int, reason: str) -> None:
         """A client gave a message up."""
-        fields: dict[str, object] = {"consumer_seq": consumer_seq, "stream_seq": seq, "deliveries": deliveries}
-        if reason:
-            fields["reason"] = reason
-        self._send("MSG_TERMINATED", "io.nats.jetstream.advisory.v1.terminated", **fields)
+        why = {"reason": reason} if reason else {}
+        self._send(
+            "MSG_TERMINATED",
+            "io.nats.jetstream.advisory.v1.terminated",
+            consumer_seq=consumer_seq,
+            stream_seq=seq,
+            deliveries=deliveries,
+            **why,
+        )
 
     def acked(self, consumer_seq: int, seq: int, ack_time_ns: int, deliveries: int) -> None:
         """The metric of a sampled ack; `ack_time_ns` from delivery to ack."""

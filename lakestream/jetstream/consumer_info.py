@@ -24,7 +24,8 @@ def required_level(config: ConsumerConfig) -> int:
     if config.ack_policy == "flow_control":
         return 4
     grouped = config.priority_groups or config.priority_policy not in ("", "none")
-    return 1 if config.pause_until or grouped else 0
+    paused = config.pause_until not in (None, format_time(0))
+    return 1 if paused or grouped or config.priority_timeout else 0
 
 
 def with_static_metadata(config: ConsumerConfig) -> ConsumerConfig:
@@ -66,6 +67,8 @@ def consumer_info(consumer: Consumer, listed: bool = False, cluster: dict[str, A
         info["paused"] = True
         info["pause_remaining"] = remaining
     info["ts"] = format_time(now)
+    if consumer.priority_group is not None:
+        info["priority_groups"] = [consumer.priority_group]
     return info
 
 

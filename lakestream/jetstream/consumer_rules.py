@@ -14,7 +14,7 @@ import msgspec
 from lakestream.jetstream.consumer_config import ConsumerConfig
 from lakestream.jetstream.durations import format_duration
 from lakestream.jetstream.errors import ApiError, api_error
-from lakestream.jetstream.gotime import time_ns
+from lakestream.jetstream.gotime import format_time, time_ns
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.protocol.subjects import Filters, covers, is_literal, valid_subject
 
@@ -32,6 +32,8 @@ FLOW_CONTROL_HEARTBEAT_NS = 1_000_000_000
 
 _GROUP = re.compile(r"^[a-zA-Z0-9/_=-]{1,16}$")
 _GO_INT = re.compile(r"^[+-]?[0-9]+$")
+_GO_INT_MAX = (1 << 63) - 1
+_SERVERS_METADATA = ("_nats.ver", "_nats.level")
 _POLICY_WORDS = {
     "all": "all",
     "last": "last",
@@ -49,9 +51,9 @@ class ConsumerCaps(msgspec.Struct, frozen=True, kw_only=True):
     max_request_batch: int = 0
 
 
-def check_name(name: str) -> None:
-    """The rule for names of consumers. Raises ApiError."""
-    if len(name.encode()) > MAX_NAME_BYTES:
+def check_name(name: str, durable: bool) -> None:
+    """The rule for names of consumers; as in nats-server only durable ones have a longest length. Raises ApiError."""
+    if durable and len(name.encode()) > MAX_NAME_BYTES:
         raise api_error(10102, max=MAX_NAME_BYTES)
     if "/" in name or "\\" in name:
         raise api_error(10127)
@@ -71,31 +73,44 @@ _NEVER_NEGATIVE = (
 )
 
 
-def completed(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, pedantic: bool) -> ConsumerConfig:
+def completed(
+    config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, pedantic: bool, ephemeral: bool | None = None
+) -> ConsumerConfig:
     """The configuration with everything that the server fills in or caps.
 
     Args:
         pedantic: refuse (10157) where a value given would be changed.
+        ephemeral: whether the consumer never had a durable name; None: it is being created. An update that gives it
+            one does not decide yet whether inactive_threshold has a default.
 
     Raises:
         ApiError: 10157; 10183, 10184 for negative times.
     """
     filled: dict[str, object] = {}
+    if config.deliver_policy == "undefined":
+        filled["deliver_policy"] = "all"
+    if config.pause_until:
+        filled["pause_until"] = format_time(time_ns(config.pause_until))
     for name in _NEVER_NEGATIVE:
         if getattr(config, name) < 0:
             _adjusted(pedantic, f"{name} must not be negative")
             filled[name] = 0
-    if config.ack_wait < 0:
-        raise api_error(10183)
-    if any(wait < 0 for wait in config.backoff):
-        raise api_error(10184)
     if config.max_deliver == 0 or config.max_deliver < -1:
         if config.max_deliver:
             _adjusted(pedantic, "max_deliver must be set to -1")
         filled["max_deliver"] = -1
     config = msgspec.structs.replace(config, **filled)
+    config = _times_completed(config, pedantic)
     config = _acks_completed(config, stream, caps, pedantic)
-    return _lifetime_completed(config, stream, caps)
+    config = _lifetime_completed(config, stream, config.durable_name == "" if ephemeral is None else ephemeral)
+    config = _requests_completed(config, caps, pedantic)
+    if any(wait < 0 for wait in config.backoff):
+        raise api_error(10184)
+    if config.ack_wait < 0:
+        raise api_error(10183)
+    if config.ack_policy == "flow_control" and config.push and not pedantic:
+        config = msgspec.structs.replace(config, flow_control=True, idle_heartbeat=FLOW_CONTROL_HEARTBEAT_NS)
+    return config
 
 
 def _adjusted(pedantic: bool, why: str) -> None:
@@ -103,42 +118,56 @@ def _adjusted(pedantic: bool, why: str) -> None:
         raise api_error(10157, err=why)
 
 
-def _acks_completed(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, pedantic: bool) -> ConsumerConfig:
-    """Times and counts of acknowledgement."""
-    acked = config.ack_policy in ("explicit", "all")
-    wait, pending = config.ack_wait, config.max_ack_pending
+def _times_completed(config: ConsumerConfig, pedantic: bool) -> ConsumerConfig:
+    """How long an ack may take. The first entry of `backoff` counts for more than `ack_wait`."""
+    wait = config.ack_wait
+    if not wait and config.ack_policy in ("explicit", "all"):
+        wait = DEFAULT_ACK_WAIT_NS
     if config.backoff:
         if wait != config.backoff[0]:
             _adjusted(pedantic, "first backoff value has to equal batch AckWait")
         wait = config.backoff[0]
-    elif acked and not wait:
-        wait = DEFAULT_ACK_WAIT_NS
+    return msgspec.structs.replace(config, ack_wait=wait)
+
+
+def _acks_completed(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, pedantic: bool) -> ConsumerConfig:
+    """How many messages may be unacked."""
+    pending, limits = config.max_ack_pending, stream.consumer_limits
     if pending < -1:
         _adjusted(pedantic, "max_ack_pending must be set to -1")
         pending = -1
     if not pending:
-        pending = stream.consumer_limits.max_ack_pending
-    if not pending and acked:
+        if limits.max_ack_pending > 0:
+            _adjusted(pedantic, "max_ack_pending must be set if it's configured in stream limits")
+        pending = limits.max_ack_pending
+    if not config.inactive_threshold and limits.inactive_threshold > 0:
+        _adjusted(pedantic, "inactive_threshold must be set if it's configured in stream limits")
+    if not pending and config.ack_policy != "none":
         pending = DEFAULT_MAX_ACK_PENDING
         if 0 < caps.max_ack_pending < pending:
             pending = caps.max_ack_pending
-    return msgspec.structs.replace(config, ack_wait=wait, max_ack_pending=pending)
+    return msgspec.structs.replace(config, max_ack_pending=pending)
 
 
-def _lifetime_completed(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps) -> ConsumerConfig:
+def _lifetime_completed(config: ConsumerConfig, stream: StreamConfig, ephemeral: bool) -> ConsumerConfig:
     threshold = config.inactive_threshold or stream.consumer_limits.inactive_threshold
-    if not threshold and not config.durable_name:
+    if not threshold and ephemeral:
         threshold = DEFAULT_INACTIVE_THRESHOLD_NS
-    waiting, batch = config.max_waiting, config.max_batch
-    if not config.push:
-        waiting = waiting or DEFAULT_MAX_WAITING
-        batch = batch or max(caps.max_request_batch, 0)
     timeout = config.priority_timeout
     if config.priority_policy == "pinned_client" and not timeout:
         timeout = DEFAULT_PINNED_TIMEOUT_NS
-    return msgspec.structs.replace(
-        config, inactive_threshold=threshold, max_waiting=waiting, max_batch=batch, priority_timeout=timeout
-    )
+    return msgspec.structs.replace(config, inactive_threshold=threshold, priority_timeout=timeout)
+
+
+def _requests_completed(config: ConsumerConfig, caps: ConsumerCaps, pedantic: bool) -> ConsumerConfig:
+    """What pull requests may ask for."""
+    if config.push:
+        return config
+    batch = config.max_batch
+    if not batch and caps.max_request_batch > 0:
+        _adjusted(pedantic, "max_request_batch must be set if it's JetStream limits are set")
+        batch = caps.max_request_batch
+    return msgspec.structs.replace(config, max_waiting=config.max_waiting or DEFAULT_MAX_WAITING, max_batch=batch)
 
 
 # ---------------------------------------------------------------------------------------------------- checks
@@ -283,12 +312,18 @@ def _check_sampling(text: str) -> None:
     number = text.removesuffix("%")
     if not _GO_INT.match(number):
         raise api_error(10095, err=f'strconv.Atoi: parsing "{number}": invalid syntax')
+    if not -_GO_INT_MAX - 1 <= int(number) <= _GO_INT_MAX:
+        raise api_error(10095, err=f'strconv.Atoi: parsing "{number}": value out of range')
     if int(number) < 0:
         raise api_error(10095, err="<nil>")
 
 
+def valid_group(name: str) -> bool:
+    """Whether a priority group may be named so."""
+    return _GROUP.match(name) is not None
+
+
 def _check_priority(config: ConsumerConfig) -> None:
-    """Priority groups: the API's own rules first, then the refusal of what this server does not do."""
     if config.priority_policy in ("", "none"):
         if config.priority_groups:
             raise api_error(10196)
@@ -302,15 +337,8 @@ def _check_priority(config: ConsumerConfig) -> None:
     for group in config.priority_groups:
         if not group:
             raise api_error(10161)
-        if not _GROUP.match(group):
+        if not valid_group(group):
             raise api_error(10162)
-    raise api_error(10012, err="priority groups are not supported yet")
-
-
-def check_supported(config: ConsumerConfig) -> None:
-    """Refuse what parses but has no behaviour here, rather than accept it and not do it. Raises ApiError 10012."""
-    if config.ack_policy == "flow_control":
-        raise api_error(10012, err="ack policy flow_control is not supported yet")
 
 
 def sample_percent(config: ConsumerConfig) -> int:
@@ -334,7 +362,7 @@ def check_unique(config: ConsumerConfig, name: str, others: Iterable[tuple[str, 
 
 def check_work_queue(config: ConsumerConfig, name: str, others: Iterable[tuple[str, ConsumerConfig]]) -> None:
     """What a work-queue stream asks of a new consumer. Raises ApiError."""
-    if config.ack_policy != "explicit":
+    if config.ack_policy not in ("explicit", "flow_control"):
         raise api_error(10098)
     check_unique(config, name, others)
     if config.deliver_policy != "all":
@@ -383,5 +411,5 @@ def same(old: ConsumerConfig, new: ConsumerConfig) -> bool:
 
 
 def _comparable(config: ConsumerConfig) -> ConsumerConfig:
-    metadata = {key: value for key, value in config.metadata.items() if not key.startswith("_nats.")}
-    return msgspec.structs.replace(config, pause_until=None, metadata=metadata, name="", durable_name="")
+    metadata = {key: value for key, value in config.metadata.items() if key not in _SERVERS_METADATA}
+    return msgspec.structs.replace(config, pause_until=None, metadata=metadata, name="")

@@ -11,6 +11,7 @@ state that is already further on, changes nothing, so a checkpoint may be taken 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -38,6 +39,8 @@ class Delta(msgspec.Struct, array_like=True, gc=False):
     """Sequences above the floor that are neither pending nor counted any more."""
     whole: bool = False
     """This is all there is: what was known before does not count."""
+    runs: list[tuple[int, int, int, int]] = []
+    """Pending as well: (stream sequence, how many that follow each other, consumer sequence of the first, deadline)."""
 
 
 class Snapshot(msgspec.Struct, array_like=True):
@@ -49,6 +52,10 @@ class Snapshot(msgspec.Struct, array_like=True):
     state: Delta
 
 
+SPARSE = 1024
+"""So many places of messages that are done may lie before the oldest pending one."""
+
+
 class Ledger:
     """Deliveries and acks of one consumer. `seq` is always a stream sequence."""
 
@@ -56,6 +63,7 @@ class Ledger:
         "_acked",
         "_dirty",
         "_front_acked",
+        "_inserted",
         "_moved",
         "_uncounted",
         "deadline",
@@ -87,13 +95,14 @@ class Ledger:
         self.pending: dict[int, int] = {}
         """Sequence → consumer sequence of its first delivery. Invariant: ascending in both, in insertion order."""
         self.deadline: dict[int, int] = {}
-        """Sequence → when its ack is due. Invariant: the same keys as `pending`."""
+        """Sequence → when its ack is due, 0 = never. Invariant: the same keys as `pending`."""
         self.redelivered: dict[int, int] = {}
         """Sequence → deliveries beyond the first; kept after max_deliver, until it is acked or removed."""
         self._dirty: set[int] = set()
         self._uncounted: set[int] = set()
         self._moved = False
         self._acked = self._front_acked = False
+        self._inserted = 0  # since `pending` was made anew: its places, of which some are free
 
     def begin(self, delivered_stream: int) -> None:
         """Nothing was delivered yet; count as if everything through `delivered_stream` had been."""
@@ -102,13 +111,14 @@ class Ledger:
 
     # ------------------------------------------------------------------ delivering
     def deliver(self, seqs: Sequence[int], now: int, deadline: int) -> None:
-        """New messages went out and wait for acks until `deadline` (ns)."""
+        """New messages went out and wait for acks until `deadline` (ns; 0: for ever)."""
         if not self.pending:
             self._settle_floor()
         first = self.delivered_consumer + 1
         self.delivered_consumer += len(seqs)
         self.delivered_stream = seqs[-1]
         self.pending.update(zip(seqs, range(first, first + len(seqs)), strict=True))
+        self._inserted += len(seqs)
         self.deadline.update(dict.fromkeys(seqs, deadline))
         if self.logged:
             self._dirty.update(seqs)
@@ -178,22 +188,54 @@ class Ledger:
             return []
         self.last_ack_ns = now
         self._moved = True
-        done: list[int] = []
-        consumer = self.pending.get(seq, 0)
-        for other in self.pending:
-            if other > seq:
-                break
-            done.append(other)
-        for other in done:
-            consumer = max(consumer, self.pending.pop(other))
-            del self.deadline[other]
-            if self.redelivered.pop(other, 0):
-                self._uncounted.add(other)
+        done, consumer = self._take_through(seq)
+        if self.redelivered:
+            self._uncounted.update(other for other in done if self.redelivered.pop(other, 0))
         self.floor_stream = seq
         self.floor_consumer = max(consumer, self.floor_consumer)
         if not self.pending:
             self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
         return done
+
+    def confirm(self, consumer_seq: int, seq: int, now: int) -> list[int]:
+        """Ack policy flow_control: a client has had everything ≤ `seq`. Returns what was pending and is done.
+
+        As in nats-server the floor is what the client says, and nothing is done by a word about the future; but what
+        was pending does not stand in the way of more.
+        """
+        self.last_ack_ns = now
+        self._moved = True
+        had, _ = self._take_through(seq)
+        if self.logged:
+            self._dirty.update(had)
+        if seq > self.delivered_stream:
+            return []
+        if seq > self.floor_stream:
+            self.floor_consumer, self.floor_stream = max(consumer_seq, self.floor_consumer), seq
+        return had
+
+    def _take_through(self, seq: int) -> tuple[list[int], int]:
+        """Nothing ≤ `seq` is pending any more. Returns what was, and the highest consumer sequence of that."""
+        pending = self.pending
+        if not pending:
+            return [], 0
+        if next(reversed(pending)) <= seq:  # all of it, of which there may be a million
+            done, consumer = list(pending), next(reversed(pending.values()))
+            self.pending, self.deadline, self._inserted = {}, {}, 0
+            return done, consumer
+        self._tidy()
+        pending = self.pending
+        done = list(takewhile(lambda other: other <= seq, pending))
+        consumer = pending[done[-1]] if done else 0
+        for other in done:
+            del pending[other], self.deadline[other]
+        return done, consumer
+
+    def _tidy(self) -> None:
+        """Looking for the oldest pending message steps over the places of those before it that are done."""
+        if self._inserted > 2 * len(self.pending) + SPARSE:
+            self.pending = dict(self.pending)
+            self._inserted = len(self.pending)
 
     def removed(self, seq: int, now: int, log: bool = True) -> bool:
         """The stream let a delivered message go: as if acked. True when it was pending.
@@ -223,6 +265,7 @@ class Ledger:
         if not self.pending:
             self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
         elif front:
+            self._tidy()
             seq, consumer = next(iter(self.pending.items()))
             self.floor_consumer = max(self.floor_consumer, consumer - 1)
             self.floor_stream = max(self.floor_stream, seq - 1)
@@ -256,7 +299,7 @@ class Ledger:
         floor, pending, redelivered, deadline = self.floor_stream, self.pending, self.redelivered, self.deadline
         changed = sorted(seq for seq in self._dirty if seq > floor or seq in redelivered)
         delta = self._delta(
-            [(seq, pending[seq], deadline[seq]) for seq in changed if seq in pending],
+            _runs((seq, pending[seq], deadline[seq]) for seq in changed if seq in pending),
             [(seq, redelivered[seq]) for seq in changed if seq in redelivered] if redelivered else [],
             [*self._uncounted, *(seq for seq in changed if seq not in pending and seq not in redelivered)],
         )
@@ -273,7 +316,9 @@ class Ledger:
         self._moved = False
         return _encode(whole)
 
-    def _delta(self, pending: list[tuple[int, int, int]], redelivered: list[tuple[int, int]], gone: list[int]) -> Delta:
+    def _delta(
+        self, runs: list[tuple[int, int, int, int]], redelivered: list[tuple[int, int]], gone: list[int]
+    ) -> Delta:
         return Delta(
             self.epoch,
             self.delivered_consumer,
@@ -283,9 +328,10 @@ class Ledger:
             min(self.next_seq, LAST_SEQ),
             self.last_delivered_ns,
             self.last_ack_ns,
-            pending,
+            [],
             redelivered,
             gone,
+            runs=runs,
         )
 
     def whole(self) -> Delta:
@@ -293,7 +339,7 @@ class Ledger:
         self._settle_floor()
         deadline = self.deadline
         return self._delta(
-            [(seq, consumer, deadline[seq]) for seq, consumer in self.pending.items()],
+            _runs((seq, consumer, deadline[seq]) for seq, consumer in self.pending.items()),
             list(self.redelivered.items()),
             [],
         )
@@ -317,23 +363,46 @@ class Ledger:
         self.last_ack_ns = max(self.last_ack_ns, delta.last_ack_ns)
         for seq in delta.gone:
             self.forget(seq)
-        floor = self.floor_stream
+        for seq, _ in delta.redelivered:
+            # All that a delta tells of a message is in it: one that has reached max_deliver is counted, not pending.
+            self.pending.pop(seq, 0)
+            self.deadline.pop(seq, 0)
         last = next(reversed(self.pending), 0)
-        for seq, consumer, deadline in delta.pending:
-            if seq > floor:
-                self.pending[seq] = consumer
-                self.deadline[seq] = deadline
+        runs = delta.runs or [(seq, 1, consumer, deadline) for seq, consumer, deadline in delta.pending]
+        for seq, count, consumer, deadline in runs:
+            self.pending.update(zip(range(seq, seq + count), range(consumer, consumer + count), strict=True))
+            self.deadline.update(dict.fromkeys(range(seq, seq + count), deadline))
+            self._inserted += count
         self.redelivered.update(delta.redelivered)
-        for seq in [seq for seq in self.pending if seq <= floor]:
-            self.forget(seq)
-        if delta.pending and delta.pending[0][0] < last:
+        if runs and runs[0][0] < last:
             self.pending = dict(sorted(self.pending.items()))
+        gone, _ = self._take_through(self.floor_stream)
+        if self.redelivered:
+            for seq in gone:
+                self.redelivered.pop(seq, 0)
 
     def forget(self, seq: int) -> None:
         """Drop everything kept about one sequence, without moving the floor."""
         self.pending.pop(seq, 0)
         self.deadline.pop(seq, 0)
         self.redelivered.pop(seq, 0)
+
+
+def _runs(pending: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """(sequence, consumer sequence, deadline) of messages, ascending, as the `runs` of a delta."""
+    runs: list[tuple[int, int, int, int]] = []
+    first = begin = due = 0
+    count = 0
+    for seq, consumer, deadline in pending:
+        if seq == first + count and consumer == begin + count and deadline == due:
+            count += 1
+            continue
+        if count:
+            runs.append((first, count, begin, due))
+        first, begin, due, count = seq, consumer, deadline, 1
+    if count:
+        runs.append((first, count, begin, due))
+    return runs
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -356,6 +425,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
     return _decode_snapshot(data)
 
 
-def pending_by_deadline(ledger: Ledger) -> Iterable[tuple[int, int]]:
-    """(deadline, seq) of everything pending, soonest first."""
-    return sorted((deadline, seq) for seq, deadline in ledger.deadline.items())
+def pending_with_deadline(ledger: Ledger) -> Iterable[tuple[int, int]]:
+    """(seq, deadline) of everything pending that has a deadline, ascending by sequence."""
+    deadlines = ledger.deadline
+    return ((seq, deadlines[seq]) for seq in ledger.pending if deadlines[seq])

@@ -1,143 +1,61 @@
-"""All streams of one server.
+"""The streams of one account.
 
-Belongs here: creating, finding, recovering and deleting streams, their subscriptions, and what they share. What one
-stream does is in stream.py; what a client asks in JSON is in api.py and its siblings.
+Belongs here: creating, finding, recovering and deleting streams, and their subscriptions. What the engines of all
+accounts share is shared.py's; what one stream does is in stream.py; what a client asks in JSON is in api.py and its
+siblings.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.jetstream.batches import BatchLimits, BatchRoom
+from lakestream.jetstream.account_limits import UNLIMITED, JetStreamLimits
+from lakestream.jetstream.consumer_acks import Acks
 from lakestream.jetstream.direct_get import DirectGet
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.operations import CreateStream, decode_operation
-from lakestream.jetstream.ports import Bus, Clock, Io, Subscribed
-from lakestream.jetstream.storage_use import StorageUse
+from lakestream.jetstream.ports import Bus, Subscribed
+from lakestream.jetstream.shared import GLOBAL, LakeLink, Shared
+from lakestream.jetstream.shared import EngineOptions as EngineOptions
+from lakestream.jetstream.shared import Stores as Stores
+from lakestream.jetstream.storage_use import AccountUse
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.jetstream.stream_events import StreamEvents
 from lakestream.jetstream.stream_state import StreamState
-from lakestream.jetstream.turns import Turns
 from lakestream.log.errors import LogError, LogFrozen
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.store import Store
 
 if TYPE_CHECKING:
     from lakestream.jetstream.cluster import JetStreamCluster
-    from lakestream.jetstream.replicas import ReplicaStores
 
-ACCOUNT = "$G"
-
-
-class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and identity that streams and the API see. Bytes; -1 or 0 as in the API where nothing is limited."""
-
-    server_name: str
-    server_id: str
-    domain: str = ""
-    strict: bool = True
-    max_memory: int = -1
-    max_file: int = -1
-    duplicate_window_ns: int = 120_000_000_000
-    max_ack_pending: int = 0
-    max_request_batch: int = 0
-    default_max_consumers: int = 1000
-    max_pending: int = 64 << 20
-    batches: BatchLimits = BatchLimits()
-    request_queue_limit: int = 0
-    """See `turns.Turns`."""
-    sync_interval_ns: int = 0
-    """0: every write is synced before it counts (invariant 1); else the time between syncs, asked for explicitly."""
-    spool_dir: str = ""
-    """Where backups that come are staged; "" is the system's directory for temporary files."""
-
-
-class Stores(Protocol):
-    """Where streams keep their logs."""
-
-    @property
-    def replicas(self) -> ReplicaStores:
-        """The files of streams that other nodes hold too."""
-
-    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
-        """An empty store. Blocks (fsync); call it in a thread. Raises LogError."""
-
-    def found(self) -> list[tuple[str, str]]:
-        """(account, stream) of every log on disk."""
-
-    def open(self, account: str, name: str) -> Store:
-        """Open a log. Blocks. Raises LogError naming file and offset when it is damaged."""
-
-    def remove(self, account: str, name: str) -> None:
-        """Remove a log that is not open, whatever is in it. Blocks."""
-
-
-class LakeLink(Protocol):
-    """What the engine tells the lake's keeper, and asks it."""
-
-    def refusal(self, config: StreamConfig) -> str | None:
-        """Why the lake could not do what a stream's metadata asks for; None when it can."""
-
-    def attached(self, stream: Stream) -> None:
-        """A stream serves from now on."""
-
-    def detached(self, stream: Stream) -> None:
-        """This server holds the stream no more; other nodes do."""
-
-    def deleted(self, stream: Stream) -> None:
-        """A stream is gone for good."""
-
-    def forgotten(self, create: CreateStream) -> None:
-        """A stream that was never attached here is gone for good."""
-
-
-class Log(Protocol):
-    """Where the engine reports."""
-
-    def info(self, text: str) -> None: ...
-    def warn(self, text: str) -> None: ...
-    def error(self, text: str) -> None: ...
-
-
-class _Lakeless:
-    """A server without a lake."""
-
-    def refusal(self, config: StreamConfig) -> str | None:
-        return None
-
-    def attached(self, stream: Stream) -> None:
-        return
-
-    def detached(self, stream: Stream) -> None:
-        return
-
-    def deleted(self, stream: Stream) -> None:
-        return
-
-    def forgotten(self, create: CreateStream) -> None:
-        return
+ACCOUNT = GLOBAL
 
 
 class Engine:
-    """The streams of this server (account `$G`)."""
+    """The streams of one account on this server.
 
-    def __init__(self, bus: Bus, clock: Clock, io: Io, stores: Stores, options: EngineOptions, log: Log) -> None:
-        self.bus, self.clock, self.io = bus, clock, io
-        self.stores, self.options, self.log = stores, options, log
-        self.lake: LakeLink = _Lakeless()
-        self.account = ACCOUNT
-        self.batches = BatchRoom(options.batches)
-        self.events = StreamEvents(bus, clock, options.domain)
-        self.turns = Turns(options.request_queue_limit, self._too_many_requests)
-        self.cluster: JetStreamCluster | None = None
-        """Set before the API and `recover` when this server is one of several."""
+    Args:
+        bus: the account's part of core NATS.
+        limits: what the account may have.
+    """
+
+    def __init__(self, account: str, shared: Shared, bus: Bus, limits: JetStreamLimits = UNLIMITED) -> None:
+        self.account, self.shared, self.bus, self.limits = account, shared, bus, limits
+        self.clock, self.io, self.stores = shared.clock, shared.io, shared.stores
+        self.options, self.log = shared.options, shared.log
+        self.batches, self.turns = shared.batches, shared.turns
+        self.use = AccountUse(shared.use, shared.clock.now, shared.log.warn)
+        self.use.limit(limits)
+        self.events = StreamEvents(bus, shared.clock, shared.options.domain)
+        self.serving = False
+        """Whether the account has JetStream: else its streams hear nothing of its clients."""
         self.streams: dict[str, Stream] = {}
-        self.use = StorageUse(options.max_memory, options.max_file)
         self.offline: dict[str, str] = {}
         """Streams that can not be served, with the reason: their log is damaged, or they need a newer server."""
         self._offline_creations: dict[str, CreateStream] = {}
@@ -147,6 +65,17 @@ class Engine:
         self._deleting: dict[str, list[Callable[[], None]]] = {}
         """Streams whose files are going, and the creations that wait for their names."""
         self._subscriptions: dict[str, list[Subscribed]] = {}
+        self.acks = Acks(self)
+
+    @property
+    def lake(self) -> LakeLink:
+        """Who keeps the lake."""
+        return self.shared.lake
+
+    @property
+    def cluster(self) -> JetStreamCluster | None:
+        """The cluster that this server is in."""
+        return self.shared.cluster
 
     @property
     def server_name(self) -> str:
@@ -160,14 +89,14 @@ class Engine:
     def domain(self) -> str:
         return self.options.domain
 
-    def _too_many_requests(self, dropped: int) -> None:
-        self.log.warn(f"JetStream API queue limit reached, dropping {dropped} requests")
-        self.events.limit_reached(self.server_name, dropped)
-
     def configs(self) -> list[StreamConfig]:
         """Configurations of all streams, also of those being created or offline: what a new one must not overlap."""
         offline = [config for name in self._offline_creations if (config := self.config_of(name)) is not None]
         return [stream.config for stream in self.streams.values()] + list(self._creating.values()) + offline
+
+    def foreign_configs(self) -> list[StreamConfig]:
+        """Those of the other accounts' streams: the server's storage has to do for all."""
+        return [config for engine in self.shared.engines() if engine is not self for config in engine.configs()]
 
     def absent(self, name: str) -> ApiError:
         """Why a stream is not among `streams`: there is none, or it is offline."""
@@ -194,7 +123,7 @@ class Engine:
             return
         self._creating[name] = config
         encoded = msgspec.json.encode(config)
-        create = CreateStream(secrets.token_hex(8), ACCOUNT, encoded, self.clock.now(), restoring)
+        create = CreateStream(secrets.token_hex(8), self.account, encoded, self.clock.now(), restoring)
 
         def opened(store: Store | None, error: BaseException | None) -> None:
             if store is None:
@@ -219,7 +148,7 @@ class Engine:
 
         def begin() -> None:
             memory = config.storage == "memory"
-            self.io.submit(lambda: self.stores.create(ACCOUNT, name, create.uid, memory=memory), opened)
+            self.io.submit(lambda: self.stores.create(self.account, name, create.uid, memory=memory), opened)
 
         if name in self._deleting:
             self._deleting[name].append(begin)  # in the old one's directory the new one would go with it
@@ -253,7 +182,7 @@ class Engine:
             return
         waiting = self._deleting[name] = []
         self._unsubscribe(name)
-        self.use.forget(name)
+        self.use.forget(stream)
         stream.stop(deleted=True)
 
         def destroyed(_: object, error: BaseException | None) -> None:
@@ -289,7 +218,7 @@ class Engine:
             for begin in waiting:
                 begin()
 
-        self.io.submit(lambda: self.stores.remove(ACCOUNT, name), removed)
+        self.io.submit(lambda: self.stores.remove(self.account, name), removed)
 
     def _stream(self, create: CreateStream, store: Store) -> Stream:
         return Stream(create, store, self.bus, self.clock, self.io, self.options.domain, batches=self.batches)
@@ -310,8 +239,7 @@ class Engine:
 
     def _failed(self, stream: Stream, error: Exception) -> None:
         if isinstance(error, LogFrozen) and error.out_of_space:
-            cluster = self.cluster.name if self.cluster is not None else ""
-            self.events.out_of_storage(self.server_name, self.server_id, cluster, stream.name)
+            self.shared.out_of_storage(stream.name)
 
     def refresh(self, stream: Stream) -> None:
         """Its subjects may have changed, or whether it takes messages here."""
@@ -321,12 +249,15 @@ class Engine:
     def detach(self, name: str, trouble: str = "") -> None:
         """A stream is no longer among this server's. `trouble`: its log can not be read, which is why."""
         self._unsubscribe(name)
-        self.use.forget(name)
-        self.streams.pop(name, None)
+        stream = self.streams.pop(name, None)
+        if stream is not None:
+            self.use.forget(stream)
         if trouble:
             self.offline[name] = trouble
 
     def _subscribe(self, stream: Stream) -> None:
+        if not self.serving:
+            return
         if stream.leading:
             self._subscriptions[stream.name] = [
                 self.bus.subscribe(subject.encode(), stream.ingest) for subject in stream.config.subjects
@@ -340,37 +271,87 @@ class Engine:
         self.direct.detach(name)
 
     # ------------------------------------------------------------------ recovery and end
-    def recover(self) -> None:
-        """Open every stream on disk. A damaged one is set aside with its reason; the others serve (invariant 3)."""
-        found = self.stores.found()
-        if self.cluster is not None:
-            found = self.cluster.recover(found)
-        for account, name in found:
-            try:
-                stream = self._recover(account, name)
-            except Exception as error:  # a damaged log, no room, no permission, or a fault of ours: the others serve
-                reason = str(error) if isinstance(error, LogError | OSError) else repr(error)
-                self.offline[name] = reason
-                self.log.error(f"stream {name} is offline: {reason}")
-                continue
-            if stream is not None and self.cluster is not None:
-                self.cluster.adoption.found(stream)
-            elif stream is not None:
-                self._serve(stream)
-                self.log.info(f"  Restored {stream.store.msgs:,} messages for stream '{account} > {name}'")
-
-    def start(self) -> None:
-        """Begin what runs by the clock."""
-        if self.options.sync_interval_ns:
-            self.clock.call_later(self.options.sync_interval_ns, self._sync_all)
-
-    def _sync_all(self) -> None:
-        self.clock.call_later(self.options.sync_interval_ns, self._sync_all)
+    def serve(self, limits: JetStreamLimits) -> None:
+        """The account has JetStream, within these limits."""
+        self.limits, began = limits, not self.serving
+        self.use.limit(limits)
+        if not began:
+            return
+        self.serving = True
+        if self.cluster is None:
+            self.acks.listen()
         for stream in self.streams.values():
-            stream.group.sync()
+            self.refresh(stream)
 
-    def _recover(self, account: str, name: str) -> Stream | None:
-        store = self.stores.open(account, name)
+    def withdraw(self) -> None:
+        """The account has JetStream no more: its streams stay as they are, and hear nothing of its clients."""
+        self.serving = False
+        self.acks.close()
+        for stream in self.streams.values():
+            self.refresh(stream)
+
+    def take_up(self, names: Iterable[str]) -> None:
+        """Open these streams, found on disk, while the server runs."""
+        for name in names:
+            self._take_up(name)
+
+    def _take_up(self, name: str) -> None:
+        def opened(stream: Stream | None, error: BaseException | None) -> None:
+            self._opened(name, stream, error)
+
+        self.io.submit(lambda: self._recover(name), opened)
+
+    def purge(self) -> None:
+        """Remove every stream."""
+        for name in list(self.streams):
+            self.delete_stream(name, lambda error: None)
+            self.events.stream_action(name, "DELETED", "delete")
+        for name in list(self.offline):
+            self.delete_offline(name, lambda error: None)
+
+    def discard(self, name: str) -> None:
+        """Remove a stream that lies on disk and does not serve."""
+
+        def removed(create: CreateStream | None, error: BaseException | None) -> None:
+            if error is not None:
+                self.log.error(f"stream {name}: {error}")
+            elif create is not None:
+                self.lake.forgotten(create)
+
+        def remove() -> CreateStream | None:
+            stream = self._recover(name)
+            if stream is None:
+                return None
+            stream.store.destroy()
+            return CreateStream(stream.uid, stream.account, msgspec.json.encode(stream.config), stream.created_ns)
+
+        self.io.submit(remove, removed)
+
+    def recover(self, names: Iterable[str]) -> None:
+        """Open these streams, found on disk. A damaged one is set aside with its reason; the others serve (invariant
+        3)."""
+        for name in names:
+            try:
+                stream = self._recover(name)
+            except Exception as error:  # a damaged log, no room, no permission, or a fault of ours: the others serve
+                self._opened(name, None, error)
+            else:
+                self._opened(name, stream, None)
+
+    def _opened(self, name: str, stream: Stream | None, error: BaseException | None) -> None:
+        """A stream found on disk is open, or is not (nor was it ever made, without an error)."""
+        if error is not None:
+            reason = str(error) if isinstance(error, LogError | OSError) else repr(error)
+            self.offline[name] = reason
+            self.log.error(f"stream {name} is offline: {reason}")
+        elif stream is not None and self.cluster is not None:
+            self.cluster.adoption.found(stream)
+        elif stream is not None:
+            self._serve(stream)
+            self.log.info(f"  Restored {stream.store.msgs:,} messages for stream '{self.account} > {name}'")
+
+    def _recover(self, name: str) -> Stream | None:
+        store = self.stores.open(self.account, name)
         try:
             stream = self._replayed(store, name)
         except BaseException:
@@ -421,16 +402,11 @@ class Engine:
 
     def stop(self) -> None:
         """Cease to serve, in the event loop and while clients can still be told (409 Server Shutdown)."""
-        if self.cluster is not None:
-            self.cluster.stop()
         for stream in self.streams.values():
             stream.stop()
 
     def close(self) -> None:
-        """Stop all streams and write their last checkpoints. Blocks; nothing may be in flight that matters."""
-        self.stop()
-        if self.cluster is not None:
-            self.cluster.close()
+        """Write the last checkpoints, but for replicas. Blocks; after `stop`."""
         for stream in self.streams.values():
             if self.cluster is not None and stream.uid in self.cluster.replicas.by_uid:
                 continue

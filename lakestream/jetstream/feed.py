@@ -46,6 +46,7 @@ class Feed:
         self._picked_left = 0
         self._left = 0
         self._counted = 0
+        self._told_from = self._unseen = self._look_from = 0
         self.choose(filters)
 
     def choose(self, filters: Sequence[bytes]) -> None:
@@ -57,6 +58,7 @@ class Feed:
         """The ledger's position has jumped: forget what was read ahead and count again."""
         self._ahead.clear()
         self._left, self._counted = 0, self._ledger.next_seq - 1
+        self._told_from, self._unseen, self._look_from = self._store.last_seq + 1, 0, 0
         if self._picked:
             self._picked = self._still_wanted(self._picked[bisect_right(self._picked, self._ledger.delivered_stream) :])
         self._picked_left = len(self._picked)
@@ -91,9 +93,28 @@ class Feed:
         """How many wanted messages exist that were not delivered. Exact."""
         last = self._store.last_seq
         if self._counted < last:
-            self._left += self.selection.count(self._counted + 1, last)
+            low = self._news(self._counted + 1, last)
+            if low <= last:
+                self._left += self.selection.count(low, last)
             self._counted = last
         return self._left + self._picked_left
+
+    def heard(self, first_seq: int) -> None:
+        """Messages from `first_seq` on were stored, and some of them are wanted."""
+        if not self._unseen and first_seq > self._counted:
+            self._unseen = first_seq
+
+    def _news(self, low: int, last: int) -> int:
+        """The first of `low` … `last` that may be wanted: what was stored without a word to this feed is not."""
+        stream, unseen = self._stream, self._unseen
+        self._unseen = 0
+        if low < max(self._told_from, stream.announced_from) or last > stream.announced:
+            return low
+        if not unseen:
+            return last + 1
+        if not self._left and not self._picked_left:
+            self._look_from = unseen  # not through everything that was stored for others
+        return unseen
 
     def removed(self, seq: int, subject: bytes) -> None:
         """The stream let a message go."""
@@ -117,7 +138,11 @@ class Feed:
             return ahead
         if self._picked_left:
             return self._peek_picked(limit)
-        found = self.selection.find(self._ledger.next_seq, limit, BLOCK_BYTES, self.pending())
+        left = self.pending()
+        if not left:
+            return Found([], max(self._ledger.next_seq, self._store.last_seq + 1), 0)
+        start = max(self._ledger.next_seq, self._look_from)
+        found = self.selection.find(start, limit, BLOCK_BYTES, left)
         if found.remote:
             self._ahead.fetch(found.remote)
         return found

@@ -143,7 +143,10 @@ class Intake:
 
     def _ingest_checked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """The way of a message with headers, or into a stream whose configuration can refuse or change it."""
-        message = Publish(subject, reply, headers.without_status(header), payload, client)
+        header = headers.without_status(header)
+        if headers.REQUEST_INFO in header:
+            header = headers.remove(header, [headers.REQUEST_INFO])
+        message = Publish(subject, reply, header, payload, client)
         traces.begin(self._stream, message)
         self._judge(message)
 
@@ -314,7 +317,7 @@ class Intake:
 
     def resume(self, fetched: dict[int, Record | None] | None = None) -> None:
         """No operation is in flight any more: judge what waited for that, in order. `fetched`: see there."""
-        self._guarded = self._guards or self._stream.full
+        self._guarded = self._guards or self._stream.weighed
         if not self._deferred or self._fetching:
             return
         self.fetched |= fetched or {}

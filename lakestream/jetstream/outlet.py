@@ -24,11 +24,14 @@ class Outlet(Protocol):
     def capacity(self) -> int:
         """How many messages could go out now; 0 = none, and the consumer is woken when that changes."""
 
-    def send(self, messages: Sequence[Delivery]) -> int:
-        """Send messages in order; returns how many went out, always the first ones."""
+    def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
+        """Send messages in order; returns how many went out, always the first ones. `again`: they went out before."""
 
     def caught_up(self) -> None:
         """There is nothing to send for now."""
+
+    def held_back(self) -> None:
+        """There was no capacity, so that nobody looked whether there is something to send."""
 
     def update(self, config: ConsumerConfig) -> None:
         """The consumer's configuration has changed."""

@@ -31,6 +31,8 @@ class ClientInfo(msgspec.Struct, frozen=True):
     """When it connected; 0: not known."""
     rtt_ns: int = 0
     """How long its last answer to a PING took, or its CONNECT; 0: not known."""
+    service: str = ""
+    """The account whose service brought it here from its own; "": it is in its own."""
 
 
 Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]
@@ -64,6 +66,10 @@ class Bus(Protocol):
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
         """Send messages to the subscribers of `to`, each shown under its own subject; False when nobody listens."""
+
+    def declined(self, subject: bytes, reply: bytes) -> None:
+        """A subscriber that heard a request does not take it: unless there are others, who sent it is told that
+        nobody does."""
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
         """Whether a message to `subject` would reach anybody (in that queue group, when one is given)."""

@@ -1,107 +1,37 @@
 """Pull consumers: requests that wait for messages.
 
-Belongs here: reading MSG.NEXT requests (ADR-13), their queue, how messages are dealt to them one by one in turn, and
-every status that ends one (api.md §8, consumers.md §5).
+Belongs here: the queue of requests, how messages are dealt to them one by one in turn, and every status that ends one
+(api.md §8, consumers.md §5). A single request is pull_request.py's, whose turn it is under a priority policy
+priority.py's.
 """
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import msgspec
-
-from lakestream.jetstream import jsonio
 from lakestream.jetstream.consumer_config import ConsumerConfig
+from lakestream.jetstream.consumer_events import ConsumerEvents
 from lakestream.jetstream.consumer_state import Ledger
-from lakestream.jetstream.durations import format_duration
-from lakestream.jetstream.json_syntax import JsonError
-from lakestream.jetstream.jsonio import Duration, Int, Int64
 from lakestream.jetstream.outlet import heartbeat, size_of, status, status_pending
 from lakestream.jetstream.ports import Bus, Clock, Delivery, Timer
+from lakestream.jetstream.priority import Turns, Verdict, policy_of
+from lakestream.jetstream.pull_request import (
+    BadRequest,
+    NextRequest,
+    Waiting,
+    check_caps,
+    check_fields,
+    check_group,
+    parse_next,
+)
 
 EXPIRE_CHECK_NS = 1_000_000_000
 """A full queue is searched for dead requests at most this often (1 s)."""
 
-MAX_PRIORITY = 9
-
-_INTEGER = re.compile(rb"^[+-]?\d{1,18}$")
 _NO_MESSAGES = status(b"404 No Messages")
 _DELETED = status(b"409 Consumer Deleted")
-
-
-class NextRequest(msgspec.Struct, frozen=True):
-    """The JSON body of MSG.NEXT. Durations in ns, `max_bytes` in bytes."""
-
-    batch: Int = 1
-    expires: Duration = 0
-    max_bytes: Int = 0
-    no_wait: bool = False
-    idle_heartbeat: Duration = 0
-    group: str = ""
-    id: str = ""
-    min_pending: Int64 = 0
-    min_ack_pending: Int64 = 0
-    priority: Int = 0
-
-
-_fast = msgspec.json.Decoder(NextRequest)
-_ONE = NextRequest()
-
-
-class BadRequest(Exception):
-    """A pull request that can not be served; the text follows `Bad Request - `."""
-
-
-def parse_next(body: bytes) -> NextRequest:
-    """Read a pull request: nothing, a number, or JSON; any other text asks for one message. Raises BadRequest."""
-    body = body.strip()
-    if not body:
-        return _ONE
-    if body[:1] == b"{":
-        return _parse_object(body)
-    if _INTEGER.match(body):
-        return NextRequest(batch=int(body))
-    return _ONE
-
-
-def _parse_object(body: bytes) -> NextRequest:
-    try:
-        request = _fast.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        try:
-            request = jsonio.parse(body, NextRequest, " ", strict=False)
-        except JsonError as error:
-            raise BadRequest(str(error).replace("struct field  .", "struct field .")) from None
-    if request.idle_heartbeat > 0 and request.idle_heartbeat * 2 > request.expires:
-        raise BadRequest("heartbeat value too large")
-    # No consumer has a priority policy here (consumer_rules), so what belongs to one is out of place.
-    if request.id:
-        raise BadRequest("Not a Pinned Client Priority consumer")
-    if request.min_pending or request.min_ack_pending:
-        raise BadRequest("Not a Overflow Priority consumer")
-    if not 0 <= request.priority <= MAX_PRIORITY:
-        raise BadRequest(f"Priority must be between 0 and {MAX_PRIORITY}")
-    return request
-
-
-class Waiting:
-    """One request in the queue."""
-
-    __slots__ = ("beat_at", "bytes_left", "delivered", "expires_at", "heartbeat", "left", "limited", "no_wait", "reply")
-
-    def __init__(self, reply: bytes, request: NextRequest, now: int) -> None:
-        self.reply = reply
-        self.left = max(request.batch, 1)
-        self.limited = request.max_bytes > 0
-        self.bytes_left = max(request.max_bytes, 0)
-        self.no_wait = request.no_wait
-        # A negative time is over before it began, and the request is told so when its turn comes.
-        self.expires_at = now + request.expires if request.expires else 0
-        self.heartbeat = max(request.idle_heartbeat, 0)
-        self.beat_at = now + self.heartbeat if self.heartbeat else 0
-        self.delivered = 0
+_NEW_LEADER = status(b"409 Leadership Change")
 
 
 class PullOutlet:
@@ -109,6 +39,7 @@ class PullOutlet:
 
     Args:
         available: how many messages could be delivered at once (new ones and redeliveries).
+        pending: how many of them are new.
         wake: asks the consumer to look for messages soon.
     """
 
@@ -119,10 +50,13 @@ class PullOutlet:
         bus: Bus,
         clock: Clock,
         available: Callable[[], int],
+        pending: Callable[[], int],
         wake: Callable[[], None],
+        events: ConsumerEvents,
     ) -> None:
         self._config, self._ledger, self._bus, self._clock = config, ledger, bus, clock
-        self._available, self._wake = available, wake
+        self._available, self._pending, self._wake, self._events = available, pending, wake, events
+        self.policy: Turns = policy_of(config, events, clock, wake)
         self._queue: deque[Waiting] = deque()
         self._parked: list[Waiting] = []
         """Requests of receivers that are behind with reading; they come back when they have drained."""
@@ -145,13 +79,19 @@ class PullOutlet:
         now = self.last_active_ns = self._clock.now()
         try:
             request = parse_next(body)
+            check_fields(request, self._config.priority_policy)
+            refusal = check_caps(request, self._config)
+            if not refusal:
+                check_group(request, body, self._config)
+                refusal = self.policy.arrived(request)
         except BadRequest as error:
-            self._say(reply, status(b"400 Bad Request - " + str(error).encode()))
-            return
-        refusal = self._refusal(request)
+            refusal = b"400 Bad Request - " + str(error).encode()
         if refusal:
             self._say(reply, status(refusal))
-            return
+        else:
+            self._take(reply, request, now)
+
+    def _take(self, reply: bytes, request: NextRequest, now: int) -> None:
         if len(self) >= self._config.max_waiting and now - self._checked_ns > EXPIRE_CHECK_NS:
             self._checked_ns = now
             self._sweep(now)
@@ -165,19 +105,9 @@ class PullOutlet:
                 self._say(reply, status(b"409 Exceeded MaxWaiting"))
             return
         waiting = Waiting(reply, request, now)
-        self._queue.append(waiting)
+        self.policy.place(self._queue, waiting)
         self._arm(waiting)
         self._wake()
-
-    def _refusal(self, request: NextRequest) -> bytes:
-        config = self._config
-        if 0 < config.max_batch < request.batch:
-            return b"409 Exceeded MaxRequestBatch of %d" % config.max_batch
-        if 0 < config.max_expires < request.expires:
-            return b"409 Exceeded MaxRequestExpires of %b" % format_duration(config.max_expires).encode()
-        if 0 < config.max_bytes < request.max_bytes:
-            return b"409 Exceeded MaxRequestMaxBytes of %d" % config.max_bytes
-        return b""
 
     def _no_wait_refusal(self, request: NextRequest) -> bytes:
         available = self._available()
@@ -190,21 +120,33 @@ class PullOutlet:
     # ------------------------------------------------------------------ dealing
     def capacity(self) -> int:
         """See `Outlet.capacity`."""
-        return sum(waiting.left for waiting in self._queue)
+        policy = self.policy
+        if not policy.gated:
+            return sum(waiting.left for waiting in self._queue)
+        pending, unacked = self._pending(), len(self._ledger.pending)
+        passed = Verdict.PASS
+        return sum(one.left for one in self._queue if policy.verdict(one, pending, unacked) is not passed)
 
-    def send(self, messages: Sequence[Delivery]) -> int:
+    def held_back(self) -> None:
+        """See `Outlet.held_back`: those who do not wait are told that there is nothing for them."""
+        if self._queue:
+            self.caught_up()
+
+    def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
         """Deal messages to the requests in turn, one each; a request that is alone takes all it can."""
-        taken, total = 0, len(messages)
+        taken, total, policy = 0, len(messages), self.policy
         while taken < total:
-            waiting = self._head()
+            waiting = self._admitted(0 if again else taken) if policy.gated else self._head()
             if waiting is None:
                 break
-            count = min(waiting.left, total - taken) if len(self._queue) == 1 else 1
+            count = min(waiting.left, total - taken) if policy.alone(self._queue) else 1
             if waiting.limited:
                 count = self._fitting(waiting, messages, taken, count)
                 if not count:
                     continue
             block = messages if count == total else messages[taken : taken + count]
+            if policy.gated:
+                block = policy.dressed(waiting, block)
             if not self._bus.deliver(waiting.reply, block):
                 self._queue.popleft()  # nobody listens any more
                 continue
@@ -229,13 +171,38 @@ class PullOutlet:
                 return waiting
         return None
 
+    def _admitted(self, sent: int) -> Waiting | None:
+        """The next request that its policy lets have a message; those passed over go behind the others.
+
+        `sent`: new messages that have gone out and are still counted as pending.
+        """
+        pending = self._pending() - sent
+        unacked = len(self._ledger.pending) + (sent if self._config.ack_policy != "none" else 0)
+        passed = 0
+        while passed < len(self._queue):
+            waiting = self._head()
+            if waiting is None:
+                return None
+            verdict = self.policy.verdict(waiting, pending, unacked)
+            if verdict is Verdict.PASS:
+                self._queue.rotate(-1)
+                passed += 1
+                continue
+            if verdict is Verdict.SERVE and self._bus.interest(waiting.reply):
+                return waiting
+            self._queue.popleft()
+            if verdict is Verdict.END:
+                text = b"423 Nats-Wrong-Pin-Id"
+                self._say(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
+        return None
+
     def _park(self, waiting: Waiting) -> None:
         self._parked.append(waiting)
 
         def drained() -> None:
             if waiting in self._parked:
                 self._parked.remove(waiting)
-                self._queue.appendleft(waiting)
+                self.policy.place(self._queue, waiting, first=True)
                 self._wake()
 
         self._bus.when_writable(waiting.reply, drained)
@@ -263,7 +230,8 @@ class PullOutlet:
             waiting.beat_at = self._clock.now() + waiting.heartbeat
         if waiting.left > 0:
             if len(self._queue) > 1:
-                self._queue.rotate(-1)
+                self._queue.popleft()
+                self.policy.place(self._queue, waiting)
             return
         self._queue.popleft()
         if waiting.bytes_left:
@@ -329,14 +297,24 @@ class PullOutlet:
         return len(self) > 0
 
     def update(self, config: ConsumerConfig) -> None:
-        """See `Outlet.update`."""
+        """See `Outlet.update`. Those who wait go on waiting, under another policy too."""
+        same = config.priority_policy == self._config.priority_policy
         self._config = config
+        if same:
+            self.policy.update(config)
+            return
+        self.policy.stop()
+        self.policy = policy_of(config, self._events, self._clock, self._wake)
+        waiting, self._queue = self._queue, deque()
+        for one in waiting:
+            self.policy.place(self._queue, one)
 
     def start(self) -> None:
         """See `Outlet.start`."""
 
     def stop(self) -> None:
         """See `Outlet.stop`."""
+        self.policy.stop()
         self._queue.clear()
         self._parked.clear()
         if self._timer is not None:
@@ -352,7 +330,7 @@ class PullOutlet:
     def yielded(self) -> None:
         """See `Outlet.yielded`."""
         for waiting in (*self._queue, *self._parked):
-            self._say(waiting.reply, status_pending(b"409 Leadership Change", waiting.left, waiting.bytes_left))
+            self._say(waiting.reply, _NEW_LEADER)
         self.stop()
 
     def deleted(self) -> None:

@@ -50,6 +50,8 @@ class PushOutlet:
         self._config, self._ledger, self._bus, self._clock = config, ledger, bus, clock
         self._prefix, self._wake, self._interest_changed = prefix, wake, interest_changed
         self._subject = config.deliver_subject.encode()
+        self._acked = config.ack_policy == "flow_control"
+        """Whether the answers to flow control requests are the acks."""
         self._watch: Subscribed | None = None
         self.active = False
         self._blocked = False
@@ -85,9 +87,10 @@ class PushOutlet:
             self._arm_heartbeat(self._config.idle_heartbeat)
             self._wake()
         else:
-            # A new subscriber starts with nothing outstanding.
-            self._stalled, self._stalled_bytes, self._outstanding = b"", 0, 0
-            self._window = FIRST_WINDOW_BYTES
+            if not self._acked:
+                # A new subscriber starts with nothing outstanding.
+                self._stalled, self._stalled_bytes, self._outstanding = b"", 0, 0
+                self._window = FIRST_WINDOW_BYTES
             self._cancel(self._beat)
             self._beat = None
         self._interest_changed(active)
@@ -129,6 +132,9 @@ class PushOutlet:
     def caught_up(self) -> None:
         """See `Outlet.caught_up`."""
 
+    def held_back(self) -> None:
+        """See `Outlet.held_back`."""
+
     # ------------------------------------------------------------------ sending
     def capacity(self) -> int:
         """See `Outlet.capacity`."""
@@ -146,7 +152,7 @@ class PushOutlet:
         self._blocked = False
         self._wake()
 
-    def send(self, messages: Sequence[Delivery]) -> int:
+    def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
         """Send as many as the rate limit and the flow control window let through."""
         if self._config.rate_limit_bps:
             messages = self._affordable(messages)
@@ -158,6 +164,8 @@ class PushOutlet:
             taken, block = len(messages), messages
         if not block:
             return 0
+        if self._acked and not self._stalled and self._is_full(taken):
+            block = [*block, (self._subject, self._request(self._outstanding), _FLOW_CONTROL, b"")]
         if not self._bus.deliver(self._subject, block):
             self._changed(False)
             return 0
@@ -201,21 +209,30 @@ class PushOutlet:
             self._outstanding = after
             if not self._stalled:
                 if after > self._window // 2:
-                    self._stalled = self._prefix + "".join(secrets.choice(_ALPHABET) for _ in range(4)).encode()
-                    self._stalled_bytes = after
-                    block.append((self._subject, self._stalled, _FLOW_CONTROL, b""))
+                    block.append((self._subject, self._request(after), _FLOW_CONTROL, b""))
             elif after - self._stalled_bytes >= self._window:
                 self._stalled_bytes += after - before
         return taken, block
 
-    def flow_control_reply(self, subject: bytes) -> None:
-        """A client has answered a flow control request: what it covered has arrived."""
+    def _request(self, covered: int) -> bytes:
+        """The reply subject of a new flow control request, which covers so many of the outstanding bytes."""
+        self._stalled = self._prefix + "".join(secrets.choice(_ALPHABET) for _ in range(4)).encode()
+        self._stalled_bytes = covered
+        return self._stalled
+
+    def _is_full(self, more: int) -> bool:
+        """Whether nothing can go out without an ack, once `more` messages have gone."""
+        return len(self._ledger.pending) + more >= self._config.max_ack_pending
+
+    def flow_control_reply(self, subject: bytes) -> bool:
+        """A client has answered a flow control request: what it covered has arrived. False when that was not asked."""
         if not self._stalled or subject != self._stalled:
-            return
+            return False
         self._window = min(self._window * 2, WINDOW_BYTES)
         self._outstanding = max(self._outstanding - self._stalled_bytes, 0)
         self._stalled, self._stalled_bytes = b"", 0
         self._wake()
+        return True
 
     # ------------------------------------------------------------------ heartbeats
     def _arm_heartbeat(self, delay: int) -> None:
@@ -231,6 +248,8 @@ class PushOutlet:
         silent = now - self._last_sent_ns
         if silent >= interval:
             self._bus.publish(self._subject, b"", heartbeat(self._ledger, self._stalled), b"")
+            if self._acked and self._ledger.pending and not self._stalled:
+                self._bus.publish(self._subject, self._request(self._outstanding), _FLOW_CONTROL, b"")
             self._last_sent_ns = now
             silent = 0
         self._arm_heartbeat(interval - silent)

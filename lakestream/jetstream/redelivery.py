@@ -7,14 +7,21 @@ for both. There is no timer per message: messages delivered together share a dea
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from lakestream.jetstream.consumer_state import Ledger, pending_by_deadline
+from lakestream.jetstream.consumer_state import Ledger, pending_with_deadline
 from lakestream.jetstream.ports import Clock, Timer
 
 MIN_DELAY_NS = 1_000_000
 """The timer is never set to less than this (1 ms)."""
+
+BLOCK_MSGS = 1024
+"""Messages of one deadline that are kept together when everything is worked out anew."""
+
+EXPIRED_AT_ONCE = 32_768
+"""Of deadlines that are over, about so many are looked at before others have their turn."""
 
 
 class Redelivery:
@@ -30,8 +37,11 @@ class Redelivery:
         """(deadline, sequences) in order of both: what was delivered once and not touched since."""
         self._single: list[tuple[int, int]] = []
         """Heap of (deadline, seq): redelivered, postponed or recovered messages."""
-        self._queue: deque[int] = deque()
-        self._queued: set[int] = set()
+        self._queue: deque[tuple[int, int]] = deque()
+        """(number, sequence). An entry counts while `_queued` has its number: what was taken out and put in again later
+        has another place, and another number."""
+        self._queued: dict[int, int] = {}
+        self._numbers = itertools.count()
         self._timer: Timer | None = None
         self._timer_due = 0
         self._running = False
@@ -58,10 +68,21 @@ class Redelivery:
 
     def rebuild(self) -> None:
         """Work everything out from the ledger: at start, and when the ledger has jumped."""
-        self._blocks.clear()
-        self._single = [entry for entry in pending_by_deadline(self._ledger) if entry[1] not in self._queued]
-        if self._single:
-            self._arm(self._single[0][0])
+        self._blocks, self._single = deque(), []
+        block: list[int] = []
+        due = 0
+        for seq, deadline in pending_with_deadline(self._ledger):
+            if seq in self._queued:
+                continue
+            if deadline < due:
+                self._single.append((deadline, seq))
+            elif deadline == due and len(block) < BLOCK_MSGS:
+                block.append(seq)
+            else:
+                due, block = deadline, [seq]
+                self._blocks.append((due, block))
+        heapq.heapify(self._single)
+        self._rearm()
 
     def trim(self) -> None:
         """Let go of blocks that are wholly acked."""
@@ -120,10 +141,10 @@ class Redelivery:
         """Pending messages whose time is over, ascending; they leave the deadlines."""
         pending, blocks, single = self._ledger.deadline, self._blocks, self._single
         found: list[int] = []
-        while blocks and blocks[0][0] <= now:
+        while blocks and blocks[0][0] <= now and len(found) < EXPIRED_AT_ONCE:
             deadline, seqs = blocks.popleft()
             found += [seq for seq in seqs if pending.get(seq) == deadline and seq not in self._queued]
-        while single and single[0][0] <= now:
+        while single and single[0][0] <= now and len(found) < EXPIRED_AT_ONCE:
             deadline, seq = heapq.heappop(single)
             if pending.get(seq) == deadline and seq not in self._queued:
                 found.append(seq)
@@ -134,30 +155,31 @@ class Redelivery:
         """Send these again as soon as possible, after those that already wait."""
         for seq in seqs:
             if seq not in self._queued:
-                self._queued.add(seq)
-                self._queue.append(seq)
+                number = self._queued[seq] = next(self._numbers)
+                self._queue.append((number, seq))
 
     def dequeue(self, seq: int) -> None:
         """Do not send this one, after all. Cheap; the queue itself is tidied when it is read."""
-        self._queued.discard(seq)
+        self._queued.pop(seq, 0)
 
     def take(self, limit: int) -> list[int]:
         """The next ones to send, at most `limit`, in order; `put_back` what could not be sent."""
         taken: list[int] = []
         queue, queued, pending = self._queue, self._queued, self._ledger.pending
         while queue and len(taken) < limit:
-            seq = queue.popleft()
-            if seq not in queued:
+            number, seq = queue.popleft()
+            if queued.get(seq) != number:
                 continue
-            queued.discard(seq)
+            del queued[seq]
             if seq in pending:
                 taken.append(seq)
         return taken
 
     def put_back(self, seqs: Sequence[int]) -> None:
         """They come first again."""
-        self._queue.extendleft(reversed(seqs))
-        self._queued.update(seqs)
+        for seq in reversed(seqs):
+            number = self._queued[seq] = next(self._numbers)
+            self._queue.appendleft((number, seq))
 
     def clear(self) -> None:
         """Forget the queue."""

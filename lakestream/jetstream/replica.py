@@ -64,6 +64,7 @@ class Replica:
         self._memory = config.storage == "memory"
         self.uid, self.account, self.name = create.uid, create.account, config.name
         self.directory = replicas.stores.directory(create.account, config.name)
+        self._bus = replicas.shared.bus_of(create.account)
         self.stream: Stream | None = None
         self.group: Group | None = None
         self.trouble = ""
@@ -198,10 +199,10 @@ class Replica:
 
     def _recover(self, store: Store, commit_through: int) -> Stream:
         """The stream as of `commit_through`. Blocks; it is nobody else's yet."""
-        engine = self._replicas.engine
+        shared = self._replicas.shared
         state = msgspec.msgpack.decode(store.extra, type=StreamState) if store.extra else None
         create = state.create if state is not None else self._create
-        stream = Stream(create, store, engine.bus, engine.clock, engine.io, engine.domain, False, engine.batches)
+        stream = Stream(create, store, self._bus, shared.clock, shared.io, shared.options.domain, False, shared.batches)
         if state is not None:
             stream.load(state)
         for frame, at in store.replay(through=commit_through):
@@ -213,7 +214,7 @@ class Replica:
         self._member = opened.member
         self._membership = opened.member.membership
         self.group = Group(
-            opened.store.log, self._replicas.engine.io, self._committed, self._failure, member=opened.member
+            opened.store.log, self._replicas.shared.io, self._committed, self._failure, member=opened.member
         )
         self.group.on_role, self.group.on_lost, self.group.on_install = self._role, self._lost, self._install
         self._adopt(opened.stream)
@@ -258,7 +259,7 @@ class Replica:
         assert self.group is not None
         assert self._member is not None
         if not self._member.at_rest:  # a write that was under way comes to its end first
-            replicas.engine.clock.call_later(REST_NS, lambda: self._reopen(stream, damage))
+            replicas.shared.clock.call_later(REST_NS, lambda: self._reopen(stream, damage))
             return
         if self.closed:
             return
@@ -285,7 +286,7 @@ class Replica:
             replicas.repairs.look_at(self)
 
         self.making = True
-        replicas.engine.io.submit(reopen, reopened)
+        replicas.shared.io.submit(reopen, reopened)
 
     def _lost(self, contexts: list[object]) -> None:
         if self.stream is not None:
@@ -293,7 +294,7 @@ class Replica:
 
     def _role(self, leads: bool, leader: str, term: int) -> None:
         if leader != self.leader:
-            self.leader, self.leader_since_ns = leader, self._replicas.engine.clock.now()
+            self.leader, self.leader_since_ns = leader, self._replicas.shared.clock.now()
         stream = self.stream
         if stream is None or self.closed:
             return

@@ -56,7 +56,7 @@ class Repairs:
         self._unseen.extend((replica, store, segment) for segment in found if segment is not None)
         if not self._looking and self._unseen:
             self._looking = True
-            self._replicas.engine.clock.call_later(LOOK_AFTER_NS, self._look)
+            self._replicas.shared.clock.call_later(LOOK_AFTER_NS, self._look)
 
     def _look(self) -> None:
         if not self._unseen:
@@ -64,7 +64,7 @@ class Repairs:
             return
         replica, store, segment = self._unseen.popleft()
         if replica.closed or replica.stream is None or replica.stream.store is not store:
-            self._replicas.engine.clock.call_soon(self._look)
+            self._replicas.shared.clock.call_soon(self._look)
             return
         began = time.monotonic_ns()
 
@@ -73,10 +73,10 @@ class Repairs:
             # One that has left the log meanwhile is not there any more.
             if isinstance(error, CorruptLog) and store.sealed_at(segment.path) is not None:
                 self.found(replica, error)
-            self._replicas.engine.clock.call_later(max(PAUSE_FACTOR * took, MIN_PAUSE_NS), self._look)
+            self._replicas.shared.clock.call_later(max(PAUSE_FACTOR * took, MIN_PAUSE_NS), self._look)
 
         files = self._replicas.stores.files
-        self._replicas.engine.io.submit(lambda: verify(files, segment.path), looked)
+        self._replicas.shared.io.submit(lambda: verify(files, segment.path), looked)
 
     # ------------------------------------------------------------------ repairing
     def found(self, replica: Replica, error: CorruptLog) -> None:
@@ -88,7 +88,7 @@ class Repairs:
         self._replicas.on_damage(replica, str(error))
         segment = stream.store.sealed_at(error.file)
         if segment is None:
-            self._replicas.engine.clock.call_soon(lambda: replica.give_up(error))
+            self._replicas.shared.clock.call_soon(lambda: replica.give_up(error))
             return
         self._mending.add(segment.path)
         self._ask(replica, segment, [name for name in replica.membership.voters if name != self._replicas.peers.me])
@@ -99,7 +99,7 @@ class Repairs:
             self._mending.discard(segment.path)
             return
         if not members:
-            clock = self._replicas.engine.clock
+            clock = self._replicas.shared.clock
             clock.call_later(RETRY_NS, lambda: self._again(replica, segment))
             return
 
@@ -139,4 +139,4 @@ class Repairs:
             for consumer in list(stream.consumers.values()):
                 consumer.recover()
 
-        self._replicas.engine.io.submit(lambda: store.mend(segment, path), replaced)
+        self._replicas.shared.io.submit(lambda: store.mend(segment, path), replaced)

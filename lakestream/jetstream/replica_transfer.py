@@ -139,7 +139,7 @@ class Sender:
             return
         now = replica.group.snapshot()
         if now.index != stream.store.applied or not stream.sealed:
-            self._replicas.engine.clock.call_later(SEAL_WAIT_NS, lambda: self._offer(replica, wanted, answer))
+            self._replicas.shared.clock.call_later(SEAL_WAIT_NS, lambda: self._offer(replica, wanted, answer))
             return
         self._number += 1
         number, left = self._number, stream.store.left_through
@@ -180,7 +180,7 @@ class Sender:
             self._watch(sending)
             answer(_encode(msgspec.structs.replace(offer, parts=sending.parts)))
 
-        self._replicas.engine.io.submit(collect, collected)
+        self._replicas.shared.io.submit(collect, collected)
 
     def _read(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         asked = _piece(body)
@@ -203,7 +203,7 @@ class Sender:
             self.bytes_sent += len(data)
             answer(data)
 
-        self._replicas.engine.io.submit(read, done)
+        self._replicas.shared.io.submit(read, done)
 
     def _close(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         self._end(_piece(body).number)
@@ -212,7 +212,7 @@ class Sender:
     def _watch(self, sending: _Sending) -> None:
         if sending.timer is not None:
             sending.timer.cancel()
-        sending.timer = self._replicas.engine.clock.call_later(IDLE_NS, lambda: self._end(sending.number))
+        sending.timer = self._replicas.shared.clock.call_later(IDLE_NS, lambda: self._end(sending.number))
 
     def _end(self, number: int) -> None:
         sending = self._sending.pop(number, None)
@@ -221,7 +221,7 @@ class Sender:
         if sending.timer is not None:
             sending.timer.cancel()
         stores = self._replicas.stores
-        self._replicas.engine.io.submit(lambda: stores.sent(sending.directory), lambda _, __: None)
+        self._replicas.shared.io.submit(lambda: stores.sent(sending.directory), lambda _, __: None)
 
 
 class Fetch:
@@ -307,7 +307,7 @@ class Fetch:
             else:
                 then(result)
 
-        self._replicas.engine.io.submit(work, finished)
+        self._replicas.shared.io.submit(work, finished)
 
     def _begun(self, directory: str) -> None:
         self._directory = directory

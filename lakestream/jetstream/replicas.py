@@ -24,6 +24,7 @@ from lakestream.raft.ports import Calls, Peers
 
 if TYPE_CHECKING:
     from lakestream.jetstream.engine import Engine
+    from lakestream.jetstream.shared import Shared
     from lakestream.jetstream.stream import Stream
 
 
@@ -124,16 +125,16 @@ class Replicas:
     """The replicas on this node, by uid. Only in a cluster.
 
     Args:
-        engine: bus, clock, threads, files, options and log are its own.
+        shared: clock, threads, files, options and log.
         host: told of roles.
         groups: the groups of this node.
         calls: to ask other nodes for states.
     """
 
-    def __init__(self, engine: Engine, host: Host, groups: Groups, peers: Peers, calls: Calls) -> None:
-        self.engine, self.stores, self.host = engine, engine.stores.replicas, host
+    def __init__(self, shared: Shared, host: Host, groups: Groups, peers: Peers, calls: Calls) -> None:
+        self.shared, self.stores, self.host = shared, shared.stores.replicas, host
         self.groups, self.peers, self.calls = groups, peers, calls
-        self.log: Log = engine.log
+        self.log: Log = shared.log
         self.lake: LakeWatch | None = None
         self.by_uid: dict[str, Replica] = {}
         self.bytes_fetched = 0
@@ -236,7 +237,7 @@ class Replicas:
             else:
                 self._begin(replica, opened)
 
-        self.engine.io.submit(lambda: replica.make(membership, lost), made)
+        self.shared.io.submit(lambda: replica.make(membership, lost), made)
 
     def drop(self, uid: str, done: Callable[[ApiError | None], None]) -> None:
         """Remove the replica with its files; `done(None)` once they are gone, also when there was none."""
@@ -277,7 +278,7 @@ class Replicas:
             for waiting in self._going.pop(replica.directory, []):
                 waiting()
 
-        self.engine.io.submit(destroy, destroyed)
+        self.shared.io.submit(destroy, destroyed)
 
     # ------------------------------------------------------------------ the lake
     def lake_through(self, replica: Replica, done: Callable[[int], None]) -> None:

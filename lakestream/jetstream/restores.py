@@ -351,7 +351,6 @@ class Filling:
             read = parse(saved.config, ConsumerConfig, strict=False)
             config = consumer_rules.completed(read, self._config, caps, False)
             consumer_rules.check(config, self._config, caps)
-            consumer_rules.check_supported(config)
         except JsonError as error:
             raise ArchiveError(f'failed to decode consumer "{saved.name}" state: {error}') from None
         except ApiError as error:
@@ -372,7 +371,11 @@ def _storable(subject: bytes) -> bool:
 def _progress(saved: ArchivedConsumer, config: ConsumerConfig) -> Progress:
     """What a consumer had done, as an entry of the log has it."""
     state = saved.state
-    pending = sorted((int(seq), each.sequence, each.timestamp + config.ack_wait) for seq, each in state.pending.items())
+    timed = config.ack_policy != "flow_control"  # what flow control acks has no deadline
+    pending = sorted(
+        (int(seq), each.sequence, each.timestamp + config.ack_wait if timed else 0)
+        for seq, each in state.pending.items()
+    )
     whole = Delta(
         epoch=0,
         delivered_consumer=state.delivered.consumer_seq,

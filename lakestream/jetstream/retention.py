@@ -57,14 +57,14 @@ class Retention:
         if self._policy == "workqueue":
             self._done.extend(seqs)
         elif self._policy == "interest":
-            others = [other for other in self._stream.consumers.values() if other is not consumer]
-            self._done.extend(seq for seq in seqs if not self._needed(seq, others))
+            if len(self._stream.consumers) > 1:
+                seqs = [seq for seq in seqs if not self._needed(seq, consumer)]
+            self._done.extend(seqs)
 
-    def _needed(self, seq: int, consumers: list[Consumer]) -> bool:
-        if not consumers:
-            return False
+    def _needed(self, seq: int, but: Consumer | None = None) -> bool:
+        """Whether a consumer needs a message, other than `but`."""
         subject = self._stream.store.subject_of(seq)
-        return any(needs(consumer, seq, subject) for consumer in consumers)
+        return any(needs(one, seq, subject) for one in self._stream.audience.concerned(subject) if one is not but)
 
     def settle(self) -> None:
         """Propose the removal of what is done. Called before anything else of the turn is handed over."""
@@ -103,8 +103,8 @@ class Retention:
         """Of messages just stored, those that no consumer will ever want. Depends on the log alone."""
         if self._policy != "interest":
             return []
-        consumers = list(self._stream.consumers.values())
-        verdict = {subject: any(wants(one, subject) for one in consumers) for subject in set(subjects)}
+        audience = self._stream.audience
+        verdict = {subject: any(wants(one, subject) for one in audience.of(subject)) for subject in set(subjects)}
         return [(seq, subject) for seq, subject in enumerate(subjects, first_seq) if not verdict[subject]]
 
     def release(self, then: Callable[[], None], consumer_gone: bool = False) -> None:
@@ -128,8 +128,7 @@ class Retention:
             self.recheck = bool(seqs)
             then()
             return
-        consumers = list(stream.consumers.values())
-        unneeded = [seq for seq in seqs if not self._needed(seq, consumers)]
+        unneeded = [seq for seq in seqs if not self._needed(seq)]
 
         def go_on() -> None:
             self._release_from(seqs[-1] + 1, last, then)

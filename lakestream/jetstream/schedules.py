@@ -270,7 +270,7 @@ class Schedules:
             return  # there is nothing that it could publish; `_entries` is for what is applied to change
         header = ttl.raised(made.header, stream.config)
         size = len(header) + len(made.data)
-        if stream.full or 0 < stream.config.max_msg_size < size:
+        if stream.no_room(size) is not None or 0 < stream.config.max_msg_size < size:
             return  # it stays away until another node leads, as in nats-server
         if not stream.intake.take_own(made.subject, header, made.data):
             self._again(subject, entry)

@@ -180,10 +180,11 @@ class _Sending:
 def _consumer(consumer: Consumer, now: int) -> bytes:
     """A consumer's entry, as of now."""
     ledger, ack_wait = consumer.ledger, consumer.config.ack_wait
+    sent = ledger.last_delivered_ns  # stands for the time of what has no deadline
     state = archive.consumer_state(
         (ledger.delivered_consumer, ledger.delivered_stream),
         ledger.floor(),
-        {seq: (first, ledger.deadline[seq] - ack_wait) for seq, first in ledger.pending.items()},
+        {seq: (first, (ledger.deadline[seq] or sent) - ack_wait) for seq, first in ledger.pending.items()},
         ledger.redelivered,
     )
     config = shown(consumer.config)

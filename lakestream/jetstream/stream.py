@@ -18,6 +18,7 @@ from lakestream.jetstream import offline
 from lakestream.jetstream.advisory import advise
 from lakestream.jetstream.apply import Applier
 from lakestream.jetstream.atomic import Atomic
+from lakestream.jetstream.audience import Audience
 from lakestream.jetstream.batch import Batch, Effect
 from lakestream.jetstream.batches import BatchRoom
 from lakestream.jetstream.dedupe import Dedupe
@@ -38,11 +39,12 @@ from lakestream.jetstream.operations import (
 from lakestream.jetstream.parts import Part
 from lakestream.jetstream.ports import Bus, Clock, Handler, History, Io
 from lakestream.jetstream.publish import Publish
+from lakestream.jetstream.read_ahead import Room
 from lakestream.jetstream.reader import Reader
 from lakestream.jetstream.retention import Retention
 from lakestream.jetstream.schedules import Schedules
 from lakestream.jetstream.shredding import Shredding
-from lakestream.jetstream.storage_use import StorageUse
+from lakestream.jetstream.storage_use import AccountUse
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.jetstream.stream_state import Asked, Done, Foreign, StreamState
 from lakestream.jetstream.syncing import Syncing
@@ -90,8 +92,11 @@ class Stream:
         self.store, self.bus, self.clock, self.io = store, bus, clock, io
         self.domain = domain
         self.consumers: dict[str, Consumer] = {}
+        self.audience = Audience(self.consumers)
+        self.announced = self.announced_from = 0
+        """Every message from `announced_from` through `announced` was told to the consumers that want it."""
         self.history: History | None = None
-        self.use: StorageUse | None = None
+        self.use: AccountUse | None = None
         """What it tells how much it holds, once it is among a server's streams."""
         self.failed: ApiError | None = None
         self.closed = False
@@ -105,6 +110,7 @@ class Stream:
         self.created = alone
         """Whether the log holds the stream's creation. Its first leader sees to that."""
         self.reader = Reader(self)
+        self.read_ahead = Room()
         self.group: Group
         self._me = ""
         if alone:
@@ -151,9 +157,13 @@ class Stream:
         return self.intake.guarded
 
     @property
-    def full(self) -> bool:
-        """Whether the server holds more than it may: then no message is taken (10023)."""
-        return self.use is not None and self.use.full(self.config.storage)
+    def weighed(self) -> bool:
+        """Whether each message is looked at by `no_room`, because the server or the account holds much already."""
+        return self.use is not None and self.use.tight(self.config.storage)
+
+    def no_room(self, length: int) -> ApiError | None:
+        """Why neither server nor account has room for a message of this accounted length; None when they have."""
+        return self.use.refusal(self, length) if self.use is not None else None
 
     @property
     def replicated(self) -> bool:
@@ -379,9 +389,12 @@ class Stream:
             replies += batch.late
         if replies:
             self.bus.reply_many(replies)
-        last = first + len(batch) - 1
-        for consumer in list(self.consumers.values()):
-            consumer.stored(first, last)
+        if first != self.announced + 1:
+            self.announced_from = first
+        self.announced = first + len(batch) - 1
+        if self.consumers:
+            for consumer in self.audience.of_all(batch.subjects):
+                consumer.stored(first)
 
     def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
         """Answer the proposer, after what the operation released from an interest stream has gone as well."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.jetstream import query, stream_rules, subject_pages
+from lakestream.jetstream import account_limits, query, stream_rules, subject_pages
 from lakestream.jetstream.api_request import Request, Routes, Where
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.gotime import format_time
@@ -73,6 +73,12 @@ class MsgDeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
     no_erase: bool = False
 
 
+class _Stated(msgspec.Struct):
+    """Whether a configuration names its storage."""
+
+    storage: str = ""
+
+
 class StreamApi:
     """Serves everything under `$JS.API.STREAM.`."""
 
@@ -127,6 +133,7 @@ class StreamApi:
 
     def _create_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
         engine = self._engine
+        self._check_account(wanted.config(), stated=stated(request))
         config = self._checked(wanted)
         existing = engine.streams.get(config.name)
         if existing is not None:
@@ -149,6 +156,33 @@ class StreamApi:
 
         engine.create_stream(config, created)
 
+    def _check_account(self, config: StreamConfig, *, stated: bool = True) -> None:
+        """What the account's limits say of a new stream, before the configuration is looked at.
+
+        `stated`: it names its storage; else that is not known yet, and whether there is room is asked later (as by
+        nats-server).
+        """
+        engine, name = self._engine, config.name
+        if not self._taken(name):
+            account_limits.check_streams(engine.limits, self._count())
+        account_limits.check_consumers(engine.limits, config.max_consumers)
+        if stated:
+            replicas = max(1, config.num_replicas) if engine.cluster is not None else 1
+            account_limits.check_reserved(engine.limits, config, self._reserved(config), replicas)
+
+    def _count(self) -> int:
+        """How many streams the account has, those on their way included."""
+        return len(self._engine.configs())
+
+    def _reserved(self, config: StreamConfig) -> int:
+        """What the account's other streams of its storage reserve; of every replica."""
+        return sum(max(0, other.max_bytes) for other in self._others(config) if other.storage == config.storage)
+
+    def _others(self, config: StreamConfig) -> list[StreamConfig]:
+        """The account's other streams, also those on their way."""
+        changing = {**{other.name: other for other in self._engine.configs()}, **self._updating}
+        return [other for other in changing.values() if other.name != config.name]
+
     def _update(self, request: Request) -> None:
         wanted = request.parse(StreamConfigRequest)
         name = request.tokens[0]
@@ -162,6 +196,8 @@ class StreamApi:
         stream = self.find(checked.name)
         limited = {name: consumer.config for name, consumer in stream.consumers.items()}
         config = stream_rules.updated(stream.config, checked, limited)
+        if config.max_consumers != stream.config.max_consumers:
+            account_limits.check_consumers(self._engine.limits, config.max_consumers)
         self._check_room(config, reserves=config.max_bytes > max(0, stream.config.max_bytes))
         self._updating[stream.name] = config
 
@@ -180,7 +216,11 @@ class StreamApi:
         window = self._engine.options.duplicate_window_ns
         clustered = self._engine.cluster is not None
         config = stream_rules.checked(
-            wanted.config(), pedantic=wanted.pedantic, window_limit_ns=window, clustered=clustered
+            wanted.config(),
+            pedantic=wanted.pedantic,
+            window_limit_ns=window,
+            clustered=clustered,
+            limits=self._engine.limits,
         )
         refusal = self._engine.lake.refusal(config)
         if refusal is not None:
@@ -193,10 +233,11 @@ class StreamApi:
         `reserves`: it takes more storage than before.
         """
         engine = self._engine
-        changing = {**{other.name: other for other in engine.configs()}, **self._updating}
-        others = [other for other in changing.values() if other.name != config.name]
+        others = self._others(config)
         if reserves:
-            stream_rules.check_reserved(config, others, engine.options.max_memory, engine.options.max_file)
+            account_limits.check_reserved(engine.limits, config, self._reserved(config))
+            everybodys = [*others, *engine.foreign_configs()]
+            stream_rules.check_reserved(config, everybodys, engine.options.max_memory, engine.options.max_file)
         stream_rules.check_taken(config, others)
 
     def _delete(self, request: Request) -> None:
@@ -219,15 +260,11 @@ class StreamApi:
 
     def _in_turn(self, name: str, request: Request, work: Callable[[Callable[[], None]], None]) -> None:
         """Run `work(over)` when no other change of this stream is under way; see `Turns.take`."""
-        self._engine.turns.take(f"S {name}", request, work)
+        self._engine.turns.take(f"S {self._engine.account} {name}", request, work)
 
     # ------------------------------------------------------------------ info
     def _info_of(self, stream: Stream, **more: Any) -> dict[str, Any]:
-        """StreamInfo, in a cluster always with the domain and the `cluster` object."""
-        cluster = self._engine.cluster
-        if cluster is not None:
-            more = {**more, "cluster": cluster.shown(stream), "domain": self._engine.domain}
-        return info_shown(stream, self._engine.clock.now(), **more)
+        return info_of(self._engine, stream, **more)
 
     def _info(self, request: Request) -> None:
         if self._engine.cluster is not None:
@@ -378,9 +415,10 @@ class StreamApi:
         if asked.config.name not in ("", name):
             raise api_error(10056)
         wanted = msgspec.structs.replace(asked.config, name=name)
+        self._check_account(wanted, stated=False)
         window = self._engine.options.duplicate_window_ns
         # Whether there is room for it beside the others is seen at the end, as by nats-server.
-        config = stream_rules.checked(wanted, window_limit_ns=window, clustered=True)
+        config = stream_rules.checked(wanted, window_limit_ns=window, clustered=True, limits=self._engine.limits)
         refusal = self._engine.lake.refusal(config)
         if refusal is not None:
             raise stream_rules.invalid(refusal)
@@ -399,6 +437,19 @@ class StreamApi:
         """A stream is whole: tell it, and how it is."""
         self._events.stream_action(stream.name, "CREATED", "create")
         return self._info_of(stream)
+
+
+def stated(request: Request) -> bool:
+    """Whether the configuration in a body names its storage."""
+    return request.parse(_Stated, strict=False).storage != ""
+
+
+def info_of(engine: Engine, stream: Stream, **more: Any) -> dict[str, Any]:
+    """StreamInfo, in a cluster always with the domain and the `cluster` object."""
+    cluster = engine.cluster
+    if cluster is not None:
+        more = {**more, "cluster": cluster.shown(stream), "domain": engine.domain}
+    return info_shown(stream, engine.clock.now(), **more)
 
 
 def _clustered_only(request: Request) -> None:

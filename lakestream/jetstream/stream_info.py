@@ -46,7 +46,7 @@ def state_shown(stream: Stream, *, deleted: bool = False, subjects: dict[str, in
         state["num_deleted"] = missing
         if deleted:
             state["deleted"] = list(store.live.iter_missing(store.first_seq, store.last_seq))
-    state["consumer_count"] = len(stream.consumers)
+    state["consumer_count"] = sum(not consumer.config.direct for consumer in stream.consumers.values())
     return state
 
 

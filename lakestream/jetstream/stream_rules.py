@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from lakestream.jetstream.account_limits import UNLIMITED, JetStreamLimits, check_size
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.stream_config import ExternalStream, StreamConfig, StreamConsumerLimits
 from lakestream.protocol.subjects import Filters, overlaps, valid_subject
@@ -69,7 +70,12 @@ def valid_name(name: str) -> bool:
 
 
 def checked(
-    config: StreamConfig, *, pedantic: bool = False, window_limit_ns: int = 0, clustered: bool = False
+    config: StreamConfig,
+    *,
+    pedantic: bool = False,
+    window_limit_ns: int = 0,
+    clustered: bool = False,
+    limits: JetStreamLimits = UNLIMITED,
 ) -> StreamConfig:
     """A requested configuration with its defaults filled in.
 
@@ -78,6 +84,7 @@ def checked(
         pedantic: refuse with 10157 where a value that was given would be changed.
         window_limit_ns: the server's cap on duplicate windows; 0 = none.
         clustered: whether there are other servers to hold replicas.
+        limits: of the account, for how large a stream may be.
 
     Raises:
         ApiError: the first rule that is broken.
@@ -101,6 +108,7 @@ def checked(
     if config.placement is not None and config.placement.preferred:
         raise invalid("preferred server not permitted in placement")
     _refuse_unsupported(config)
+    check_size(limits, config)
     if config.num_replicas > 1 and not clustered:
         raise api_error(10074)
     return config

@@ -12,7 +12,7 @@ import msgspec
 
 from lakestream.jetstream import limits
 from lakestream.jetstream.batch import Batch
-from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.publish import NotHere, Publish
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.log.record import Record, decode_record
@@ -91,9 +91,13 @@ class ProposedView:
         return self._stream.intake.pending_bytes
 
     def room(self, subject: bytes, length: int, rollup: bool) -> ApiError | None:
-        if self._stream.full:
-            return api_error(10023)
+        if (refused := self._stream.no_room(self.ahead() + length)) is not None:
+            return refused
         return limits.room(self, self._stream.store, subject, length, rollup)
+
+    def ahead(self) -> int:
+        """Accounted bytes that come before, of which the stream knows nothing yet."""
+        return 0
 
     def pending_of(self, subject: bytes) -> int:
         """How many uncommitted messages a subject has."""
@@ -210,6 +214,9 @@ class OverlayView(ProposedView):
 
     def pending_bytes(self) -> int:
         return self._before[1] + self._bytes
+
+    def ahead(self) -> int:
+        return self._bytes
 
     def pending_of(self, subject: bytes) -> int:
         return super().pending_of(subject) + self._counts.get(subject, 0)

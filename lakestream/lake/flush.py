@@ -75,7 +75,10 @@ class _Error(msgspec.Struct):
 
 
 class Flushed(msgspec.Struct, frozen=True):
-    """The answer: everything of stream `uid` through `last_index` (`last_seq`) is staged, or in the table."""
+    """The answer: everything of stream `uid` through `last_index` (`last_seq`) is staged, or in the table.
+
+    `account`: whose stream was asked for, which is that of who asked; "": the server is older than accounts.
+    """
 
     stream: str = ""
     uid: str = ""
@@ -83,6 +86,7 @@ class Flushed(msgspec.Struct, frozen=True):
     last_seq: int = 0
     lake: str = ""
     server_id: str = ""
+    account: str = ""
     error: _Error | None = None
 
 

@@ -221,7 +221,7 @@ def open_view(
     storage = open_storage(lake)
     answer, note = None, "flushing was not asked for"
     if flush:
-        answer, note = _flush(storage, stream, server, timeout, credentials, flusher)
+        answer, note = _flush(storage, stream, account, server, timeout, credentials, flusher)
     failure: Exception | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -255,6 +255,7 @@ def find_server(storage: Storage) -> list[str]:
 def _flush(
     storage: Storage,
     stream: str,
+    account: str,
     server: str | None,
     timeout: float,
     credentials: Credentials | None,
@@ -264,6 +265,8 @@ def _flush(
     if server is not None or flusher is not None:
         with _Lent(flusher) if flusher else Flusher((server or "").split(","), credentials) as connection:
             answer = connection.flush(stream, timeout)
+        if other := _other_account(account, answer):
+            raise FlushFailed(other)
         if answer.error is not None:
             raise _refusal(storage, stream, answer)
         return answer, ""
@@ -277,11 +280,20 @@ def _flush(
         return None, str(error)
     if answer.server_id != found.server_id:
         return None, f"another server than the lake's answers at {', '.join(found.urls)}"
+    if other := _other_account(account, answer):
+        return None, other
     if answer.error is not None:
         if answer.error.code in (400, 404):
             raise _refusal(storage, stream, answer)
         return None, answer.error.description
     return answer, ""
+
+
+def _other_account(account: str, answer: Flushed) -> str:
+    """What is wrong when the server was asked by a user of another account: it spoke of another stream of the name."""
+    if answer.account in ("", account):
+        return ""
+    return f"the server was asked by a user of account {answer.account}; log in as one of account {account}"
 
 
 class _Lent:

@@ -26,6 +26,7 @@ from lakestream.log.errors import CorruptLog, StoreLocked, StoreVersionError
 from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame, Kind, decode_frame, later_write
+from lakestream.log.names import RESERVED, account_directory, account_of
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.outline import OutlineFile, read_outline_info
 from lakestream.log.packed import codec
@@ -45,6 +46,8 @@ from lakestream.log.segment import (
 from lakestream.log.segment_log import LogOptions, SegmentLog, begin_segment, last_term, write_frames
 
 STORE_VERSION = 1
+STREAMS = "streams"
+"""Where an account's directory has its streams."""
 GONE = ".deleted-"
 """A stream's directory whose name goes on like this is being removed; stream names cannot contain a dot."""
 
@@ -81,16 +84,19 @@ class StoreRoot:
 
     def stream_directory(self, account: str, stream: str) -> str:
         """Where a stream's files are."""
-        return os.path.join(self.path, account, "streams", stream)
+        return os.path.join(self.path, account_directory(account), STREAMS, stream)
+
+    def accounts(self, files: Files) -> list[str]:
+        """Every account that has had streams, ascending by directory."""
+        found = [name for name in files.names(self.path) if name not in RESERVED]
+        return [account_of(name) for name in found if os.path.isdir(os.path.join(self.path, name, STREAMS))]
 
     def streams(self, files: Files | None = None) -> list[tuple[str, str]]:
         """(account, stream) of every stream, ascending. Removes what is left of deleted ones."""
         files = files or Files()
         found = []
-        for account in files.names(self.path):
-            base = os.path.join(self.path, account, "streams")
-            if not os.path.isdir(base):
-                continue  # VERSION and LOCK lie beside the accounts
+        for account in self.accounts(files):
+            base = os.path.dirname(self.stream_directory(account, "_"))
             for name in files.names(base):
                 if GONE in name:
                     files.remove_tree(os.path.join(base, name))

@@ -49,6 +49,7 @@ class Upkeep:
         self.lock = threading.Lock()
         """One of checkpoint, drop, shred, destroy writes at a time."""
         self._size = 0  # of the last checkpoint
+        self._extra: int | None = None  # what it held of JetStream, as a number; None: what the store was opened with
         self._seen_bytes = 0  # log.appended_bytes at the last checkpoint
         self._seals = 0
         self._saving = False
@@ -117,7 +118,7 @@ class Upkeep:
         def finished(size: int | None, error: BaseException | None) -> None:
             self._saving = False
             if size is not None:
-                self.checkpoint_index, self._size = snapshot.state.index, size
+                self.checkpoint_index, self._size, self._extra = snapshot.state.index, size, hash(extra)
             elif not self.closed:
                 _logger.error("%s: no checkpoint was written, the log is kept longer: %s", self.directory, error)
             if done is not None:
@@ -250,7 +251,10 @@ class Upkeep:
         self.closed = True
         log = self._log
         try:
-            if log.durable and log.failed is None and self._store.applied > self.checkpoint_index:
+            # Consumers move without an entry at once: their progress may be newer than the last one.
+            saved = hash(self._store.extra) if self._extra is None else self._extra
+            news = self._store.applied > self.checkpoint_index or hash(extra) != saved
+            if log.durable and log.failed is None and news:
                 self._write(self._snapshot(extra), last=True)
         finally:
             self._rows.close()

@@ -20,6 +20,9 @@ LINE = b"NATS/1.0\r\n"
 EMPTY = b"NATS/1.0\r\n\r\n"
 """A block with nothing in it."""
 
+REQUEST_INFO = b"Nats-Request-Info"
+"""By this whoever serves another account learns who asks. A stream never keeps it, whoever sent it."""
+
 
 _OWN = b"\r\nNats-"
 

@@ -112,6 +112,21 @@ def covers(a: bytes, b: bytes) -> bool:
     return len(left) == len(right)
 
 
+def intersection(a: bytes, b: bytes) -> bytes | None:
+    """The filter that selects exactly what both filters select; None when that is nothing. Both must be valid."""
+    left, right = a.split(b"."), b.split(b".")
+    both: list[bytes] = []
+    for at, (x, y) in enumerate(zip(left, right, strict=False)):
+        if x == b">":
+            return b".".join([*both, *right[at:]])
+        if y == b">":
+            return b".".join([*both, *left[at:]])
+        if x != y and x != b"*" and y != b"*":
+            return None
+        both.append(y if x == b"*" else x)
+    return b".".join(both) if len(left) == len(right) else None
+
+
 class Filters:
     """Valid filters, and which of them have to do with another one.
 

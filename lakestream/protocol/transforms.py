@@ -89,14 +89,18 @@ class Transform:
         """The subject that this one becomes; None when the source does not select it, or nothing can come of it."""
         if not matches(self.source, subject) or not valid_literal(subject):
             return None
+        subject = self.made(subject)
+        return subject if 0 < len(subject) <= MAX_SUBJECT else None
+
+    def made(self, subject: bytes) -> bytes:
+        """What comes of a subject that the source selects, as long or as empty as it may be."""
         if self._identity:
             return subject
         tokens = subject.split(b".")
         made = [maker(tokens) for maker in self._makers]
         if self._tail >= 0:
             made += tokens[self._tail :]
-        subject = b".".join(made)
-        return subject if 0 < len(subject) <= MAX_SUBJECT else None
+        return b".".join(made)
 
 
 def check_destination(destination: bytes) -> None:

@@ -43,6 +43,8 @@ class Authenticator:
     Attributes:
         configured: there are credentials at all, and INFO says so once a client is in.
         anonymous: who a client is that gives none; None: it must.
+        required: the first INFO says that a client must give credentials. As in nats-server it says so even where only
+            the system account has users, and a client without any is in the global one.
     """
 
     def __init__(self, options: Options) -> None:
@@ -50,13 +52,20 @@ class Authenticator:
         self._logins = {user.user: Login(GLOBAL_ACCOUNT, user) for user in options.users}
         for account in options.accounts:
             self._logins |= {user.user: Login(account.name, user) for user in account.users}
-        self.configured = bool(self._token or self._logins)
+        system = options.system_account or SYSTEM_ACCOUNT
+        only_the_system = bool(options.accounts) and all(account.name == system for account in options.accounts)
+        self.configured = bool(self._token or self._logins) or only_the_system
         self.anonymous = self._anonymous(options)
+        self.required = self.configured and not options.no_auth_user
 
     @property
-    def required(self) -> bool:
-        """Whether a client must give credentials."""
-        return self.anonymous is None
+    def by_token(self) -> bool:
+        """Whether clients give a token, and are all the same by that."""
+        return bool(self._token)
+
+    def login_of(self, user: str) -> Login | None:
+        """Who that user is; None: nobody."""
+        return self._logins.get(user)
 
     def _anonymous(self, options: Options) -> Login | None:
         if options.no_auth_user:

@@ -12,9 +12,9 @@ from random import Random
 from lakestream import __version__
 from lakestream.raft.multi import Groups
 from lakestream.raft.ports import Calls
+from lakestream.server.accounts import Accounts
 from lakestream.server.api_relay import ApiRelay
 from lakestream.server.connect_urls import ConnectUrls
-from lakestream.server.hub import Hub
 from lakestream.server.identity import Identity
 from lakestream.server.logging import Logger
 from lakestream.server.options import ClusterOptions, Options, RouteUrl
@@ -31,7 +31,7 @@ class Cluster:
 
     Args:
         node: this node as others are to see it.
-        hub: of this node, its interest graph still empty.
+        accounts: of this node; nobody is in them yet.
         announce: called when clients are to get a new INFO.
 
     Attributes:
@@ -47,18 +47,18 @@ class Cluster:
         self,
         node: NodeInfo,
         options: ClusterOptions,
-        hub: Hub,
+        accounts: Accounts,
         clock: LoopClock,
         io: ThreadIo,
         log: Logger,
         announce: Callable[[], None],
     ) -> None:
         self.peers = Peers(node, options, log)
-        self.routes = Routes(hub, self.peers)
+        self.routes = Routes(accounts, self.peers)
         self.calls: Calls = PeerCalls(self.peers, clock, log, self.routes.tell_changes)
         self.connect_urls = ConnectUrls(self.peers, lambda: not self.options.no_advertise, announce)
         if not node.jetstream:
-            ApiRelay(hub, self.routes, self.peers)
+            ApiRelay(accounts, self.routes, self.peers)
         self.on_lame_duck: list[Callable[[], None]] = []
         self.groups = Groups(self.peers, io, clock, random=Random())
 
@@ -106,6 +106,7 @@ def node_info(identity: Identity, options: Options, started_ns: int) -> NodeInfo
         client_urls=() if hidden else client_urls(identity),
         tags=options.server_tags,
         jetstream=jetstream is not None,
+        accounts=True,
         domain=identity.domain,
         max_memory=jetstream.max_memory if jetstream is not None else 0,
         max_storage=jetstream.max_file if jetstream is not None else 0,

@@ -22,17 +22,21 @@ Scalar = str | int | float | bool | datetime
 
 
 class ConfError(StartError):
-    """A configuration file is wrong. `file` and `line` (from 1) say where."""
+    """A configuration file is wrong. `file`, `line` (from 1) and for a setting `column` say where."""
 
-    def __init__(self, file: str, line: int, reason: str) -> None:
-        super().__init__(f"{file}:{line}: {reason}")
+    def __init__(self, file: str, line: int, reason: str, column: int | None = None) -> None:
+        place = f"{file}:{line}" if column is None else f"{file}:{line}:{column}"
+        super().__init__(f"{place}: {reason}")
         self.file = file
         self.line = line
         self.reason = reason
 
 
 class Item(msgspec.Struct):
-    """A value and where it stands: the line of its key in a map, its own line in an array.
+    """A value and where it stands: the place of its key in a map, its own place in an array.
+
+    `column` is counted as nats-server does: what is in quotes or braces begins behind them, and the first line's first
+    column is 0 where that of all others is 1.
 
     `used` marks keys that a variable refers to: such a key need not be a setting. `raw` is a number as it is written:
     `2m` is the number 2,000,000 by the grammar, but where a duration is expected it means two minutes.
@@ -43,10 +47,11 @@ class Item(msgspec.Struct):
     line: int
     used: bool = False
     raw: str = ""
+    column: int = 0
 
     def error(self, reason: str) -> ConfError:
         """An error at this place."""
-        return ConfError(self.file, self.line, reason)
+        return ConfError(self.file, self.line, reason, self.column)
 
 
 _BLANK = re.compile(r"[ \t]*")
@@ -61,6 +66,7 @@ _INTEGER = re.compile(r"(-?[0-9]+)([kmgtpe])?(b|i|ib)?", re.IGNORECASE)
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _INCLUDE_END = " \t\r\n;}"
+_OPENING = ("'", '"', "{", "[")
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
@@ -126,6 +132,10 @@ class _Reader:
         line += self._text.count("\n", known, pos)
         self._counted = (pos, line)
         return line
+
+    def _column(self) -> int:
+        """Of what begins at the present position; see `Item`."""
+        return self._pos - max(self._text.rfind("\n", 0, self._pos), 0) + (self._peek() in _OPENING)
 
     def _error(self, reason: str, pos: int | None = None) -> ConfError:
         return ConfError(self._file, self._line(pos), reason)
@@ -213,8 +223,8 @@ class _Reader:
                 break
             if char in ",;":
                 raise self._error(f"expected a value of the array, but found '{char}'")
-            line = self._line()
-            items.append(Item(self._value(), self._file, line))
+            line, column = self._line(), self._column()
+            items.append(Item(self._value(), self._file, line, column=column))
             self._end_of_value("]")
         self._pos += 1
         self._scopes.pop()
@@ -230,7 +240,7 @@ class _Reader:
     # ------------------------------------------------------------------ pairs
     def _pair(self, items: dict[str, Item]) -> None:
         start = self._pos
-        line = self._line()
+        line, column = self._line(), self._column()
         quoted = self._peek() in ("'", '"')
         key = self._key()
         if not quoted and key.lower() == "include" and self._peek() in (" ", "\t"):
@@ -247,7 +257,7 @@ class _Reader:
         start = self._pos
         value = self._value()
         raw = self._text[start : self._pos] if isinstance(value, int) else ""
-        items[key] = Item(value, self._file, line, raw=raw)
+        items[key] = Item(value, self._file, line, raw=raw, column=column)
 
     def _key(self) -> str:
         char = self._peek()

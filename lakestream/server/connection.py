@@ -16,8 +16,10 @@ from lakestream.jetstream.ports import ClientInfo, Clock, Delivery, Timer
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.subjects import subscribable, valid_literal
+from lakestream.server import refusals
 from lakestream.server.accounts import Account, Accounts
 from lakestream.server.auth import ANYBODY, Authenticator, Login
+from lakestream.server.guard import RESERVED_REPLIES, RESERVED_SUBJECT, Guard
 from lakestream.server.hub import TRACED, Sink
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
@@ -34,8 +36,6 @@ CLOSE_WAIT_NS = 2_000_000_000
 FIRST_PING_NS = 2_000_000_000
 """The first PING leaves this long after the connection began (2 s), to measure the round trip."""
 
-RESERVED_REPLIES = (b"$JS.ACK.", b"_R_.")
-RESERVED_SUBJECT = b"$NRG."
 RESERVED_QUEUE = b"_sys_"
 
 
@@ -51,11 +51,15 @@ class Owner(Protocol):
     def clock(self) -> Clock:
         """Time and timers."""
 
-    def info(self, connection: Connection, second: bool = False) -> bytes:
-        """The INFO frame for this client; `second` is the one after the first PONG (protocol.md §3)."""
+    def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:
+        """The INFO frame for this client; `second` is the one after the first PONG (protocol.md §3), `lame_duck` one
+        that sends it to another server."""
 
     def opened(self, connection: Connection) -> bool:
         """Register; False when the server is full."""
+
+    def joined(self, connection: Connection) -> None:
+        """It has said who it is, and is in its account."""
 
     def closed(self, connection: Connection) -> None:
         """Forget."""
@@ -77,6 +81,7 @@ class Connection(asyncio.Protocol):
         self.close_reason = ""
         self.account: Account = owner.accounts.default
         self.login: Login = ANYBODY
+        self.guard: Guard | None = None
         self.client = ClientInfo(id=identifier, host="", account=self.account.name)
         self._hub = self.account.hub
         self._parser = Parser(owner.options.max_control_line, owner.options.max_payload)
@@ -89,7 +94,7 @@ class Connection(asyncio.Protocol):
         # nats-server leaves both on until a CONNECT turns them off (checklist, surprise 1).
         self._verbose = self._pedantic = True
         self._protocol = 0
-        self._ready = not owner.authenticator.required
+        self._ready = owner.authenticator.anonymous is not None
         self._first_pong = True
         self._paused = False
         self._stalled = False
@@ -303,13 +308,13 @@ class Connection(asyncio.Protocol):
             self._dirty = True
             self._hub.dirty(self)
 
-    def send_info(self) -> None:
+    def send_info(self, *, lame_duck: bool = False) -> None:
         """Announce a change (lame duck, other servers) to clients that understand asynchronous INFO.
 
         Before its first PONG a client hears of nothing: the INFO after that one tells it all.
         """
         if self._protocol >= 1 and not self._first_pong:
-            self._send(self.owner.info(self))
+            self._send(self.owner.info(self, lame_duck=lame_duck))
 
     # ------------------------------------------------------------------ verbs
     def _publish(self, command: Publish) -> None:
@@ -322,14 +327,14 @@ class Connection(asyncio.Protocol):
         if header and not self._headers:
             self.close("Message Header Violation")
             return
-        if reply and reply.startswith(RESERVED_REPLIES):
-            self._error(f'Permissions Violation for Publish with Reply of "{reply.decode("utf-8", "replace")}"')
-            return
-        if subject.startswith(RESERVED_SUBJECT):
-            self._error(f'Permissions Violation for Publish to "{subject.decode("utf-8", "replace")}"')
-            return
         if self._pedantic and not valid_literal(subject):
             self._error("Invalid Publish Subject")
+        if subject.startswith(RESERVED_SUBJECT):
+            self.refuse(refusals.publish(subject))
+            return
+        if reply and reply.startswith(RESERVED_REPLIES):
+            self.refuse(refusals.reply(reply))
+            return
         if self._verbose:
             self._send(b"+OK\r\n")
         tracing = self._hub.tracing if header and TRACED in header else None
@@ -386,6 +391,11 @@ class Connection(asyncio.Protocol):
             self._ping_sent_ns = 0
 
     def _connect(self, options: dict[str, Any]) -> None:
+        if not self.rtt_ns:  # until a PING tells better, as nats-server estimates it
+            self.rtt_ns = max(1, self.owner.clock.now() - self.start_ns)
+        # Before anything may be wrong with it: who is refused is told by name, too.
+        self.name, self.lang = str(options.get("name", self.name)), str(options.get("lang", self.lang))
+        self.version, self.user = str(options.get("version", self.version)), str(options.get("user", self.user))
         login = self.owner.authenticator.check(options)
         if options.get("account") or options.get("new_account") or login is None:
             self._fail("Authorization Violation", "Authentication Failure")
@@ -405,10 +415,6 @@ class Connection(asyncio.Protocol):
             self._fail("no responders requires headers support", "No Responders Requires Headers")
             return
         self._protocol = protocol
-        if not self.rtt_ns:  # until a PING tells better, as nats-server estimates it
-            self.rtt_ns = max(1, self.owner.clock.now() - self.start_ns)
-        self.name, self.lang = str(options.get("name", self.name)), str(options.get("lang", self.lang))
-        self.version, self.user = str(options.get("version", self.version)), str(options.get("user", self.user))
         self.client = ClientInfo(
             id=self.id,
             host=self.host,
@@ -424,6 +430,7 @@ class Connection(asyncio.Protocol):
         if self._auth_timer is not None:
             self._auth_timer.cancel()
             self._auth_timer = None
+        self.owner.joined(self)
         self._ok()
 
     def _bind(self, login: Login) -> bool:
@@ -433,19 +440,33 @@ class Connection(asyncio.Protocol):
         """
         account = self.owner.accounts.of(login.account)
         if not account.admit(self):
+            self.account.forget(self)
+            self.account = account  # where it would have been, for those who are told
             self._fail("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
             return False
+        moved: dict[bytes, Subscription] = {}
         if account is not self.account:
             self.account.forget(self)
-            for sub in self.subs.values():
+            moved, self.subs = self.subs, {}
+            for sub in moved.values():
                 self._hub.leave(sub)
             self.account, self._hub = account, account.hub
             self.client = replace(self.client, account=account.name)
-            for sub in self.subs.values():
-                self._hub.join(sub)
         self.login = login
         self.limit()
+        self.permit()
+        for sid, sub in moved.items():
+            if self.guard is None or self.guard.may_subscribe(sub.subject, sub.queue):
+                self.subs[sid] = sub
+                self._hub.join(sub)
+            else:
+                self._removed(sub)
         return True
+
+    @property
+    def ready(self) -> bool:
+        """It has said who it is, or need not."""
+        return self._ready
 
     def limit(self) -> None:
         """Keep to the limits as they are now: the account's, and the server's where they are lower."""
@@ -454,18 +475,45 @@ class Connection(asyncio.Protocol):
         self.max_payload = _lower(limits.max_payload, options.max_payload)
         self._parser.max_payload = self.max_payload
 
+    def permit(self) -> None:
+        """Keep to what the user may do now, and to its account's mappings. What it may hear no more ends."""
+        rules, mappings = self.account.rules(self.login.user), self._hub.mappings
+        if self.guard is not None and self.guard.same(rules, mappings):
+            return
+        for name in ("_publish", "receive", "receive_many"):
+            self.__dict__.pop(name, None)
+        if rules is None and mappings is None:
+            self.guard = None
+            return
+        self.guard = guard = Guard(self, rules, mappings)
+        self._publish = guard.publish  # type: ignore[method-assign]
+        if rules is not None:
+            self.receive, self.receive_many = guard.receive, guard.receive_many  # type: ignore[method-assign]
+        for sub in list(self.subs.values()):
+            if not guard.may_subscribe(sub.subject, sub.queue):
+                self._drop(sub)
+                self._removed(sub)
+
+    def _removed(self, sub: Subscription) -> None:
+        refusal = refusals.removed(sub.subject, sub.sid, self.user)
+        self._error(refusal.told)
+        self.owner.log.info(refusal.logged)
+
     def _subscribe(self, command: Subscribe) -> None:
+        guard = self.guard
+        if command.queue == RESERVED_QUEUE or (
+            guard is not None and not guard.may_subscribe(command.subject, command.queue)
+        ):
+            self.refuse(refusals.subscribe(command.subject, command.queue, command.sid))
+            return
         if command.sid not in self.subs:  # a second SUB with a live sid changes nothing (protocol.md §1)
             if not subscribable(command.subject):
                 self._error("Invalid Subject")
                 return
-            if command.queue == RESERVED_QUEUE:
-                subject = command.subject.decode("utf-8", "replace")
-                self._error(f'Permissions Violation for Subscription to "{subject}" using queue "_sys_"')
-                return
             limit = self._max_subscriptions
             if 0 <= limit <= len(self.subs):
-                self._error("maximum subscriptions exceeded")
+                text = "maximum subscriptions exceeded"
+                self.refuse(refusals.Refusal(text, text))
                 return
             sub = Subscription(self, command.subject, command.queue, command.sid)
             self.subs[command.sid] = sub
@@ -492,10 +540,23 @@ class Connection(asyncio.Protocol):
     def _error(self, text: str) -> None:
         self._send(b"-ERR '%b'\r\n" % text.encode())
 
+    def refuse(self, refusal: refusals.Refusal) -> None:
+        """It may not do that."""
+        self._error(refusal.told)
+        who = (self.version, self.lang, self.name)
+        user = self.login.user.user if self.login.user is not None else ""
+        label = refusals.described(f"{self.host}:{self.port} - cid:{self.id}", who, (self.account.name, user))
+        self.owner.log.error(f"{label} - {refusal.logged}")
+
     def _fail(self, text: str, reason: str) -> None:
         if text:
             self._error(text)
         self.close(reason)
+
+    def turn_away(self, text: str, reason: str) -> None:
+        """Close, and say why before."""
+        if not self.close_reason:
+            self._fail(text, reason)
 
     def close(self, reason: str) -> None:
         """Say what is left to say, then close. `reason` is what connz shows."""

@@ -19,13 +19,11 @@ from lakestream.server.route_wire import Batch, Routed
 from lakestream.server.turn import Turn
 
 if TYPE_CHECKING:
+    from lakestream.server.mappings import Mappings
     from lakestream.server.tracing import Named, Tracing
 
 TRACED = b"Nats-Trace-Dest:"
 """A message without these bytes in its headers is not traced."""
-
-WAY_BACK = b"_R_."
-"""Subjects that begin so take an answer to the account that asked."""
 
 
 class Sink(Protocol):
@@ -81,10 +79,19 @@ class Imports(Protocol):
 
 
 class Ways(Protocol):
-    """The ways back of answers into other accounts."""
+    """The ways back of answers into other accounts.
+
+    Attributes:
+        prefix: how the subjects begin that lead through here.
+    """
+
+    prefix: bytes
 
     def behind(self, subject: bytes) -> tuple[Hub, bytes] | None:
         """Where an answer to `subject` goes: the hub of the account that asked, and the reply subject there."""
+
+    def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
+        """Send a batch through; False when nobody waits for it."""
 
 
 class _Internal:
@@ -144,6 +151,7 @@ class Hub:
         system: the origin of what the server itself publishes here.
         tracing: routes the messages that are traced.
         imports: what the account hears from others; None without any.
+        mappings: subjects that its clients are sent elsewhere with; None without any.
         responses: the ways back of answers that leave the account; None without any.
         dirty, soon: see `Turn`.
     """
@@ -156,6 +164,7 @@ class Hub:
         self.log = log
         self.tracing: Tracing | None = None
         self.imports: Imports | None = None
+        self.mappings: Mappings | None = None
         self.responses: Ways | None = None
         self.dirty, self.soon = turn.dirty, turn.soon
         self._choice = random.Random().choice
@@ -202,12 +211,16 @@ class Hub:
             found = True
         return found
 
-    def chosen(self, subject: bytes, origin: Sink | None) -> list[Subscription]:
-        """Whoever `route` would hand a message to, and `origin` even where it wants no echo."""
+    def chosen(self, subject: bytes, origin: Sink | None, hides: Callable[[Sink, bytes], bool]) -> list[Subscription]:
+        """Whoever `route` would hand a message to, and `origin` even where it wants no echo.
+
+        A member of a queue group that `hides` the subject from itself is taken only where there is no other.
+        """
         match = self.interest_graph.match(subject)
         chosen = list(match.plain)
         for group in match.queues:
             members = [sub for sub in group if sub.sink is not origin or sub.sink.echo]
+            members = [sub for sub in members if not hides(sub.sink, subject)] or members
             if members:
                 chosen.append(self._choice(members))
         return chosen
@@ -232,7 +245,8 @@ class Hub:
         """The subscriptions that a message from another node is for, and what `arrived` returns."""
         match = self.interest_graph.match(message.subject)
         if message.relayed:
-            return [sub for sub in match.plain if sub.local], []
+            # A service of another account is no matter of this node's: the other one has it, too.
+            return [sub for sub in match.plain if sub.local and type(sub.sink) is _Internal], []
         here = match.here or match
         groups = message.groups
         if groups is None:
@@ -248,14 +262,25 @@ class Hub:
     def unheard(self, subject: bytes, reply: bytes) -> None:
         """Another node had no subscriber any more for a request of a client here: if there is none anywhere now, the
         client hears of it, as it would have when publishing."""
-        if self.interest_graph.interest(subject):
-            return
+        if not self.interest_graph.interest(subject):
+            self.alone(subject, reply)
+
+    def alone(self, subject: bytes, reply: bytes) -> None:
+        """Nobody hears a request of a client here: it is told."""
         for sub in self.interest_graph.match(reply).plain:
             if isinstance(sub.sink, Requester) and not sub.subject.startswith((b"*", b">")):
                 sub.sink.unheard(sub, subject, reply)
 
+    def declined(self, subject: bytes, reply: bytes) -> None:
+        """See `Bus.declined`. Another subscriber may be an import: who listens there may take it."""
+        match = self.interest_graph.match(subject)
+        if len(match.plain) + len(match.queues) <= 1:
+            self.alone(subject, reply)
+
     def delivered(self, batch: Batch) -> bool:
         """Hand a batch that another node delivers to the subscribers of this node. False: nobody here."""
+        if self.responses is not None and batch.to.startswith(self.responses.prefix):
+            return self.responses.deliver(batch.to, batch.messages)
         match = self.interest_graph.match(batch.to)
         here = match.here or match
         if not batch.queue:
@@ -304,6 +329,8 @@ class Hub:
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
         """See `Bus.deliver`."""
+        if self.responses is not None and to.startswith(self.responses.prefix):
+            return self.responses.deliver(to, messages)
         match = self.interest_graph.match(to)
         found = False
         for sub in match.plain:
@@ -330,7 +357,7 @@ class Hub:
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
         """See `Bus.interest`."""
-        if self.responses is not None and subject.startswith(WAY_BACK):
+        if self.responses is not None and subject.startswith(self.responses.prefix):
             away = self.responses.behind(subject)
             return away is not None and away[0].interest(away[1])
         return self.interest_graph.interest(subject, queue)
@@ -350,7 +377,7 @@ class Hub:
 
     def slow_receiver(self, to: bytes) -> Sink | None:
         """A receiver of `to` on this node that is congested, None without any."""
-        if self.responses is not None and to.startswith(WAY_BACK):
+        if self.responses is not None and to.startswith(self.responses.prefix):
             away = self.responses.behind(to)
             return away[0].slow_receiver(away[1]) if away is not None else None
         match = self.interest_graph.match(to)
@@ -363,7 +390,7 @@ class Hub:
 
     def writable(self, to: bytes) -> bool:
         """See `Bus.writable`."""
-        if self.responses is not None and to.startswith(WAY_BACK):
+        if self.responses is not None and to.startswith(self.responses.prefix):
             away = self.responses.behind(to)
             return away is None or away[0].writable(away[1])
         for sub in self._receivers(to):
@@ -373,7 +400,7 @@ class Hub:
 
     def when_writable(self, to: bytes, callback: Callable[[], None]) -> None:
         """See `Bus.when_writable`."""
-        if self.responses is not None and to.startswith(WAY_BACK) and (away := self.responses.behind(to)):
+        if self.responses is not None and to.startswith(self.responses.prefix) and (away := self.responses.behind(to)):
             away[0].when_writable(away[1], callback)
             return
         for sub in self._receivers(to):

@@ -311,6 +311,11 @@ class Interest:
             if head in self._stars:
                 self._caches.forget_wild(head)
 
+    def subscriptions(self) -> list[Subscription]:
+        """All of them, in no particular order."""
+        leaves = [*self._literals.values(), *self._stars.values(), *self._trie.leaves()]
+        return [sub for leaf in leaves for sub in leaf.subscriptions()]
+
     # ------------------------------------------------------------------ watching
     def observe(self, observer: Callable[[Subscription, bool], None]) -> None:
         """Call `observer(sub, True)` after each subscription that was inserted, with False after each removed one.

@@ -6,7 +6,7 @@ filters. Caches, and who asks, are the interest graph's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -111,6 +111,12 @@ class Leaf:
 
     def empty(self) -> bool:
         return not self.plain and not self.queues
+
+    def subscriptions(self) -> Iterator[Subscription]:
+        """All of them."""
+        yield from self.plain
+        for members in (self.queues or {}).values():
+            yield from members
 
 
 class Node:
@@ -226,6 +232,18 @@ class Trie:
                 path[depth - 1].star = None
             else:
                 del path[depth - 1].children[words[depth - 1]]
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every leaf, in no particular order."""
+        nodes = [self._root]
+        while nodes:
+            node = nodes.pop()
+            nodes.extend(node.children.values())
+            if node.star is not None:
+                nodes.append(node.star)
+            for leaf in (node.leaf, node.rest):
+                if leaf is not None:
+                    yield leaf
 
     def reach(self, words: list[bytes]) -> tuple[list[Leaf], list[Node]]:
         """Follow `words`: the `>` leaves passed on the way, and the nodes that are reached."""

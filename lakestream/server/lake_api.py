@@ -112,7 +112,7 @@ class FlushApi:
         flushing.staging = True
         assert self._keeper is not None
         served, (index, seq) = flushing.served, store.sealed_through
-        self._keeper.when_staged(flushing.stream.name, lambda wrong: self._staged(flushing, served, index, seq, wrong))
+        self._keeper.when_staged(flushing.stream, lambda wrong: self._staged(flushing, served, index, seq, wrong))
 
     def _watch(self, flushing: _Flushing, served: list[bytes]) -> None:
         """A stream that fails or is deleted does not call back."""
@@ -155,7 +155,8 @@ class FlushApi:
         self._answer(replies, {"error": error.as_dict()})
 
     def _answer(self, replies: list[bytes], fields: dict[str, Any]) -> None:
-        body = msgspec.json.encode({"type": RESPONSE_TYPE, **fields, "server_id": self._engine.server_id})
+        who = {"server_id": self._engine.server_id, "account": self._engine.account}
+        body = msgspec.json.encode({"type": RESPONSE_TYPE, **fields, **who})
         for reply in replies:
             if reply:
                 self._bus.publish(reply, b"", b"", body)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from lakestream.jetstream.operations import CreateStream
+from lakestream.jetstream.shared import GLOBAL
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.lake import paths, poison, policy, staging
@@ -116,7 +117,8 @@ class LakeKeeper:
         self._io = io
         self._log = log
         self._cache = SharedCache()
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[tuple[str, str], _Kept] = {}
+        """By account and name."""
         self._stopped = False
 
     def start(self) -> None:
@@ -128,12 +130,13 @@ class LakeKeeper:
         self._stopped = True
 
     def lag(self) -> dict[str, int]:
-        """Log entries by stream that are not in the table yet: what monitoring shows."""
-        return {name: kept.stream.store.applied - kept.position for name, kept in self._kept.items()}
+        """Log entries by stream that are not in the table yet: what monitoring shows. Streams of other accounts than
+        the global one are `account/stream`."""
+        return {_shown(key): kept.stream.store.applied - kept.position for key, kept in self._kept.items()}
 
     def troubles(self) -> dict[str, str]:
         """Streams whose tables do not follow them, with the reason: what monitoring shows."""
-        return {name: kept.trouble for name, kept in self._kept.items() if kept.trouble}
+        return {_shown(key): kept.trouble for key, kept in self._kept.items() if kept.trouble}
 
     # ------------------------------------------------------------------ LakeLink
     def refusal(self, config: StreamConfig) -> str | None:
@@ -148,20 +151,20 @@ class LakeKeeper:
         """See `LakeLink.attached`. Segments sealed before a crash that did not reach the staging area go now."""
         if stream.config.storage == "memory":
             return
-        before = self._kept.get(stream.name)
+        before = self._kept.get((stream.account, stream.name))
         if before is not None:  # a replica whose state came from another node
             self.detached(before.stream)
         kept = _Kept(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
-        self._kept[stream.name] = kept
+        self._kept[stream.account, stream.name] = kept
         table = paths.table(self.root, stream.name, stream.account)
         stream.history = kept.history = ThreadHistory(table, self._io, self._cache)
         self._ask(kept)
 
     def detached(self, stream: Stream) -> None:
         """See `LakeLink.detached`."""
-        kept = self._kept.get(stream.name)
+        kept = self._kept.get((stream.account, stream.name))
         if kept is not None and kept.stream is stream:
-            del self._kept[stream.name]
+            del self._kept[stream.account, stream.name]
             self._tell(kept, f"stream {stream.name} is not on this server any more")
             if kept.history is not None:
                 kept.history.close()
@@ -179,7 +182,7 @@ class LakeKeeper:
 
     def deleted(self, stream: Stream) -> None:
         """See `LakeLink.deleted`."""
-        kept = self._kept.pop(stream.name, None)
+        kept = self._kept.pop((stream.account, stream.name), None)
         if kept is None:
             return
         kept.deleted = True
@@ -216,14 +219,14 @@ class LakeKeeper:
         self._io.submit(lambda: staging.mark_deleted(self.root, kept.identity), settled)
 
     # ------------------------------------------------------------------ flushes
-    def when_staged(self, name: str, done: Callable[[str], None]) -> None:
+    def when_staged(self, stream: Stream, done: Callable[[str], None]) -> None:
         """Stage what is sealed of a stream by now, then call `done("")`, or with what is wrong."""
-        kept = self._kept.get(name)
+        kept = self._kept.get((stream.account, stream.name))
         if kept is None or kept.stream.closed:
-            done(f"stream {name} is not kept in the lake")
+            done(f"stream {stream.name} is not kept in the lake")
             return
         if not kept.stream.leading:
-            done(f"another server leads stream {name} now")
+            done(f"another server leads stream {stream.name} now")
             return
         through, _ = kept.stream.store.sealed_through
         if kept.checked and not kept.trouble and through <= max(kept.staged_through, kept.position):
@@ -325,3 +328,9 @@ class LakeKeeper:
         dropped: list[SealedSegment] = store.drop_through(position)
         if dropped and self._log.debugging:
             self._log.debug(f"stream {stream.name}: {len(dropped)} segments left the log, the lake holds them")
+
+
+def _shown(key: tuple[str, str]) -> str:
+    """A stream's account and name as one: what SQL calls it, too."""
+    account, name = key
+    return name if account == GLOBAL else f"{account}/{name}"

@@ -6,11 +6,16 @@ servers of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+from lakestream.jetstream.account_limits import JetStreamLimits
+from lakestream.jetstream.cluster import JetStreamCluster
 from lakestream.jetstream.engine import Engine
+from lakestream.server.account_options import GLOBAL_ACCOUNT, AccountOptions
+from lakestream.server.auth import Login
 from lakestream.server.cluster import Cluster
+from lakestream.server.hub import Hub
 from lakestream.server.identity import Identity
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
@@ -21,6 +26,7 @@ from lakestream.server.statistics import Counted, Statistics
 class Live(Counted, Protocol):
     """A connection that is open."""
 
+    login: Login
     subs: dict[bytes, Subscription]
 
     @property
@@ -41,10 +47,66 @@ class Lag(Protocol):
 
 
 class Calls(Protocol):
-    """The JetStream API's counters."""
+    """Counters of a JetStream API."""
 
     total: int
     errors: int
+
+
+class Serving(Protocol):
+    """JetStream of one account."""
+
+    @property
+    def engine(self) -> Engine:
+        """Its streams."""
+
+    @property
+    def api(self) -> Calls:
+        """Its API."""
+
+
+class Streams(Protocol):
+    """JetStream of a server."""
+
+    @property
+    def served(self) -> Mapping[str, Serving]:
+        """By account, those that have JetStream."""
+
+    @property
+    def keeper(self) -> Lag | None:
+        """None without a lake."""
+
+    @property
+    def cluster(self) -> JetStreamCluster | None:
+        """None without a cluster."""
+
+
+class Watched(Protocol):
+    """An account as the pages show it."""
+
+    name: str
+    hub: Hub
+    is_system: bool
+    options: AccountOptions
+    jetstream: JetStreamLimits | None
+
+    @property
+    def connections(self) -> Mapping[int, Live]:
+        """Open connections by id."""
+
+
+class WatchedAccounts(Protocol):
+    """The accounts of a server."""
+
+    @property
+    def system(self) -> Watched:
+        """The account of those who see to the server."""
+
+    def get(self, name: str) -> Watched | None:
+        """The account of that name."""
+
+    def __iter__(self) -> Iterator[Watched]:
+        """All of them."""
 
 
 class Monitored(Protocol):
@@ -60,18 +122,14 @@ class Monitored(Protocol):
 
     @property
     def connections(self) -> Mapping[int, Live]:
-        """Open connections by id."""
+        """Open connections by id, those that have not said who they are too."""
 
     @property
-    def engine(self) -> Engine | None:
-        """None without JetStream."""
+    def accounts(self) -> WatchedAccounts:
+        """See `Accounts`."""
 
     @property
-    def api(self) -> Calls | None:
-        """None without JetStream."""
-
-    @property
-    def keeper(self) -> Lag | None:
+    def jetstream(self) -> Streams | None:
         """None without JetStream."""
 
     @property
@@ -82,5 +140,13 @@ class Monitored(Protocol):
     def bound_http_port(self) -> int:
         """Where the monitoring port is."""
 
-    def subscription_count(self) -> int:
-        """All subscriptions, the server's own too."""
+
+def configured(node: Monitored) -> list[Watched]:
+    """The accounts that are configured now: not those that other nodes name, or that a reload has taken away."""
+    names = {GLOBAL_ACCOUNT, node.accounts.system.name, *(account.name for account in node.options.accounts)}
+    return [account for account in node.accounts if account.name in names]
+
+
+def account_of(node: Monitored, name: str) -> Watched | None:
+    """The account of that name, None when it is not configured."""
+    return next((account for account in configured(node) if account.name == name), None)

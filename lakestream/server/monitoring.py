@@ -35,18 +35,22 @@ class Monitor(NamedTuple):
     port: int
 
 
-async def serve(node: Monitored) -> Monitor:
+async def serve(node: Monitored, pages: Pages | None = None) -> Monitor:
     """Listen where the options say.
+
+    Args:
+        node: the server.
+        pages: what is shown; None: the server's pages, made here.
 
     Raises:
         StartError: the address is taken or not ours.
     """
     options = node.options
     host = options.http_host or options.host
-    pages, open_ones = Pages(node), set[_Connection]()
+    shown, open_ones = pages or Pages(node), set[_Connection]()
     loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(lambda: _Connection(node, pages, open_ones), host, max(options.http_port, 0))
+        server = await loop.create_server(lambda: _Connection(node, shown, open_ones), host, max(options.http_port, 0))
     except OSError as error:
         raise StartError(
             f"cannot listen for http monitoring on {host}:{options.http_port}: {reason_of(error)}; choose another port "

@@ -6,20 +6,21 @@ Belongs here: /jsz, JetStream's part of /varz, and the health of the server's st
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lakestream.jetstream.cluster_info import meta_shown, unhealthy
 from lakestream.jetstream.consumer_info import consumer_info
-from lakestream.jetstream.engine import ACCOUNT, Engine
+from lakestream.jetstream.engine import Engine
 from lakestream.jetstream.gotime import format_time
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_info import config_shown, state_shown
 from lakestream.server.identity import API_LEVEL
-from lakestream.server.monitored import Monitored
+from lakestream.server.monitored import Monitored, Serving, Streams
 from lakestream.server.monitoring_query import Query
 
-UNLIMITED = (1 << 64) - 1
-"""How nats-server shows that an account reserves nothing (-1 as uint64)."""
+_UINT64 = (1 << 64) - 1
+"""nats-server shows an account's limits as uint64, so that none (-1) is this."""
 
 DEFAULT_LIMIT = 1024
 
@@ -44,11 +45,11 @@ class JetStreamPages:
     # ------------------------------------------------------------------ /varz
     def varz(self) -> dict[str, Any]:
         """The `jetstream` object of /varz; empty without JetStream."""
-        engine = self._node.engine
-        if engine is None:
+        jetstream = self._node.jetstream
+        if jetstream is None:
             return {}
-        page = {"config": self._config(), "stats": self._stats(engine), "limits": self._limits()}
-        return page if engine.cluster is None else page | {"meta": meta_shown(engine.cluster)}
+        page = {"config": self._config(), "stats": self._stats(jetstream), "limits": self._limits()}
+        return page if jetstream.cluster is None else page | {"meta": meta_shown(jetstream.cluster)}
 
     def _config(self) -> dict[str, Any]:
         options = self._node.options.jetstream
@@ -66,7 +67,7 @@ class JetStreamPages:
 
     def _limits(self) -> dict[str, Any]:
         options = self._node.options.jetstream
-        assert options is not None  # Invariant: there is an engine only with JetStream options.
+        assert options is not None  # Invariant: there is JetStream only with options for it.
         limits = {
             "max_batch_inflight_per_stream": options.batches_per_stream,
             "max_batch_inflight_total": options.batches_total,
@@ -78,40 +79,48 @@ class JetStreamPages:
         }
         return {name: value for name, value in limits.items() if value}
 
-    def _stats(self, engine: Engine) -> dict[str, Any]:
-        return _usage(engine) | {"accounts": 1, "ha_assets": 0, "api": self._api()}
-
-    def _api(self) -> dict[str, int]:
-        calls = self._node.api
-        total, errors = (calls.total, calls.errors) if calls is not None else (0, 0)
-        return {"level": API_LEVEL, "total": total, "errors": errors}
+    def _stats(self, jetstream: Streams) -> dict[str, Any]:
+        served = jetstream.served.values()
+        api = _api(served, API_LEVEL)
+        return _usage(_streams(served)) | {"accounts": len(served), "ha_assets": 0, "api": api}
 
     # ------------------------------------------------------------------ /jsz
     def jsz(self, query: Query) -> dict[str, Any]:
         """The page for a query with acc, accounts, streams, consumers, config, offset and limit."""
-        account, config = query.text("acc"), query.flag("config")
-        consumers = query.flag("consumers")
-        streams = query.flag("streams") or consumers
-        detailed = query.flag("accounts") or streams or bool(account)
-        offset, _ = query.page(DEFAULT_LIMIT)  # of accounts, and there is one
-        engine = self._node.engine
+        account = query.text("acc")
+        detailed = query.flag("accounts") or query.flag("streams") or query.flag("consumers")
+        offset, limit = query.page(DEFAULT_LIMIT)
+        jetstream = self._node.jetstream
         head = {"server_id": self._node.identity.server_id, "now": format_time(time.time_ns())}
-        if engine is None:
+        if jetstream is None:
             nothing = {"memory": 0, "storage": 0, "reserved_memory": 0, "reserved_storage": 0, "accounts": 0}
             api = {"level": 0, "total": 0, "errors": 0}
             empty = {"streams": 0, "consumers": 0, "messages": 0, "bytes": 0, "total": 0}
             return nothing | {"ha_assets": 0, "api": api} | head | {"disabled": True, "config": self._config()} | empty
-        page = self._stats(engine) | head | {"config": self._config(), "limits": self._limits()} | _totals(engine)
-        if detailed and account in ("", ACCOUNT) and offset == 0:
-            details = _usage(engine) | {"reserved_memory": UNLIMITED, "reserved_storage": UNLIMITED, "accounts": 0}
-            details = {"name": ACCOUNT, "id": ACCOUNT} | details | {"ha_assets": 0, "api": self._api() | {"level": 0}}
-            if streams:
-                held = sorted(engine.streams.values(), key=lambda one: one.name)
-                details["stream_detail"] = [self._stream(stream, consumers, config) for stream in held]
-            page["account_details"] = [details]
-        if engine.cluster is not None:
-            page["meta_cluster"] = meta_shown(engine.cluster)
-        return page | {"total": 1}
+        page = self._stats(jetstream) | head | {"config": self._config(), "limits": self._limits()}
+        page |= _totals(list(_streams(jetstream.served.values())))
+        names = [name for name in (account,) if name in jetstream.served]
+        if not account and detailed:
+            names = sorted(jetstream.served)[offset : offset + limit]
+        if names:
+            page["account_details"] = [self.account(name, jetstream.served[name], query) for name in names]
+        if jetstream.cluster is not None:
+            page["meta_cluster"] = meta_shown(jetstream.cluster)
+        return page | {"total": len(jetstream.served)}
+
+    def account(self, name: str, serving: Serving, query: Query) -> dict[str, Any]:
+        """One account's part of the page."""
+        account = self._node.accounts.get(name)
+        limits = account.jetstream if account is not None else None
+        held = sorted(serving.engine.streams.values(), key=lambda one: one.name)
+        page = {"name": name, "id": name} | _usage(held)
+        if limits is not None:
+            page |= {"reserved_memory": limits.max_memory & _UINT64, "reserved_storage": limits.max_file & _UINT64}
+        page |= {"accounts": 0, "ha_assets": 0, "api": _api([serving], 0)}
+        config, consumers = query.flag("config"), query.flag("consumers")
+        if query.flag("streams") or consumers:
+            page["stream_detail"] = [self._stream(stream, consumers, config) for stream in held]
+        return page
 
     def _stream(self, stream: Stream, consumers: bool, config: bool) -> dict[str, Any]:
         page: dict[str, Any] = {
@@ -131,7 +140,7 @@ class JetStreamPages:
         return page
 
     def _cluster(self, stream: Stream) -> dict[str, Any]:
-        cluster = self._node.engine.cluster if self._node.engine is not None else None
+        cluster = self._node.jetstream.cluster if self._node.jetstream is not None else None
         return cluster.shown(stream) if cluster is not None else {"leader": self._node.identity.server_name}
 
     # ------------------------------------------------------------------ /healthz
@@ -143,60 +152,73 @@ class JetStreamPages:
         if stream and not account:
             return Health(400, '"account" must not be empty when checking stream health', "BAD_REQUEST")
         query.flag("details")
-        engine = self._node.engine
+        jetstream = self._node.jetstream
         if self._node.lame_duck:
             return Health(500, "server is in lame duck mode and takes no new connections", "CONN")
         if query.flag("js-enabled-only") or query.flag("js-enabled") or query.flag("js-server-only"):
             return Health(200)
-        if account and (engine is None or account != ACCOUNT):
+        serving = jetstream.served.get(account) if jetstream is not None else None
+        if account and serving is None:
             return Health(404, f'JetStream account "{account}" not found', "ACCOUNT", account)
-        if engine is None:
-            return Health(200)
-        return _streams_health(engine, account, stream, consumer) if stream else _all_health(engine)
+        if serving is not None and stream:
+            return _streams_health(serving.engine, account, stream, consumer)
+        return _all_health(jetstream, account) if jetstream is not None else Health(200)
 
 
-def _all_health(engine: Engine) -> Health:
-    lacking = unhealthy(engine.cluster) if engine.cluster is not None else ""
+def _all_health(jetstream: Streams, only: str) -> Health:
+    lacking = unhealthy(jetstream.cluster) if jetstream.cluster is not None else ""
     if lacking:
         return Health(503, lacking, "JETSTREAM")
-    for name, reason in engine.offline.items():
-        return _broken(name, reason)
-    for stream in engine.streams.values():
-        if stream.failed is not None:
-            return _broken(stream.name, stream.failed.description)
+    for account, serving in jetstream.served.items():
+        if only not in ("", account):
+            continue
+        for name, reason in serving.engine.offline.items():
+            return _broken(account, name, reason)
+        for stream in serving.engine.streams.values():
+            if stream.failed is not None:
+                return _broken(account, stream.name, stream.failed.description)
     return Health(200)
 
 
 def _streams_health(engine: Engine, account: str, name: str, consumer: str) -> Health:
     if name in engine.offline:
-        return _broken(name, engine.offline[name])
+        return _broken(account, name, engine.offline[name])
     stream = engine.streams.get(name)
     if stream is None:
         return Health(404, f'JetStream stream "{name}" not found on account "{account}"', "STREAM", account, name)
     if stream.failed is not None:
-        return _broken(name, stream.failed.description)
+        return _broken(account, name, stream.failed.description)
     if consumer and consumer not in stream.consumers:
         reason = f'JetStream consumer "{consumer}" not found for stream "{name}" on account "{account}"'
         return Health(404, reason, "CONSUMER", account, name, consumer)
     return Health(200)
 
 
-def _broken(name: str, reason: str) -> Health:
-    return Health(503, f"JetStream stream '{ACCOUNT} > {name}' takes no messages: {reason}", "STREAM", ACCOUNT, name)
+def _broken(account: str, name: str, reason: str) -> Health:
+    return Health(503, f"JetStream stream '{account} > {name}' takes no messages: {reason}", "STREAM", account, name)
 
 
-def _usage(engine: Engine) -> dict[str, Any]:
+def _streams(served: Iterable[Serving]) -> Iterator[Stream]:
+    for serving in served:
+        yield from serving.engine.streams.values()
+
+
+def _api(served: Iterable[Serving], level: int) -> dict[str, int]:
+    calls = [serving.api for serving in served]
+    return {"level": level, "total": sum(one.total for one in calls), "errors": sum(one.errors for one in calls)}
+
+
+def _usage(streams: Iterable[Stream]) -> dict[str, Any]:
     """Bytes stored and reserved."""
     page = dict.fromkeys(("memory", "storage", "reserved_memory", "reserved_storage"), 0)
-    for stream in engine.streams.values():
+    for stream in streams:
         kind = "memory" if stream.config.storage == "memory" else "storage"
         page[kind] += stream.store.bytes
         page[f"reserved_{kind}"] += max(0, stream.config.max_bytes)
     return page
 
 
-def _totals(engine: Engine) -> dict[str, int]:
-    streams = engine.streams.values()
+def _totals(streams: list[Stream]) -> dict[str, int]:
     return {
         "streams": len(streams),
         "consumers": sum(len(stream.consumers) for stream in streams),

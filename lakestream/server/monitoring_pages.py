@@ -1,9 +1,9 @@
 """What the monitoring port says.
 
-Belongs here: the pages as functions of a query and the server's state, without sockets: /varz, /connz, /subsz,
-/accountz, /healthz and the index. JetStream's page is in monitoring_jetstream.py, that of the other nodes in
-monitoring_routes.py. Field names and their order are nats-server's; fields that this server does not measure are left
-out rather than invented.
+Belongs here: the pages as functions of a query and the server's state, without sockets, which page is where, and the
+ones about the server as a whole: /varz, /healthz and the index. Clients are in monitoring_connections.py, accounts in
+monitoring_accounts.py, JetStream in monitoring_jetstream.py, the other nodes in monitoring_routes.py. Field names and
+their order are nats-server's; fields that this server does not measure are left out rather than invented.
 """
 
 from __future__ import annotations
@@ -16,25 +16,21 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lakestream import __version__
-from lakestream.jetstream.durations import format_duration
-from lakestream.jetstream.engine import ACCOUNT
 from lakestream.jetstream.gotime import format_time
 from lakestream.jetstream.jsonio import dumps
-from lakestream.protocol.subjects import matches, valid_literal
 from lakestream.server.identity import NATS_VERSION
-from lakestream.server.interest import Subscription
 from lakestream.server.monitored import Monitored
+from lakestream.server.monitoring_accounts import accountz, accstatz
+from lakestream.server.monitoring_connections import connz, subsz
 from lakestream.server.monitoring_jetstream import Health, JetStreamPages
 from lakestream.server.monitoring_query import BadQuery, Query
-from lakestream.server.monitoring_routes import cluster_settings, routed, routez
+from lakestream.server.monitoring_routes import Routed, cluster_settings, routed, routez
 from lakestream.server.monitoring_text import resident_bytes, uptime_text
 from lakestream.server.options import SECOND
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
-PAGES = ("varz", "jsz", "connz", "accountz", "subsz", "routez", "healthz")
-DEFAULT_LIMIT = 1024
-"""Entries of a list on one page when the query has no `limit`."""
+PAGES = ("varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "healthz")
 
 
 class Answer(NamedTuple):
@@ -45,48 +41,74 @@ class Answer(NamedTuple):
     body: bytes
 
 
-Page = Callable[[Query], Answer]
+class Traffic(NamedTuple):
+    """What clients have sent and been sent since the start, and how badly connections have ended."""
+
+    in_msgs: int
+    in_bytes: int
+    out_msgs: int
+    out_bytes: int
+    nodes: Routed
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """To clients and other nodes."""
+        return {"msgs": self.out_msgs + self.nodes.out_msgs, "bytes": self.out_bytes + self.nodes.out_bytes}
+
+    @property
+    def received(self) -> dict[str, int]:
+        """From clients and other nodes."""
+        return {"msgs": self.in_msgs + self.nodes.in_msgs, "bytes": self.in_bytes + self.nodes.in_bytes}
+
+
+Page = Callable[[Query], dict[str, Any]]
 
 
 class Pages:
-    """The pages of one server."""
+    """The pages of one server.
+
+    Attributes:
+        pages: by name, those that are JSON whatever the state of the server.
+        jetstream: what they say of JetStream.
+    """
 
     def __init__(self, node: Monitored) -> None:
         self._node = node
         self._requests: dict[str, int] = {}
-        jetstream = JetStreamPages(node)
-        self._health = jetstream
-        pages: dict[str, Page] = {
-            "/": self._index,
-            "/varz": self._varz,
-            "/connz": self._connz,
-            "/subsz": self._subsz,
-            "/subscriptionsz": self._subsz,
-            "/accountz": self._accountz,
-            "/routez": lambda query: json_answer(routez(node, query)),
-            "/healthz": self._healthz,
-            "/jsz": lambda query: json_answer(jetstream.jsz(query)),
+        self.jetstream = JetStreamPages(node)
+        self.pages: dict[str, Page] = {
+            "varz": self._varz,
+            "connz": lambda query: connz(node, query),
+            "subsz": lambda query: subsz(node, query),
+            "accountz": lambda query: accountz(node, query),
+            "accstatz": lambda query: accstatz(node, query),
+            "routez": lambda query: routez(node, query),
+            "leafz": lambda query: self._nothing({"leafnodes": 0, "leafs": []}),
+            "gatewayz": lambda query: self._nothing({"outbound_gateways": {}, "inbound_gateways": {}}),
+            "jsz": self.jetstream.jsz,
         }
-        base = node.options.http_base_path
-        self._pages = {base + path: page for path, page in pages.items()}
-        if base:
-            self._pages[base] = self._index
+        base = self._base = node.options.http_base_path
+        self._paths = {f"{base}/{name}": name for name in (*self.pages, "healthz")}
+        self._paths |= {f"{base}/subscriptionsz": "subsz", f"{base}/": "", base or "/": ""}
 
     def answer(self, path: str, query: str) -> Answer:
         """The answer to a request for `path` with this query string."""
-        page = self._pages.get(path)
-        if page is None:
+        name = self._paths.get(path)
+        if name is None:
             return Answer(404, TEXT, b"404 page not found\n")
         self._requests[path] = self._requests.get(path, 0) + 1
         try:
-            return page(Query(query))
+            if not name:
+                return self._index()
+            if name == "healthz":
+                return self._healthz(Query(query))
+            return json_answer(self.pages[name](Query(query)))
         except BadQuery as error:
             return Answer(400, TEXT, str(error).encode())
 
     # ------------------------------------------------------------------ /
-    def _index(self, query: Query) -> Answer:
-        base = self._node.options.http_base_path
-        links = "".join(f'<li><a href="{base}/{page}">/{page}</a></li>\n' for page in PAGES)
+    def _index(self) -> Answer:
+        links = "".join(f'<li><a href="{self._base}/{page}">/{page}</a></li>\n' for page in PAGES)
         return Answer(
             200,
             "text/html; charset=utf-8",
@@ -94,8 +116,12 @@ class Pages:
             f"<ul>\n{links}</ul>\n</html>\n".encode(),
         )
 
+    def _nothing(self, page: dict[str, Any]) -> dict[str, Any]:
+        """A page about what this server never has."""
+        return {"server_id": self._node.identity.server_id, "now": format_time(time.time_ns())} | page
+
     # ------------------------------------------------------------------ /varz
-    def _varz(self, query: Query) -> Answer:
+    def _varz(self, query: Query) -> dict[str, Any]:
         node, now = self._node, time.time_ns()
         options, identity = node.options, node.identity
         page: dict[str, Any] = {
@@ -129,10 +155,10 @@ class Pages:
             "leaf": {},
             "mqtt": {},
             "websocket": {},
-            "jetstream": self._health.varz(),
+            "jetstream": self.jetstream.varz(),
             "write_deadline": options.write_deadline_ns,
         }
-        page |= self._process(now) | self._traffic()
+        page |= self._process(now) | self._counters()
         page["http_req_stats"] = dict(sorted(self._requests.items()))
         page["config_load_time"] = format_time(node.config_loaded_ns)
         page["config_digest"] = options.config_digest
@@ -140,235 +166,117 @@ class Pages:
             page["tags"] = list(options.server_tags)
         if options.server_metadata:
             page["metadata"] = options.server_metadata
-        if node.keeper is not None:
-            page["lake"] = {
-                "url": node.keeper.root,
-                "lag": node.keeper.lag(),
-                "errors": node.keeper.troubles(),
-            }
-        return json_answer(page)
+        page["system_account"] = node.accounts.system.name
+        keeper = node.jetstream.keeper if node.jetstream is not None else None
+        if keeper is not None:
+            page["lake"] = {"url": keeper.root, "lag": keeper.lag(), "errors": keeper.troubles()}
+        return page
 
     def _process(self, now: int) -> dict[str, Any]:
-        cores = os.cpu_count() or 1
         uptime = max(1, now - self._node.started_ns)
         return {
             "start": format_time(self._node.started_ns),
             "now": format_time(now),
             "uptime": uptime_text(uptime),
-            "mem": resident_bytes(),
-            "cores": cores,
-            "cpu": round(time.process_time_ns() * 100 / uptime, 2),
-        }
+        } | self._machine(uptime)
 
-    def _traffic(self) -> dict[str, Any]:
-        node, statistics = self._node, self._node.statistics
+    def _machine(self, uptime: int) -> dict[str, Any]:
+        cpu = round(time.process_time_ns() * 100 / uptime, 2)
+        return {"mem": resident_bytes(), "cores": os.cpu_count() or 1, "cpu": cpu}
+
+    def traffic(self) -> Traffic:
+        """What has been moved since the start."""
+        node, ended = self._node, self._node.statistics
         live = list(node.connections.values())
-        in_msgs = statistics.in_msgs + sum(one.in_msgs for one in live)
-        in_bytes = statistics.in_bytes + sum(one.in_bytes for one in live)
-        out_msgs = statistics.out_msgs + sum(one.out_msgs for one in live)
-        out_bytes = statistics.out_bytes + sum(one.out_bytes for one in live)
-        nodes = routed(node.cluster)
+        return Traffic(
+            ended.in_msgs + sum(one.in_msgs for one in live),
+            ended.in_bytes + sum(one.in_bytes for one in live),
+            ended.out_msgs + sum(one.out_msgs for one in live),
+            ended.out_bytes + sum(one.out_bytes for one in live),
+            routed(node.cluster),
+        )
+
+    def _counters(self) -> dict[str, Any]:
+        node, statistics, traffic = self._node, self._node.statistics, self.traffic()
+        nodes = traffic.nodes
         return {
-            "connections": len(live),
+            "connections": len(node.connections),
             "total_connections": statistics.total_connections,
             "routes": nodes.nodes,
             "remotes": nodes.nodes,
             "leafnodes": 0,
-            "in_msgs": in_msgs + nodes.in_msgs,
-            "in_bytes": in_bytes + nodes.in_bytes,
-            "in_client_msgs": in_msgs,
-            "in_client_bytes": in_bytes,
-            "out_msgs": out_msgs + nodes.out_msgs,
-            "out_bytes": out_bytes + nodes.out_bytes,
-            "out_client_msgs": out_msgs,
-            "out_client_bytes": out_bytes,
+            "in_msgs": traffic.received["msgs"],
+            "in_bytes": traffic.received["bytes"],
+            "in_client_msgs": traffic.in_msgs,
+            "in_client_bytes": traffic.in_bytes,
+            "out_msgs": traffic.sent["msgs"],
+            "out_bytes": traffic.sent["bytes"],
+            "out_client_msgs": traffic.out_msgs,
+            "out_client_bytes": traffic.out_bytes,
             "slow_consumers": statistics.slow_consumers + nodes.slow_consumers,
             "stale_connections": statistics.stale_connections + nodes.stale_connections,
-            "subscriptions": node.subscription_count(),
+            "subscriptions": self._subscriptions(),
         }
 
-    # ------------------------------------------------------------------ /connz
-    def _connz(self, query: Query) -> Answer:
-        now = time.time_ns()
-        state = query.choice("state", {"": "open", "open": "open", "closed": "closed", "any": "any", "all": "any"})
-        subs, auth, cid = query.flag_or_detail("subs"), query.flag("auth"), query.unsigned("cid")
-        sort = _sorting(query.text("sort"), state)
-        offset, limit = query.page(DEFAULT_LIMIT)
-        live: list[Any] = list(self._node.connections.values()) if state != "closed" else []
-        every = live + (list(self._node.statistics.closed) if state != "open" else [])
-        chosen = [one for one in every if _wanted(one, query)]
-        total = len(chosen)
-        if cid:
-            chosen, offset, limit = [one for one in chosen if one.id == cid], 0, 1
-        key, descending = sort
-        chosen.sort(key=lambda one: key(one, now), reverse=descending)
-        shown = [_connection(one, now, subs, auth) for one in chosen[offset : offset + limit]]
-        return json_answer(
-            {
-                "server_id": self._node.identity.server_id,
-                "now": format_time(now),
-                "num_connections": len(shown),
-                "total": total,
-                "offset": offset,
-                "limit": limit,
-                "connections": shown,
-            }
-        )
+    def _subscriptions(self) -> int:
+        return sum(len(account.hub.interest_graph) for account in self._node.accounts)
 
-    # ------------------------------------------------------------------ /subsz
-    def _subsz(self, query: Query) -> Answer:
-        subs, test, account = query.flag("subs"), query.text("test"), query.text("acc")
-        if test and not valid_literal(test.encode()):
-            raise BadQuery(f"invalid test subject, must be valid publish subject: {test}")
-        offset, limit = query.page(DEFAULT_LIMIT)
-        found = [] if account not in ("", ACCOUNT) else self._client_subscriptions(test.encode())
-        page: dict[str, Any] = {
-            "server_id": self._node.identity.server_id,
-            "now": format_time(time.time_ns()),
-            "num_subscriptions": self._node.subscription_count() if account in ("", ACCOUNT) else 0,
-            "total": len(found) if subs else 0,
-            "offset": offset,
-            "limit": limit,
+    # ------------------------------------------------------------------ what the system account is told by the clock
+    def statsz(self) -> dict[str, Any]:
+        """The server in short, as messages of the system show it."""
+        node, traffic = self._node, self.traffic()
+        page: dict[str, Any] = {"start": format_time(node.started_ns)}
+        page |= self._machine(max(1, time.time_ns() - node.started_ns))
+        page |= {
+            "connections": len(node.connections),
+            "total_connections": node.statistics.total_connections,
+            "active_accounts": sum(1 for account in node.accounts if account.connections),
+            "subscriptions": self._subscriptions(),
+            "sent": traffic.sent,
+            "sent_to_clients": {"msgs": traffic.out_msgs, "bytes": traffic.out_bytes},
+            "received": traffic.received,
+            "received_from_clients": {"msgs": traffic.in_msgs, "bytes": traffic.in_bytes},
+            "slow_consumers": node.statistics.slow_consumers + traffic.nodes.slow_consumers,
         }
-        if subs:
-            page["subscriptions_list"] = found[offset : offset + limit]
-        return json_answer(page)
-
-    def _client_subscriptions(self, test: bytes) -> list[dict[str, Any]]:
-        return [
-            {"account": ACCOUNT, "account_tag": ACCOUNT} | _subscription(sub, connection.id)
-            for connection in self._node.connections.values()
-            for sub in connection.subs.values()
-            if not test or matches(sub.subject, test)
-        ]
-
-    # ------------------------------------------------------------------ /accountz
-    def _accountz(self, query: Query) -> Answer:
-        account = query.text("acc")
-        page: dict[str, Any] = {"server_id": self._node.identity.server_id, "now": format_time(time.time_ns())}
-        if not account:
-            return json_answer(page | {"accounts": [ACCOUNT]})
-        if account != ACCOUNT:
-            raise BadQuery(f"Account {account} does not exist")
-        page["account_detail"] = {
-            "account_name": ACCOUNT,
-            "update_time": format_time(self._node.started_ns),
-            "expired": False,
-            "complete": True,
-            "jetstream_enabled": self._node.engine is not None,
-            "leafnode_connections": 0,
-            "client_connections": len(self._node.connections),
-            "subscriptions": self._node.subscription_count(),
-            "name_tag": ACCOUNT,
-        }
-        return json_answer(page)
+        if node.cluster is not None:
+            page["routes"] = [
+                {
+                    "rid": route["rid"],
+                    "name": route["remote_name"],
+                    "sent": {"msgs": route["out_msgs"], "bytes": route["out_bytes"]},
+                    "received": {"msgs": route["in_msgs"], "bytes": route["in_bytes"]},
+                    "pending": route["pending_size"],
+                }
+                for route in routez(node, Query())["routes"]
+            ]
+        page["active_servers"] = 1 + traffic.nodes.nodes
+        if node.jetstream is not None:
+            jetstream = self.jetstream.varz()
+            jetstream["config"].pop("store_dir", None)
+            page["jetstream"] = jetstream
+        return page
 
     # ------------------------------------------------------------------ /healthz
     def _healthz(self, query: Query) -> Answer:
-        health = self._health.healthz(query)
-        if health.status == 200:
-            return Answer(200, JSON, b'{"status":"ok"}')
-        self._node.log.warn(f'Healthcheck failed: "{health.reason}"')
-        return Answer(health.status, JSON, dumps(_unhealthy(health, query.flag("details"))))
+        health = self.health(query)
+        page = {"status": "ok"} if health.status == 200 else unhealthy(health, query.flag("details"))
+        return Answer(health.status, JSON, dumps(page))
+
+    def health(self, query: Query) -> Health:
+        """Health of the server, or of what is asked for; what is wrong is logged."""
+        health = self.jetstream.healthz(query)
+        if health.status != 200:
+            self._node.log.warn(f'Healthcheck failed: "{health.reason}"')
+        return health
 
 
-def _unhealthy(health: Health, details: bool) -> dict[str, Any]:
+def unhealthy(health: Health, details: bool) -> dict[str, Any]:
+    """What the page says when something is wrong."""
     if details:
         error = {"type": health.kind, "account": health.account, "stream": health.stream, "consumer": health.consumer}
         error = {name: value for name, value in error.items() if value}
         return {"status": "error", "errors": [error | {"error": health.reason}]}
     return {"status": "error" if health.status in (400, 500) else "unavailable", "error": health.reason}
-
-
-# ---------------------------------------------------------------------- connections
-
-Key = Callable[[Any, int], Any]
-_SORTS: dict[str, tuple[Key, bool]] = {
-    "": (lambda one, now: one.id, False),
-    "cid": (lambda one, now: one.id, False),
-    "start": (lambda one, now: one.start_ns, False),
-    "subs": (lambda one, now: len(getattr(one, "subs", ())), True),
-    "pending": (lambda one, now: getattr(one, "pending_bytes", 0), True),
-    "msgs_to": (lambda one, now: one.out_msgs, True),
-    "msgs_from": (lambda one, now: one.in_msgs, True),
-    "bytes_to": (lambda one, now: one.out_bytes, True),
-    "bytes_from": (lambda one, now: one.in_bytes, True),
-    "last": (lambda one, now: one.last_ns, True),
-    "idle": (lambda one, now: now - one.last_ns, True),
-    "uptime": (lambda one, now: getattr(one, "stop_ns", now) - one.start_ns, True),
-    "rtt": (lambda one, now: one.rtt_ns, True),
-    "stop": (lambda one, now: getattr(one, "stop_ns", now), True),
-    "reason": (lambda one, now: one.close_reason, False),
-}
-
-
-def _sorting(name: str, state: str) -> tuple[Key, bool]:
-    if name not in _SORTS:
-        raise BadQuery(f"invalid sorting option: {name}")
-    if name in ("stop", "reason") and state != "closed":
-        raise BadQuery(f"sort by {name} only valid on closed connections")
-    return _SORTS[name]
-
-
-def _wanted(one: Any, query: Query) -> bool:
-    user, account, subject = query.text("user"), query.text("acc"), query.text("filter_subject").encode()
-    if user and one.user != user:
-        return False
-    if account and account != ACCOUNT:
-        return False
-    return not subject or any(matches(sub.subject, subject) for sub in getattr(one, "subs", {}).values())
-
-
-def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
-    stop = getattr(one, "stop_ns", 0)
-    end = stop or now
-    page: dict[str, Any] = {
-        "cid": one.id,
-        "kind": "Client",
-        "type": "nats",
-        "ip": one.host,
-        "port": one.port,
-        "start": format_time(one.start_ns),
-        "last_activity": format_time(one.last_ns),
-    }
-    if stop:
-        page |= {"stop": format_time(stop), "reason": one.close_reason}
-    if one.rtt_ns:
-        page["rtt"] = format_duration(one.rtt_ns)
-    held = list(getattr(one, "subs", {}).values())
-    page |= {
-        "uptime": uptime_text(end - one.start_ns),
-        "idle": uptime_text(end - one.last_ns),
-        "pending_bytes": getattr(one, "pending_bytes", 0),
-        "in_msgs": one.in_msgs,
-        "out_msgs": one.out_msgs,
-        "in_bytes": one.in_bytes,
-        "out_bytes": one.out_bytes,
-        "subscriptions": len(held),
-    }
-    page |= {name: value for name in ("name", "lang", "version") if (value := getattr(one, name))}
-    if auth:
-        page |= ({"authorized_user": one.user} if one.user else {}) | {"name_tag": ACCOUNT}
-    if subs == "list" and held:
-        page["subscriptions_list"] = [sub.subject.decode("utf-8", "replace") for sub in held]
-    if subs == "detail" and held:
-        page["subscriptions_list_detail"] = [_subscription(sub, one.id) for sub in held]
-    return page
-
-
-def _subscription(sub: Subscription, cid: int) -> dict[str, Any]:
-    queue = {"qgroup": sub.queue.decode("utf-8", "replace")} if sub.queue else {}
-    return {
-        "subject": sub.subject.decode("utf-8", "replace"),
-        **queue,
-        "sid": sub.sid.decode("utf-8", "replace"),
-        "msgs": sub.delivered,
-        **({"max": sub.maximum} if sub.maximum else {}),
-        "cid": cid,
-    }
-
-
-# ---------------------------------------------------------------------- forms
 
 
 def json_answer(page: Mapping[str, Any] | Sequence[Any]) -> Answer:

@@ -19,8 +19,14 @@ class BadQuery(Exception):
 class Query:
     """The parameters of one request; of repeated ones the first counts."""
 
-    def __init__(self, text: str) -> None:
-        self._values = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True).items()}
+    def __init__(self, text: str = "", **values: str) -> None:
+        self._values = {name: found[0] for name, found in parse_qs(text, keep_blank_values=True).items()} | values
+
+    def but(self, **values: str) -> Query:
+        """The same with other values for some parameters."""
+        changed = Query()
+        changed._values = self._values | values
+        return changed
 
     def text(self, name: str) -> str:
         """As it stands; "" when absent."""

@@ -118,13 +118,14 @@ def _route(cluster: Cluster, link: Link, now: int, subs: str) -> dict[str, Any]:
     }
     if subs and remote is not None and remote.subscriptions:
         held = [
-            (subject.decode("utf-8", "replace"), queue.decode("utf-8", "replace"))
-            for subject, queue in remote.subscriptions
+            (account, sub.subject.decode("utf-8", "replace"), sub.queue.decode("utf-8", "replace"))
+            for account, sub in remote.subscriptions
         ]
         if subs == "list":
-            page["subscriptions_list"] = [subject for subject, _ in held]
+            page["subscriptions_list"] = [subject for _, subject, _ in held]
         else:
             page["subscriptions_list_detail"] = [
-                {"subject": subject} | ({"qgroup": queue} if queue else {}) for subject, queue in held
+                {"account": account, "subject": subject} | ({"qgroup": queue} if queue else {})
+                for account, subject, queue in held
             ]
     return page

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import signal
 import socket
 import sys
@@ -17,38 +16,32 @@ from collections.abc import Callable
 
 from lakestream import __version__
 from lakestream.jetstream.api import Api
-from lakestream.jetstream.batches import BatchLimits
-from lakestream.jetstream.cluster import JetStreamCluster
-from lakestream.jetstream.engine import Engine, EngineOptions
-from lakestream.jetstream.transfer_api import TransferApi
-from lakestream.log.errors import LogError
+from lakestream.jetstream.engine import Engine
+from lakestream.jetstream.engines import Engines
 from lakestream.server import ports_file
+from lakestream.server.account_links import AccountLinks
+from lakestream.server.account_options import GLOBAL_ACCOUNT
 from lakestream.server.accounts import Accounts
 from lakestream.server.auth import Authenticator
 from lakestream.server.cluster import Cluster, node_info
 from lakestream.server.connection import Connection
 from lakestream.server.errors import StartError, reason_of
-from lakestream.server.identity import API_LEVEL, NATS_VERSION, Identity, advertised, new_server_id
-from lakestream.server.lake_api import FlushApi, announce, withdraw
+from lakestream.server.identity import NATS_VERSION, Identity, advertised, new_server_id
+from lakestream.server.jetstream import JetStream
+from lakestream.server.lake_api import announce, withdraw
 from lakestream.server.lake_keeper import LakeKeeper
 from lakestream.server.logging import Logger
-from lakestream.server.options import JetStreamOptions, Options
+from lakestream.server.options import Options
 from lakestream.server.peer_wire import NodeInfo
+from lakestream.server.reloading import AFFECTED_BY, reload_accounts, reload_clients
 from lakestream.server.runtime import LoopClock, ThreadIo
+from lakestream.server.service_imports import Whereabouts
 from lakestream.server.statistics import Statistics
-from lakestream.server.stores import FileStores
-from lakestream.server.system_requests import SystemRequests
-from lakestream.server.tracing import Tracing
+from lakestream.server.system import System
 from lakestream.server.turn import Turn
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may keep the interpreter from an I/O thread that has finished its fsync (default 5 ms)."""
-
-STOP_WAIT_S = 10.0
-"""At the end, how long writes in flight may take to finish."""
-
-HAND_OVER_WAIT_S = 2.0
-"""At the end, how long other nodes may take to lead what this one led."""
 
 
 class Node:
@@ -66,9 +59,7 @@ class Node:
         self.statistics = Statistics()
         self.bound_http_port = 0
         self.connections: dict[int, Connection] = {}
-        self.engine: Engine | None = None
-        self.api: Api | None = None
-        self.keeper: LakeKeeper | None = None
+        self.jetstream: JetStream | None = None
         self.cluster: Cluster | None = None
         self.authenticator = Authenticator(options)
         self.lame_duck = False
@@ -107,19 +98,21 @@ class Node:
         self._banner()
         if options.cluster is not None:
             self.cluster = Cluster(
-                self._node_info(), options.cluster, self.hub, self.clock, self.io, self.log, self._announce
+                self._node_info(), options.cluster, self.accounts, self.clock, self.io, self.log, self._announce
             )
+        # Behind the cluster, which sees every subscription, and before the streams, which may listen to imports.
+        self.links = AccountLinks(self.accounts, self.clock, self.log, self._whereabouts)
+        self.links.connect()
+        self.system = System(self, self.clock)
         if options.jetstream is not None:
-            self._start_jetstream(options.jetstream)
+            self._start_jetstream()
         self._handle_signals(loop)
         await self._listen(loop)
         self.log.info("Server is ready")
         if self.cluster is not None:
             await self.cluster.start()
-            if self.engine is not None and self.engine.cluster is not None:
-                self.engine.cluster.start()
-        if self.keeper is not None:
-            self.keeper.start()
+        if self.jetstream is not None:
+            self.jetstream.start()
 
     def _identity(self, server_id: str, port: int) -> Identity:
         options = self.options
@@ -135,6 +128,9 @@ class Node:
             advertise=advertised(options.client_advertise, port),
         )
 
+    def _whereabouts(self) -> Whereabouts:
+        return Whereabouts(self.identity.server_name, self.cluster.name if self.cluster is not None else "")
+
     def _node_info(self) -> NodeInfo:
         return node_info(self.identity, self.options, self.started_ns)
 
@@ -148,83 +144,35 @@ class Node:
         if self.options.config_file:
             self.log.info(f"Using configuration file: {self.options.config_file}")
 
-    def _start_jetstream(self, options: JetStreamOptions) -> None:
-        began = time.perf_counter()
+    def _start_jetstream(self) -> None:
         self.log.info("Starting JetStream")
-        if options.temporary_store:
-            self.log.warn(f"Temporary storage directory used, data could be lost on system reboot: {options.store_dir}")
-        try:
-            stores = FileStores(options, self.options.lake, self.io)
-        except (LogError, OSError) as error:
-            raise StartError(f"cannot use the store {options.store_dir!r}: {error}") from error
-        self._cleanups.append(stores.close)
-        self.engine = Engine(
-            self.hub,
-            self.clock,
-            self.io,
-            stores,
-            EngineOptions(
-                server_name=self.identity.server_name,
-                server_id=self.identity.server_id,
-                domain=options.domain,
-                strict=options.strict,
-                max_memory=options.max_memory,
-                max_file=options.max_file,
-                duplicate_window_ns=options.duplicate_window_ns,
-                max_ack_pending=options.max_ack_pending,
-                max_request_batch=options.max_request_batch,
-                default_max_consumers=options.default_max_consumers,
-                request_queue_limit=options.request_queue_limit,
-                max_pending=self.options.max_pending,
-                batches=BatchLimits(
-                    per_stream=options.batches_per_stream,
-                    total=options.batches_total,
-                    max_msgs=options.batch_max_msgs,
-                    timeout_ns=options.batch_timeout_ns,
-                ),
-                sync_interval_ns=0 if options.sync_always else options.sync_interval_ns,
-                spool_dir=stores.root,
-            ),
-            self.log,
+        self.jetstream = JetStream(
+            self.options, self.identity, self.accounts, self.clock, self.io, self.log, self.cluster
         )
-        if self.options.lake.enabled:
-            lake = self.options.lake.url or os.path.join(options.store_dir, "lake")
-            self.keeper = LakeKeeper(lake, self.options.lake, self.clock, self.io, self.log)
-            self.engine.lake = self.keeper
-        if self.cluster is not None:
-            self._join_cluster(self.engine, self.cluster, stores.root)
-        self.api = Api(self.engine)
-        self.transfers = TransferApi(self.engine)
-        self.flushes = FlushApi(self.engine, self.keeper)
-        self.log.info("---------------- JETSTREAM ----------------")
-        self.log.info(f"  Strict:          {str(options.strict).lower()}")
-        self.log.info(f"  Max Memory:      {_human(options.max_memory)}")
-        self.log.info(f"  Max Storage:     {_human(options.max_file)}")
-        self.log.info(f'  Store Directory: "{stores.root}"')
-        self.log.info("  Lake:            " + (f'"{self.keeper.root}"' if self.keeper is not None else "off"))
-        if options.domain:
-            self.log.info(f"  Domain:          {options.domain}")
-        self.log.info(f"  API Level:       {API_LEVEL}")
-        self.log.info("-------------------------------------------")
-        try:
-            self.engine.recover()
-        except LogError as error:  # of the meta group: a stream's own is set aside
-            raise StartError(f"cannot use the cluster's own log: {error}") from error
-        if self.keeper is None:
-            for name, stream in self.engine.streams.items():
-                if stream.store.left_through:
-                    self.log.error(f"stream {name}: some of its messages are only in the lake, which is off")
-        self.engine.start()
-        self.log.info(f"Took {(time.perf_counter() - began) * 1000:.3f}ms to start JetStream")
+        self._cleanups.append(self.jetstream.stores.close)
+        self.jetstream.recover()
 
-    def _join_cluster(self, engine: Engine, cluster: Cluster, root: str) -> None:
-        """Have the streams that the cluster assigns to this node."""
-        assert self.options.jetstream is not None  # Invariant: there is an engine only with JetStream options.
-        engine.cluster = JetStreamCluster(
-            engine, cluster.groups, cluster.peers, cluster.calls, root, self.options.jetstream.unique_tag
-        )
-        engine.cluster.replicas.lake = self.keeper
-        cluster.on_lame_duck.append(engine.cluster.yield_leadership)
+    # ------------------------------------------------------------------ JetStream, as monitoring sees it
+    @property
+    def engines(self) -> Engines | None:
+        """The streams of every account; None without JetStream."""
+        return self.jetstream.engines if self.jetstream is not None else None
+
+    @property
+    def engine(self) -> Engine | None:
+        """The streams of the global account; None when it has no JetStream."""
+        served = self.jetstream.served.get(GLOBAL_ACCOUNT) if self.jetstream is not None else None
+        return served.engine if served is not None else None
+
+    @property
+    def api(self) -> Api | None:
+        """The API of the global account; None without JetStream."""
+        return self.jetstream.apis.get(GLOBAL_ACCOUNT) if self.jetstream is not None else None
+
+    @property
+    def keeper(self) -> LakeKeeper | None:
+        """The lake's keeper; None without a lake."""
+        return self.jetstream.keeper if self.jetstream is not None else None
 
     # ------------------------------------------------------------------ listeners
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -232,7 +180,7 @@ class Node:
         if options.http_port:
             from lakestream.server import monitoring
 
-            http = await monitoring.serve(self)
+            http = await monitoring.serve(self, self.system.pages)
             # Not among the listeners that lame duck mode closes: it answers to the end.
             self._cleanups.append(http.server.close)
             self.bound_http_port = http.port
@@ -250,8 +198,7 @@ class Node:
         self.identity = self._identity(self.identity.server_id, bound)
         for sock in server.sockets:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.system = SystemRequests(self.hub, self.clock, self.identity)
-        self.hub.tracing = Tracing(self.hub, self.clock, self.system.server, self.identity.domain)
+        self.system.start()
         self.log.info(f"Listening for client connections on {options.host}:{bound}")
         if self.cluster is not None:
             await self.cluster.listen()
@@ -283,13 +230,13 @@ class Node:
         return Connection(self, next(self._ids))
 
     # ------------------------------------------------------------------ Owner
-    def info(self, connection: Connection, second: bool = False) -> bytes:
+    def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:
         """See `Owner.info`."""
         return self.identity.info(
             connection.id,
             connection.host,
             second=second,
-            lame_duck=self.lame_duck,
+            lame_duck=lame_duck or self.lame_duck,
             auth_required=None if second else self.authenticator.required,
             account=connection.account.name,
             is_system=connection.account.is_system,
@@ -310,17 +257,18 @@ class Node:
         limit = self.options.max_connections
         return not limit or len(self.connections) <= limit
 
+    def joined(self, connection: Connection) -> None:
+        """See `Owner.joined`."""
+        self.system.events.connected(connection)
+
     def closed(self, connection: Connection) -> None:
         """See `Owner.closed`."""
         self.connections.pop(connection.id, None)
         self.statistics.ended(connection, self.clock.now())
+        self.system.events.disconnected(connection)
         if connection.close_reason.startswith("Slow Consumer"):
             who = f"{connection.host}:{connection.port} - cid:{connection.id}"
             self.log.info(f"{who} - Slow Consumer Detected: MaxPending of {self.options.max_pending} Exceeded")
-
-    def subscription_count(self) -> int:
-        """See `Monitored.subscription_count`."""
-        return sum(len(account.hub.interest_graph) for account in self.accounts)
 
     # ------------------------------------------------------------------ signals and end
     def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -335,8 +283,8 @@ class Node:
         self.log.info("Initiating Shutdown...")
         self._stopped.set()
 
-    def reload(self) -> None:
-        """Read the configuration file again (SIGHUP). A wrong file changes nothing."""
+    def reload(self) -> str:
+        """Read the configuration file again (SIGHUP). A wrong file changes nothing; returns what is wrong with it."""
         from lakestream.server.options import reload
 
         try:
@@ -345,17 +293,25 @@ class Node:
                 self.cluster.peers.reload(options.cluster)
         except StartError as error:
             self.log.error(f"Failed to reload server configuration: {error}")
-            return
+            return str(error)
         if "log_file" in changed:
             self.log.reopen(options.log_file)
-        self.options = options
+        before, self.options = self.options, options
+        same_token = self.options.token == before.token
         self.authenticator = Authenticator(options)
+        if not AFFECTED_BY.isdisjoint(changed):
+            reload_accounts(options, self.accounts, self.links, self.jetstream)
+            clients = self.connections.values()
+            reload_clients(clients, self.authenticator, same_token=same_token, accounts=self.accounts)
+            self.log.info("Reloaded: accounts")
         self.identity = self._identity(self.identity.server_id, self.identity.port)
         self.config_loaded_ns = self.clock.now()
         if self.cluster is not None:
             self.cluster.peers.update(tags=options.server_tags)
         self.log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
+        self.system.configured()
         self.log.info("Reloaded server configuration")
+        return ""
 
     def enter_lame_duck(self) -> None:
         """Take no new clients, tell the others to move, close them over `lame_duck_duration` (protocol.md §11)."""
@@ -363,6 +319,7 @@ class Node:
             return
         self.lame_duck = True
         self.log.info("Entering lame duck mode, stop accepting new clients")
+        self.system.events.lame_duck()
         if self.cluster is not None:
             self.cluster.enter_lame_duck()
         for server in self._servers:
@@ -382,43 +339,19 @@ class Node:
 
     async def stop(self) -> None:
         """Close listeners and clients, let writes finish, write checkpoints."""
+        self.system.events.stopping()
         for server in self._servers:
             server.close()
-        if self.keeper is not None:
-            self.keeper.stop()
-        if self.engine is not None:
-            await self._drain(self.engine)
-            self.engine.stop()
+        if self.jetstream is not None:
+            await self.jetstream.stop()
         for connection in list(self.connections.values()):
             connection.close("Server Shutdown")
         if self.cluster is not None:
             await self.cluster.stop()
         await self.clock.cancel_all()
-        if self.engine is not None:
-            await self.io.call(self.engine.close)
+        if self.jetstream is not None:
+            await self.jetstream.close()
         await asyncio.get_running_loop().run_in_executor(None, self.io.close)
         for cleanup in reversed(self._cleanups):
             cleanup()
         self.log.info("Server Exiting..")
-
-    async def _drain(self, engine: Engine) -> None:
-        """Let what is being written reach the disk and its acks their clients."""
-        if engine.cluster is not None:
-            engine.cluster.yield_leadership()  # first: whoever leads next takes the messages at once
-            handed_over_by = time.monotonic() + HAND_OVER_WAIT_S
-            while engine.cluster.handing_over and time.monotonic() < handed_over_by:
-                await asyncio.sleep(0.005)
-        engine.cease()
-        deadline = time.monotonic() + STOP_WAIT_S
-        while any(stream.uncommitted() for stream in engine.streams.values()) and time.monotonic() < deadline:
-            await asyncio.sleep(0.005)
-
-
-def _human(size: int) -> str:
-    """Bytes as nats-server writes them in its start-up lines."""
-    value = float(size)
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if value < 1024 or unit == "TB":
-            return f"{value:.2f} {unit}"
-        value /= 1024
-    return f"{size} B"

@@ -218,6 +218,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 RELOADABLE = frozenset(
     {
         "users",
+        "accounts",
+        "mappings",
         "token",
         "auth_timeout_ns",
         "max_payload",
@@ -299,13 +301,22 @@ def reload(options: Options) -> tuple[Options, list[str]]:
             from lakestream.server.settings_cluster import check_reload
 
             check_reload(options.config_file, options.cluster, new.cluster)
+        elif name == "accounts":
+            from lakestream.server.settings_accounts import check_reload as check_accounts
+
+            check_accounts(options, new)
         elif name not in RELOADABLE:
             raise StartError(f"{options.config_file}: a reload cannot change {name!r}; restart the server for that")
     return new, changed
 
 
 def _credentials(flags: Flags, values: dict[str, Any]) -> None:
-    """--user/--pass and --auth replace whatever the file says about who may connect."""
+    """--user/--pass and --auth replace whatever the file says about who may connect to the global account."""
+    flag = "--user" if flags.user is not None else "--auth" if flags.token is not None else ""
+    if flag and values.get("accounts"):
+        from lakestream.server.settings_accounts import conflict_with_flags
+
+        conflict_with_flags(values["accounts"], flag)
     if flags.user is not None:
         values["users"] = (User(flags.user, flags.password or ""),)
         values["token"] = ""
@@ -375,6 +386,10 @@ def _check(options: Options) -> None:
             raise StartError("jetstream cluster requires `cluster.name` to be set")
     if any(char.isspace() for char in options.server_name):
         raise StartError(f"server name {options.server_name!r} cannot contain spaces")
+    if options.accounts or options.system_account or options.no_auth_user:
+        from lakestream.server.account_checks import check_options  # few configurations have accounts
+
+        check_options(options)
     if options.max_payload > options.max_pending:
         raise StartError(
             f"max_payload ({options.max_payload}) cannot be higher than max_pending ({options.max_pending})"

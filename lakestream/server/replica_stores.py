@@ -182,7 +182,7 @@ class ReplicaStores:
 
     def settle(self) -> None:
         """After a kill: a state that had arrived and lost the old one takes its place, others are fetched anew."""
-        for account in self.files.names(self._root.path):
+        for account in self._root.accounts(self.files):
             base = os.path.dirname(self._root.stream_directory(account, "_"))
             for name in self.files.names(base):
                 if name.endswith(INCOMING):

@@ -4,6 +4,10 @@ Belongs here: the records on `Channel.ROUTE` and their encoding as buffers. Who 
 
 A buffer is a list of records, to be taken in order. Interest is told in absolute numbers, so that a record that is
 told twice changes nothing.
+
+Interest, messages, and whatever else speaks of a subject belong to an account. A buffer begins in the default one, and
+`Within` changes it for the rest of the buffer: no message carries its account, and the buffers of a cluster in which
+nobody uses another account are those of a version that knew of none.
 """
 
 from __future__ import annotations
@@ -11,6 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+
+
+class Within(msgspec.Struct, array_like=True, tag="w", frozen=True):
+    """What follows in this buffer is of this account, until the next such record."""
+
+    account: str
 
 
 class Interest(msgspec.Struct, array_like=True, tag="i", frozen=True):
@@ -74,7 +84,7 @@ class Unheard(msgspec.Struct, array_like=True, tag="u", frozen=True):
     reply: bytes
 
 
-Record = Interest | Routed | Batch | Hold | Mark | Took | Unheard
+Record = Within | Interest | Routed | Batch | Hold | Mark | Took | Unheard
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[list[Record]] = msgspec.msgpack.Decoder(list[Record])

@@ -2,7 +2,8 @@
 
 Belongs here: the tables of keys, how each value is checked and converted, and what happens to keys that nats-server
 knows and this server does not: those that change behaviour are refused, those that cannot do harm get a warning. The
-grammar is in conf.py, the options in options.py.
+grammar is in conf.py, the options in options.py; blocks of their own size are in settings_cluster.py,
+settings_accounts.py and settings_users.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from lakestream.server.account_options import User
 from lakestream.server.conf import Item, load
 from lakestream.server.errors import StartError
 from lakestream.server.options import SECOND, LakeOptions
+from lakestream.server.settings_accounts import as_accounts, as_mappings, settle
 from lakestream.server.settings_cluster import as_cluster
+from lakestream.server.settings_users import as_permissions, as_users, with_default
 from lakestream.server.settings_values import (
     INT32,
     INT64,
@@ -57,6 +60,9 @@ def read_settings(file: str) -> dict[str, Any]:
         raise StartError(f"{file}: config has no values or is empty")
     values: dict[str, Any] = {"warnings": []}
     apply(items, TOP, values, harmless=TOP_HARMLESS, missing=TOP_MISSING)
+    if "accounts" in values:
+        settle(items, values)
+    values.pop("single_user", None)
     store_dir = values.pop("store_dir", None)
     if store_dir is not None:
         jetstream = values.setdefault("jetstream", {"enabled": False})
@@ -107,41 +113,6 @@ def _tags(key: str, item: Item) -> tuple[str, ...]:
 
 # ---------------------------------------------------------------------- authorization
 
-_PERMISSIONS = "permissions of users come in a later version"
-_USER_RULES: dict[str, Rule] = {
-    "user": ("user", as_text),
-    "username": ("user", as_text),
-    "pass": ("password", as_text),
-    "password": ("password", as_text),
-}
-_USER_MISSING = {
-    "nkey": "use user and password, or a token",
-    "permissions": _PERMISSIONS,
-    "permission": _PERMISSIONS,
-    "authorization": _PERMISSIONS,
-    "allowed_connection_types": "",
-    "connection_types": "",
-    "clients": "",
-    "proxy_required": "",
-}
-
-
-def _users(key: str, item: Item) -> tuple[User, ...]:
-    if not isinstance(item.value, list):
-        raise expected(key, item, "an array of users")
-    users: dict[str, User] = {}
-    for entry in item.value:
-        values: dict[str, Any] = {}
-        apply(as_map(key, entry), _USER_RULES, values, missing=_USER_MISSING)
-        name = values.get("user", "")
-        if not name:
-            raise entry.error("a user needs a name: { user: NAME, password: SECRET }")
-        if name in users:
-            raise entry.error(f'Duplicate user "{name}" detected')
-        users[name] = User(name, values.get("password", ""))
-    return tuple(users.values())
-
-
 _AUTHORIZATION: dict[str, Rule] = {
     "user": ("user", as_text),
     "username": ("user", as_text),
@@ -149,12 +120,10 @@ _AUTHORIZATION: dict[str, Rule] = {
     "password": ("password", as_text),
     "token": ("token", as_text),
     "timeout": ("auth_timeout_ns", as_positive_duration),
-    "users": ("users", _users),
+    "users": ("users", as_users),
+    **dict.fromkeys(("default_permissions", "default_permission", "permissions"), ("permissions", as_permissions)),
 }
 _AUTHORIZATION_MISSING = {
-    "default_permissions": _PERMISSIONS,
-    "default_permission": _PERMISSIONS,
-    "permissions": _PERMISSIONS,
     "auth_callout": "",
     "auth_hook": "",
     "proxy_required": "",
@@ -171,7 +140,20 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
         raise item.error("Cannot have a user/pass and token")
     if password and not user:
         raise item.error("a password needs its user")
-    return values | ({"users": (User(user, password),)} if user else {})
+    permissions = values.pop("permissions", None)
+    if "users" in values:
+        values["users"] = with_default(values["users"], permissions)
+    elif permissions is not None:
+        values["warnings"] = [
+            f'{item.file}:{item.line}: "permissions" has no effect here: only users of `users` have any'
+        ]
+    return values | ({"users": (User(user, password),), "single_user": True} if user else {})
+
+
+def _system_account(key: str, item: Item) -> str:
+    if not isinstance(item.value, str):
+        raise item.error("system account name must be a string")
+    return item.value
 
 
 # ---------------------------------------------------------------------- jetstream
@@ -322,6 +304,12 @@ TOP: dict[str, Rule] = {
     "monitor_port": ("http_port", as_port),
     "http_base_path": ("http_base_path", _base_path),
     "authorization": ("*", _authorization),
+    "accounts": ("accounts", as_accounts),
+    "system_account": ("system_account", _system_account),
+    "system": ("system_account", _system_account),
+    "no_auth_user": ("no_auth_user", as_text),
+    "mappings": ("mappings", as_mappings),
+    "maps": ("mappings", as_mappings),
     "max_payload": ("max_payload", as_positive32),
     "max_control_line": ("max_control_line", as_positive32),
     "max_pending": ("max_pending", number_in(1, INT64)),
@@ -366,23 +354,17 @@ TOP_HARMLESS = (
 )
 _TLS = "put a TLS proxy in front for now"
 _CLUSTER = "gateways and leaf nodes come in a later version"
-_ACCOUNTS = "accounts come in a later version; use authorization with users or a token"
+_OPERATORS = "write the accounts down under `accounts`"
 _ROTATE = "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"
 TOP_MISSING = {
-    "accounts": _ACCOUNTS,
-    "no_auth_user": _ACCOUNTS,
-    "system_account": _ACCOUNTS,
-    "system": _ACCOUNTS,
-    "operator": _ACCOUNTS,
-    "operators": _ACCOUNTS,
-    "trusted": _ACCOUNTS,
-    "trusted_keys": _ACCOUNTS,
-    "resolver": _ACCOUNTS,
-    "resolver_preload": _ACCOUNTS,
-    "resolver_tls": _ACCOUNTS,
-    "default_sentinel": _ACCOUNTS,
-    "mappings": "subject mappings come in a later version",
-    "maps": "subject mappings come in a later version",
+    "operator": _OPERATORS,
+    "operators": _OPERATORS,
+    "trusted": _OPERATORS,
+    "trusted_keys": _OPERATORS,
+    "resolver": _OPERATORS,
+    "resolver_preload": _OPERATORS,
+    "resolver_tls": _OPERATORS,
+    "default_sentinel": _OPERATORS,
     "gateway": _CLUSTER,
     "leafnodes": _CLUSTER,
     "leaf": _CLUSTER,

@@ -33,6 +33,7 @@ def apply(
     *,
     harmless: Iterable[str] = (),
     missing: Mapping[str, str] | None = None,
+    unknown: str = 'unknown field "{}"',
 ) -> None:
     """Convert every key of a block by its rule into `values`.
 
@@ -54,7 +55,7 @@ def apply(
         elif key in harmless:
             values.setdefault("warnings", []).append(f'{item.file}:{item.line}: "{written}" has no effect here')
         elif not item.used:
-            raise item.error(f'unknown field "{written}"{_similar(key, [*rules, *missing, *harmless])}')
+            raise item.error(unknown.format(written) + _similar(key, [*rules, *missing, *harmless]))
 
 
 def _refuse_unless_off(key: str, item: Item, reason: str) -> None:
@@ -81,6 +82,13 @@ def find(items: Mapping[str, Item], key: str) -> Item:
 def _kind(value: object) -> str:
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array", dict: "a map"}
     return names.get(type(value), "a date")
+
+
+def go_kind(value: object) -> str:
+    """What nats-server calls this kind of value where it shows one."""
+    if isinstance(value, list | dict):
+        return "[]interface {}" if isinstance(value, list) else "map[string]interface {}"
+    return {bool: "bool", int: "int64", float: "float64", str: "string"}.get(type(value), "time.Time")
 
 
 def expected(key: str, item: Item, what: str) -> ConfError:

@@ -17,6 +17,7 @@ from lakestream.jetstream.ports import ClientInfo, Clock
 from lakestream.jetstream.traces import DESTINATION, DISABLED, traced
 from lakestream.protocol import headers, s2
 from lakestream.protocol.subjects import publishable
+from lakestream.server.guard import hides
 from lakestream.server.interest import Subscription
 from lakestream.server.route_wire import Routed
 
@@ -30,6 +31,7 @@ MAX_HEADER_BYTES = 128 << 10
 """A message with more bytes of headers (128 KiB) is not traced; it goes where it would go without."""
 
 NOT_ECHOED = "Not delivered because of no echo"
+NOT_ALLOWED = "Not delivered because subscription denies this subject"
 
 _ACCOUNT = b"Nats-Trace-Origin-Account"
 _API = b"$JS.API."
@@ -51,6 +53,23 @@ class Named(Protocol):
     name: str
 
 
+@runtime_checkable
+class Abroad(Protocol):
+    """A receiver that takes messages to another account, and tells a trace how they go on there."""
+
+    def traced(
+        self,
+        trace: MessageTrace,
+        sub: Subscription,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        client: ClientInfo,
+    ) -> None:
+        """`Sink.receive` of a message that is traced, or of one that is only traced."""
+
+
 class Tracing:
     """Traces of the messages that this node routes.
 
@@ -65,25 +84,47 @@ class Tracing:
         self._prefix = f"$JS.{domain}.API.".encode() if domain else b""
 
     def route(
-        self, origin: Sink, client: ClientInfo, subject: bytes, reply: bytes, header: bytes, payload: bytes
+        self,
+        origin: Sink,
+        client: ClientInfo,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        mapped: bytes | None = None,
     ) -> bool:
-        """`Hub.route` of a client's message that may be traced."""
-        trace = self._begin(client, subject, header, payload, (client.id, client.name, CLIENT_KIND))
+        """`Hub.route` of a client's message that may be traced. `mapped`: what its account makes of the subject."""
+        trace = self._begin(client, subject, header, payload, (client.id, client.name, CLIENT_KIND), mapped)
         if trace is None:
+            subject = subject if mapped is None else mapped
             if headers.get(header, _ACCOUNT) is not None:
                 # Only servers may ask for traces in another account's name: nobody shall take it for such a request.
                 header = headers.append(headers.remove(header, [DESTINATION]), [(DESTINATION, DISABLED)])
             return self._hub.route(origin, client, subject, reply, header, payload)
         subject = trace.subject
         found = False
-        for sub in self._hub.chosen(subject, origin):
+        for sub in self._hub.chosen(subject, origin, hides):
             if sub.sink is origin and not sub.sink.echo:
                 trace.went(sub, NOT_ECHOED)
             elif trace.takes(sub):
-                self._hand(trace, sub, subject, reply, header, payload, client)
+                self.hand(trace, sub, subject, reply, header, payload, client)
                 found = True
         trace.routed()
         return found
+
+    def refused(
+        self,
+        client: ClientInfo,
+        subject: bytes,
+        mapped: bytes | None,
+        header: bytes,
+        payload: bytes,
+        error: str,
+    ) -> None:
+        """A client's message is not taken. `mapped`: what its account makes of the subject, if anything."""
+        trace = self._begin(client, subject, header, payload, (client.id, client.name, CLIENT_KIND), mapped, error)
+        if trace is not None:
+            trace.routed()
 
     def arrived(self, node: Named, message: Routed, client: ClientInfo, subs: Sequence[Subscription]) -> None:
         """Hand a message that another node routed here to these subscribers of this node."""
@@ -93,12 +134,12 @@ class Tracing:
             if trace is None:
                 sub.sink.receive(sub, subject, reply, header, payload, client)
             elif trace.takes(sub):
-                self._hand(trace, sub, subject, reply, header, payload, client)
+                self.hand(trace, sub, subject, reply, header, payload, client)
         if trace is not None:
             trace.routed()
 
     @staticmethod
-    def _hand(
+    def hand(
         trace: MessageTrace,
         sub: Subscription,
         subject: bytes,
@@ -110,8 +151,11 @@ class Tracing:
         """Hand a traced message to one subscriber, or only tell the trace that it would get it."""
         if sub.remote is not None:
             sub.sink.receive(sub, subject, reply, trace.towards(sub, header), payload, client)
+        elif isinstance(sub.sink, Abroad):
+            sub.sink.traced(trace, sub, subject, reply, header, payload, client)
         elif isinstance(sub.sink, Named):
-            trace.went(sub)
+            # Who may not have it passes it on, or tells that it is denied to all.
+            trace.went(sub, NOT_ALLOWED if hides(sub.sink, subject) else "")
             if not trace.only:
                 sub.sink.receive(sub, subject, reply, header, payload, client)
         else:
@@ -119,8 +163,24 @@ class Tracing:
             plain = subject.startswith(_SERVICES) and not subject.startswith(_EVENTS)
             sub.sink.receive(sub, subject, reply, header, payload, client if plain else traced(client, trace))
 
+    @staticmethod
+    def destination(header: bytes) -> bytes:
+        """Where the trace of a client's message with these headers would go; b"" when it asks for none."""
+        if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
+            return b""  # with a status it is no message of a client's own
+        fields = parsed(header)
+        to = fields.get(DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
+        return to if publishable(to) and _ACCOUNT.decode() not in fields else b""
+
     def _begin(
-        self, client: ClientInfo, subject: bytes, header: bytes, payload: bytes, source: tuple[int, str, int]
+        self,
+        client: ClientInfo,
+        subject: bytes,
+        header: bytes,
+        payload: bytes,
+        source: tuple[int, str, int],
+        mapped: bytes | None = None,
+        error: str = "",
     ) -> MessageTrace | None:
         """The trace of a message from `source` (number, name, kind), None when it asks for none."""
         if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
@@ -134,11 +194,17 @@ class Tracing:
         if name:
             event["name"] = name
         event |= {"acc": client.account, "subj": subject.decode("utf-8", "replace")}
+        if error:
+            event["error"] = error
         trace = MessageTrace(self, to, fields, len(header) + len(payload), event)
-        trace.going(subject, self._mapped(subject))
+        # What an account maps is mapped by that alone.
+        if mapped is None:
+            by_domain = self.of_domain(subject)
+            mapped = by_domain if by_domain != subject else None
+        trace.going(subject, mapped)
         return trace
 
-    def _mapped(self, subject: bytes) -> bytes:
+    def of_domain(self, subject: bytes) -> bytes:
         """The subject without the prefix of this server's domain (api.md §1)."""
         if not self._prefix or not subject.startswith(self._prefix):
             return subject
@@ -186,19 +252,51 @@ class MessageTrace:
         self._ways: dict[Sink, bytes] = {}
         self._before = fields.get("Nats-Trace-Hop", [""])[0] if ingress["kind"] == NODE_KIND else ""
         self._service = ""
+        self._abroad = ""
         self.subject = b""
         """What the message is routed by."""
 
-    def going(self, came: bytes, subject: bytes) -> None:
-        """The message that came with one subject is routed by this one."""
+    def going(self, subject: bytes, mapped: bytes | None) -> None:
+        """The message is routed by its subject, or by the one that it is mapped to."""
+        subject = subject if mapped is None else mapped
         self.subject = subject
         text = subject.decode("utf-8", "replace")
-        if subject != came:
+        if mapped is not None:
             self._events.append({"type": "sm", "ts": self._tracing.now(), "to": text})
-        self._service = service_of(subject, self._events[0]["acc"])
+        ingress = self._events[0]
+        self._service = service_of(subject, ingress["acc"]) if "error" not in ingress else ""
         if self._service:
             shown = {"type": "si", "ts": self._tracing.now(), "acc": "$SYS"}
             self._events.append(shown | {"from": text, "to": self._service})
+
+    def crosses(self, account: str, subject: bytes, came: bytes = b"") -> None:
+        """The message goes on in another account: to whoever hears it there, or as a request, which `came` so."""
+        event: dict[str, Any] = {"type": "si" if came else "se", "ts": self._tracing.now(), "acc": account}
+        if came:
+            event["from"] = came.decode("utf-8", "replace")
+        self._events.append(event | {"to": subject.decode("utf-8", "replace")})
+
+    def route(self, hub: Hub, client: ClientInfo, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
+        """`Hub.route` in another account, whose receivers the trace tells, too."""
+        before = self._abroad, self._service
+        self._abroad, self._service = hub.account, service_of(subject, hub.account)
+        if self._service:
+            self.crosses("$SYS", self._service.encode(), subject)
+        found = False
+        for sub in hub.chosen(subject, None, hides):
+            if hides(sub.sink, subject):
+                self.went(sub, NOT_ALLOWED)
+            elif self.takes(sub):
+                Tracing.hand(self, sub, subject, reply, header, payload, client)
+                found = True
+        self._abroad, self._service = before
+        return found
+
+    def shown(self, sub: Subscription, account: str, sink: Sink) -> None:
+        """A client of another account has it, for a subscription that stands for its own."""
+        before, self._abroad = self._abroad, account
+        self.went(sub, sink=sink)
+        self._abroad = before
 
     def takes(self, sub: Subscription) -> bool:
         """Whether this subscriber gets the message: services do not when it is only traced."""
@@ -213,15 +311,17 @@ class MessageTrace:
             self.went(sub, hop=hop)
         return ways[node]
 
-    def went(self, sub: Subscription, error: str = "", hop: str = "") -> None:
-        """A client has it, or another node; or would have, if it were not only traced."""
-        who = sub.sink
+    def went(self, sub: Subscription, error: str = "", hop: str = "", sink: Sink | None = None) -> None:
+        """A client has it, or another node; or would have, if it were not only traced. `sink`: who stands behind."""
+        who = sink or sub.sink
         if not isinstance(who, Named):
             return
         kind = CLIENT_KIND if sub.remote is None else NODE_KIND
         event: dict[str, Any] = {"type": "eg", "ts": self._tracing.now(), "kind": kind, "cid": who.id}
         if who.name:
             event["name"] = who.name
+        if self._abroad:
+            event["acc"] = self._abroad
         if hop:
             event["hop"] = hop
         if kind == CLIENT_KIND:

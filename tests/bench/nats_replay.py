@@ -36,15 +36,27 @@ class Replay:
         self._socket.sendall(b"SUB %s.* 1\r\n" % self._inbox)
         self._numbers = itertools.count(1)
 
+    @property
+    def inbox(self) -> bytes:
+        """What comes under this and a token is read by `count`."""
+        return self._inbox
+
+    def send(self, frames: bytes) -> None:
+        """Send as it is."""
+        self._socket.sendall(frames)
+
+    def round_trip(self) -> None:
+        """PING, and wait for the PONG; what comes before it is passed over."""
+        self._socket.sendall(b"PING\r\n")
+        self._until(b"PONG\r\n")
+
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
 
     def stream(self, name: str, subjects: list[str]) -> None:
         """Make a stream in files."""
-        self._api(
-            f"STREAM.CREATE.{name}", {"name": name, "subjects": subjects, "storage": "file", "allow_direct": True}
-        )
+        self.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": subjects, "storage": "file", "allow_direct": True})
 
     def publish(self, subjects: Sequence[bytes], payloads: Sequence[bytes]) -> None:
         """Publish, and wait for every ack."""
@@ -55,11 +67,11 @@ class Replay:
         ]
         assert len(frames) <= WINDOW
         self._socket.sendall(b"".join(frames))
-        self._count(_ACK, len(frames))
+        self.count(_ACK, len(frames))
 
     def time_of(self, stream: str, seq: int) -> str:
         """When a message was stored."""
-        return str(self._api(f"STREAM.MSG.GET.{stream}", {"seq": seq})["message"]["time"])
+        return str(self.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})["message"]["time"])
 
     def read(self, stream: str, messages: int, deliver_policy: str = "all", **config: Any) -> None:
         """Read so many messages of a new consumer as an ordered one does: pushed, without acks, with flow control."""
@@ -73,12 +85,12 @@ class Replay:
         body = json.dumps({"stream_name": stream, "config": wanted}).encode()
         subject = f"$JS.API.CONSUMER.CREATE.{stream}".encode()
         self._socket.sendall(b"PUB %s %s.c %d\r\n%s\r\n" % (subject, self._inbox, len(body), body))
-        self._count(b"MSG sensor.", messages)
+        self.count(b"MSG sensor.", messages)
         self._socket.sendall(b"UNSUB %d\r\nPING\r\n" % (number + 1))
         self._until(b"PONG\r\n")
         self._rest = b""
 
-    def _count(self, mark: bytes, wanted: int) -> None:
+    def count(self, mark: bytes, wanted: int) -> None:
         """Read until a mark was seen so often."""
         tail, seen = b"", 0
         while seen < wanted:
@@ -92,12 +104,13 @@ class Replay:
                 self._socket.sendall(b"PONG\r\n")
             tail = window[-_KEEP:]
 
-    def _api(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
+    def api(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
+        """An API request and its answer; RuntimeError when it is refused."""
         content = json.dumps(body).encode()
         request = b"PUB $JS.API.%s %s.a %d\r\n%s\r\n" % (subject.encode(), self._inbox, len(content), content)
         self._socket.sendall(request)
         head = self._until(b"\r\n")
-        while not head.startswith(b"MSG "):
+        while not head.startswith(b"MSG %s.a " % self._inbox):
             head = self._until(b"\r\n")
         size = int(head.split()[-1])
         while len(self._rest) < size + 2:

@@ -21,8 +21,9 @@ StartCluster = Callable[..., Cluster]
 class Kept:
     """A cluster of one kind that tests share; replaced when a test broke it."""
 
-    def __init__(self, kind: Kind, directory: Path) -> None:
+    def __init__(self, kind: Kind, directory: Path, **options: Any) -> None:
         self.kind = kind
+        self._options = options
         self._directory = directory
         self._made = 0
         self._cluster: Cluster | None = None
@@ -34,7 +35,9 @@ class Kept:
             return cluster
         self.drop()
         self._made += 1
-        self._cluster = Cluster(self.kind, self._directory / f"{self.kind.value}-{self._made}", tags=TAGS)
+        self._cluster = Cluster(
+            self.kind, self._directory / f"{self.kind.value}-{self._made}", tags=TAGS, **self._options
+        )
         self._cluster.start()
         return self._cluster
 

@@ -58,7 +58,7 @@ class ClusterScript(Script):
     """What a scenario works with: a connection to each node, and the transcript. `wire` is a connection to node n1."""
 
     def __init__(self, cluster: Cluster, timeout: float) -> None:
-        super().__init__(cluster.nodes[0], timeout)
+        super().__init__(cluster.nodes[0], timeout, (cluster.user,))
         self.cluster = cluster
         self._at: dict[tuple[int, int], Wire] = {}
 
@@ -202,7 +202,7 @@ def clean(cluster: Cluster, timeout: float) -> None:
         assert time.monotonic() < deadline, f"{names} cannot be deleted"
     until(lambda: all(not cluster.api("STREAM.NAMES", node=node).get("streams") for node in cluster.running), "none")
     if cluster.kind is Kind.REAL:  # it removes the files after its answer; the next stream may have the same name
-        places = [node.stream_directory(name).parent for node in cluster.nodes for name in ("x",)]
+        places = [node.stream_directory("x", cluster.user[1]).parent for node in cluster.nodes]
         with contextlib.suppress(NotReady):
             until(lambda: not any(place.exists() and any(place.iterdir()) for place in places), "no files", 2.0)
 

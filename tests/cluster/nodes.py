@@ -8,6 +8,7 @@ leaders. What a client does with the cluster is the tests' business.
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import json
 import os
@@ -144,6 +145,12 @@ class Node(Server):
         os.killpg(self.process.pid, signal.SIGCONT)
         self.paused = False
 
+    def reload(self) -> None:
+        """Have the configuration read again as it is now (SIGHUP)."""
+        assert self.process is not None
+        self.command()  # writes it
+        self.process.send_signal(signal.SIGHUP)
+
     def kill(self) -> None:
         """SIGKILL."""
         super().kill()
@@ -161,9 +168,9 @@ class Node(Server):
         with urllib.request.urlopen(f"http://{self.host}:{self.http_port}/{path}", timeout=HTTP_S) as answer:
             return json.load(answer)
 
-    def stream_directory(self, stream: str) -> Path:
-        """Where this node keeps its replica of a stream of the default account."""
-        return self.store / "jetstream" / "$G" / "streams" / stream
+    def stream_directory(self, stream: str, account: str = "$G") -> Path:
+        """Where this node keeps its replica of a stream."""
+        return self.store / "jetstream" / account / "streams" / stream
 
 
 class Cluster:
@@ -178,6 +185,9 @@ class Cluster:
         config: more text for every node's configuration.
         tags: of each node, by number.
         durable: nats-server syncs before it acks, as lakestream always does.
+        accounts: text of the `accounts` block, but for the system account.
+        user: who uses the cluster where nobody else is named (password `p`), and the account in which that is; "":
+            nobody in particular.
     """
 
     def __init__(
@@ -192,6 +202,8 @@ class Cluster:
         config: str = "",
         tags: Sequence[Sequence[str]] = (),
         durable: bool = False,
+        accounts: str = "",
+        user: tuple[str, str] = ("", "$G"),
     ) -> None:
         assert not (links and namespaces)
         assert kind is Kind.OURS or not faults
@@ -200,6 +212,9 @@ class Cluster:
         self._config = config
         self._tags = tags
         self._durable = durable
+        self._accounts = accounts
+        self.user = user
+        self._login = {"user": user[0], "pass": "p"} if user[0] else {}
         self._network = Network() if links else None
         self._spaces = Namespaces(size) if namespaces else None
         self._directions: dict[tuple[int, int], Direction] = {}
@@ -230,7 +245,8 @@ class Cluster:
             self._network.connect(port, target, self._directions[a, b], self._directions[b, a])
 
     def _config_of(self, node: Node) -> str:
-        lines = [f"cluster {{ name: {CLUSTER}, listen: '{node.host}:{node.route_port}'"]
+        lines = [f"server_name: {node.name}"]  # at a reload nats-server forgets what its command line said
+        lines += [f"cluster {{ name: {CLUSTER}, listen: '{node.host}:{node.route_port}'"]
         routes = []
         for other in self.nodes:
             entrance = self._entrances.get((node.number, other.number))
@@ -242,11 +258,11 @@ class Cluster:
         lines.append("}")
         if node.number < len(self._tags):
             lines.append(f"server_tags: [{', '.join(self._tags[node.number])}]")
-        if self.kind is Kind.REAL:
+        if self._system_user:
             user = f"{{ user: {SYSTEM_USER['user']}, pass: {SYSTEM_USER['pass']} }}"
-            lines.append(f"accounts {{ $SYS {{ users: [ {user} ] }} }}")
-            if self._durable:
-                lines.append("jetstream { sync_interval: always }")
+            lines.append(f"accounts {{ $SYS {{ users: [ {user} ] }}\n{self._accounts}}}")
+        if self.kind is Kind.REAL and self._durable:
+            lines.append("jetstream { sync_interval: always }")
         return "\n".join([*lines, self._config, ""])
 
     def add_node(self) -> Node:
@@ -255,6 +271,12 @@ class Cluster:
         node = self.nodes[-1]
         node.config = self._config_of(node)
         return node
+
+    def configure(self, node: Node, accounts: str) -> None:
+        """Have a running node take other accounts."""
+        self._accounts = accounts
+        node.config = self._config_of(node)
+        node.reload()
 
     # ---- the processes
 
@@ -304,7 +326,8 @@ class Cluster:
     @property
     def urls(self) -> list[str]:
         """For clients: all nodes."""
-        return [f"nats://{node.host}:{node.wanted_port}" for node in self.nodes]
+        login = f"{self.user[0]}:p@" if self.user[0] else ""
+        return [f"nats://{login}{node.host}:{node.wanted_port}" for node in self.nodes]
 
     # ---- the network
 
@@ -358,23 +381,35 @@ class Cluster:
 
     # ---- talking to it
 
+    def as_user(self, user: str, account: str) -> Cluster:
+        """The same cluster as another user uses it."""
+        other = copy.copy(self)
+        other.user = (user, account)
+        other._login = {"user": user, "pass": "p"}
+        return other
+
     def wire(self, node: Node | None = None, timeout: float = 10.0, **connect: Any) -> Wire:
         """A new connection to a node (any that runs, without one); the caller closes it."""
         chosen = node or self.running[0]
-        return Wire((chosen.host, chosen.wanted_port), connect, timeout)
+        return Wire((chosen.host, chosen.wanted_port), self._login | connect, timeout)
 
     def api(self, subject: str, body: Any = None, *, node: Node | None = None, timeout: float = 5.0) -> Any:
         """A JetStream API request on a connection that is kept; the answer whatever it says."""
         return self._ask(node or self.running[0], subject, body, timeout, {}, "")
 
+    @property
+    def _system_user(self) -> bool:
+        """There is one: lakestream wants none where no accounts are configured."""
+        return self.kind is Kind.REAL or bool(self._accounts)
+
     def system_api(self, subject: str, body: Any = None, *, node: Node | None = None, timeout: float = 5.0) -> Any:
-        """The same as an operator: in nats-server's system account; lakestream has no accounts yet."""
-        connect = SYSTEM_USER if self.kind is Kind.REAL else {}
-        return self._ask(node or self.running[0], subject, body, timeout, connect, "system ")
+        """The same as an operator: in the system account, where anybody can be in it."""
+        connect = SYSTEM_USER if self._system_user else {}
+        return self._ask(node or self.running[0], subject, body, timeout, connect, "system")
 
     def _ask(self, node: Node, subject: str, body: Any, timeout: float, connect: dict[str, str], role: str) -> Any:
         assert node.process is not None
-        key = f"{role}{node.name} {node.process.pid}"
+        key = f"{role or self.user[0]} {node.name} {node.process.pid}"
         wire = self._wires.get(key)
         if wire is None or wire.closed:
             wire = self._wires[key] = self.wire(node, timeout, **connect)

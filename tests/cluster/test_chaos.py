@@ -25,6 +25,7 @@ from tests.cluster import namespaces
 from tests.cluster.conftest import StartCluster
 from tests.cluster.load import STREAM, Load
 from tests.cluster.nodes import Cluster, Node, until
+from tests.cluster.test_accounts import ACCOUNTS, USER
 from tests.servers import Kind
 from tests.wire import Closed, Wire, WireTimeout
 
@@ -98,6 +99,24 @@ def test_a_killed_node(start_cluster: StartCluster, victim: str) -> None:
         cluster.wait_current(STREAM)
         load.wait_acks(20)
     finish(load, f"killed {victim}", since)
+
+
+def test_a_node_is_killed_that_serves_two_accounts(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(3, accounts=ACCOUNTS, user=USER)
+    other = cluster.as_user("b", "B")
+    with Load(cluster) as load, Load(other) as beside:
+        node = leader_of(cluster)
+        other.lead(STREAM, node)
+        node.kill()
+        since = time.monotonic()
+        for each in (load, beside):
+            each.wait_acks(50)
+        node.start()
+        for each, seen in ((cluster, load), (other, beside)):
+            each.wait_current(STREAM)
+            seen.wait_acks(20)
+    finish(load, "killed leader of A", since)
+    finish(beside, "killed leader of B", since)
 
 
 def test_two_of_five_killed(start_cluster: StartCluster) -> None:

@@ -22,6 +22,11 @@ scenarios.load()
 
 @pytest.mark.parametrize("scenario", harness.SCENARIOS, ids=[s.id for s in harness.SCENARIOS])
 def test_the_clusters_agree(scenario: Scenario, clusters: tuple[Kept, Kept]) -> None:
+    play_both(scenario, clusters)
+
+
+def play_both(scenario: Scenario, clusters: tuple[Kept, Kept]) -> None:
+    """Play a scenario on nats-server's cluster and on the one under test; they must say the same."""
     difference = _difference(scenario, clusters)
     if difference:
         # What a cluster answers depends on when elections end, nats-server's too: only what stays is a difference.

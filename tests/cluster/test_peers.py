@@ -900,7 +900,7 @@ def subscribed_elsewhere(processes: Processes) -> None:
     with Wire(processes.servers[1].address) as client:
         client.subscribe("a.*", "q")
         client.ping()
-        wanted = {"subject": "a.*", "qgroup": "q"}
+        wanted = {"account": "$G", "subject": "a.*", "qgroup": "q"}
         for _ in range(100):
             routes = {route["remote_name"]: route for route in processes.page(1, "routez?subs=detail")["routes"]}
             if wanted in routes["n2"].get("subscriptions_list_detail", []):

@@ -22,12 +22,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tests.conformance.differences import DIFFERENCES, Difference
+from tests.pairs import FLAGS, PASSWORD, Setup
 from tests.servers import Kind, Server
 from tests.wire import Closed, Frame, Headers, Wire, WireTimeout, pub
 
 _TIME = re.compile(r"20(?:2[4-9]|[3-9]\d)-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{0,8}[1-9])?Z")
-_ACK = re.compile(r"^(\$JS\.ACK\.[^.]+\.[^.]+\.\d+\.\d+\.\d+)\.\d{19}\.(\d+)$")
+_ACK = re.compile(r"(\$JS\.ACK\.[^.\s]+\.[^.\s]+\.\d+\.\d+\.\d+)\.\d{19}\.(\d+)$")
 _FLOW = re.compile(r"^(\$JS\.FC\.[^.]+\.[^.]+)\.[^.]+$")
+_WAY_BACK = re.compile(r"\b_R_\.\w+\.\w+(\.T\b)?")
 _REPLY = re.compile(r"(_INBOX\.w\d+)\.\d+")
 _NUMBER_KEYS = {"pause_remaining", "rtt", "active"}
 _IDENTITY_KEYS = {"server_id", "git_commit", "go", "client_id", "port", "nonce", "xkey"}
@@ -36,11 +38,11 @@ Transcript = list[tuple[str, Any]]
 
 
 class Scenario(NamedTuple):
-    """A registered script: its id, the function that plays it, and the text of the servers' configuration file."""
+    """A registered script: its id, the function that plays it, and with what the servers start."""
 
     id: str
     play: Callable[[Script], None]
-    config: str = ""
+    setup: Setup = FLAGS
 
 
 SCENARIOS: list[Scenario] = []
@@ -52,24 +54,27 @@ def scenario(play: Callable[[Script], None]) -> Callable[[Script], None]:
     return play
 
 
-def configured(config: str) -> Callable[[Callable[[Script], None]], Callable[[Script], None]]:
+def configured(config: str | Setup) -> Callable[[Callable[[Script], None]], Callable[[Script], None]]:
     """Register a script as `scenario` does, for a pair of servers with this configuration file."""
+    setup = config if isinstance(config, Setup) else Setup(config)
 
     def register(play: Callable[[Script], None]) -> Callable[[Script], None]:
-        SCENARIOS.append(Scenario(f"{play.__module__.rsplit('.', 1)[-1]}.{play.__name__}", play, config))
+        SCENARIOS.append(Scenario(f"{play.__module__.rsplit('.', 1)[-1]}.{play.__name__}", play, setup))
         return play
 
     return register
 
 
-def table(rows: Iterable[tuple[Any, ...]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def table(
+    rows: Iterable[tuple[Any, ...]], setup: Setup = FLAGS
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a script once for each row; a row is its name and the arguments after the Script."""
 
     def register(play: Callable[..., None]) -> Callable[..., None]:
         module = play.__module__.rsplit(".", 1)[-1]
         for name, *arguments in rows:
             bound = functools.partial(_with_arguments, play, tuple(arguments))
-            SCENARIOS.append(Scenario(f"{module}.{play.__name__}[{name}]", bound))
+            SCENARIOS.append(Scenario(f"{module}.{play.__name__}[{name}]", bound, setup))
         return play
 
     return register
@@ -82,10 +87,12 @@ def _with_arguments(play: Callable[..., None], arguments: tuple[Any, ...], scrip
 class Script:
     """What a scenario works with: connections to one server, and the transcript.
 
-    The methods that talk also record. `wire` is the main connection for what shall not be recorded.
+    The methods that talk also record. `wire` is the main connection for what shall not be recorded. Where there are
+    accounts it is of the first user of `users`, which are users with their accounts; `as_user` gives another user's.
+    `prefix` is where that user finds the API.
     """
 
-    def __init__(self, server: Server, timeout: float) -> None:
+    def __init__(self, server: Server, timeout: float, users: Sequence[tuple[str, str]] = FLAGS.users) -> None:
         self.server = server
         self.address = server.address
         self.timeout = timeout
@@ -93,6 +100,26 @@ class Script:
         self._hidden: dict[str, str] = {}
         self._wires: list[Wire] = []
         self._main: Wire | None = None
+        self._users = dict(users)
+        self._user = users[0][0]
+        self._who = ""
+        self.prefix = "$JS.API"
+        self._others: dict[str, Script] = {}
+
+    def as_user(self, user: str, prefix: str = "$JS.API", account: str = "") -> Script:
+        """This script as another user: what it records goes into the same transcript, under the user's name.
+
+        prefix: where the user finds the API, if not at its usual place.
+        account: whose API that is, if not the user's account's own.
+        """
+        if user not in self._others:
+            users = ((user, account or self._users.get(user, "")),)
+            other = self._others[user] = Script(self.server, self.timeout, users)
+            other.transcript, other._hidden, other._wires = self.transcript, self._hidden, self._wires
+            other._others = self._others
+            other._who = f"{user}: "
+        self._others[user].prefix = prefix
+        return self._others[user]
 
     @property
     def wire(self) -> Wire:
@@ -102,7 +129,13 @@ class Script:
         return self._main
 
     def connect(self, **fields: Any) -> Wire:
-        """A further connection with these CONNECT fields; closed at the end of the scenario."""
+        """A further connection with these CONNECT fields; closed at the end of the scenario.
+
+        It is of the script's user unless `user` names another one, or is None: nobody.
+        """
+        user = fields.pop("user", self._user)
+        if user:
+            fields = {"user": user, "pass": PASSWORD, **fields}
         return self._keep(Wire(self.address, fields, self.timeout))
 
     def connect_bare(self) -> Wire:
@@ -111,6 +144,7 @@ class Script:
 
     def _keep(self, wire: Wire) -> Wire:
         wire.inbox = f"_INBOX.w{len(self._wires)}"
+        wire.api_prefix = self.prefix
         self._wires.append(wire)
         return wire
 
@@ -127,7 +161,7 @@ class Script:
 
     def note(self, label: str, value: Any) -> None:
         """Record a value."""
-        self.transcript.append((self._text(label), self.normal(value)))
+        self.transcript.append((self._text(self._who + label), self.normal(value)))
 
     def normal(self, value: Any, key: str = "") -> Any:
         """The value without what differs between any two runs."""
@@ -148,6 +182,7 @@ class Script:
             text = text.replace(value, name)
         text = _ACK.sub(r"\1.<time>.\2", text)
         text = _REPLY.sub(r"\1.<n>", text)
+        text = _WAY_BACK.sub("_R_.<token>", text)
         text = _FLOW.sub(r"\1.<token>", text)
         return _TIME.sub("<time>", text)
 
@@ -159,7 +194,7 @@ class Script:
         if frame.reply:
             shown["reply"] = frame.reply
         if frame.header:
-            shown["header"] = frame.header.decode("utf-8", "backslashreplace").split("\r\n")
+            shown["header"] = [_request_info(line) for line in _lines_of(frame.header)]
         return self.normal(shown)
 
     def frames(self, label: str, frames: Iterable[Frame]) -> None:
@@ -171,7 +206,7 @@ class Script:
     def api(self, subject: str, body: Any = None, *, headers: Headers = None, wire: Wire | None = None) -> Any:
         """An API request (subject without `$JS.API.`; body: None, bytes, or data for JSON); records the answer."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        frame = (wire or self.wire).request(f"$JS.API.{subject}", data, headers)
+        frame = (wire or self.wire).request(f"{self.prefix}.{subject}", data, headers)
         try:
             answer = json.loads(frame.data)
         except ValueError:
@@ -183,7 +218,7 @@ class Script:
         """An API request that must not be answered at all within `for_s` seconds."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         try:
-            frame = self.wire.request(f"$JS.API.{subject}", data, timeout=for_s)
+            frame = self.wire.request(f"{self.prefix}.{subject}", data, timeout=for_s)
         except WireTimeout:
             self.note(f"{subject} {_short(data)}", "no answer")
         else:
@@ -193,7 +228,7 @@ class Script:
         """An API request that belongs to the stage, not to the play: not recorded, must succeed."""
         answer = self.wire.api(subject, body)
         if subject.startswith("STREAM.DELETE."):
-            wait_for_removal(self.server, [subject.rsplit(".", 1)[1]])
+            wait_for_removal(self.server, [subject.rsplit(".", 1)[1]], self._users[self._user])
         assert "error" not in answer, f"{subject}: {answer}"
         return answer
 
@@ -289,7 +324,7 @@ class Script:
         wire = wire or self.wire
         reply = wire.new_reply()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", data, reply)
+        wire.publish(f"{self.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}", data, reply)
         frames = self.collect(wire, count)
         self.frames(f"MSG.NEXT {_short(data)}", frames)
         return frames
@@ -320,7 +355,7 @@ class Script:
         wire = self.wire
         reply = wire.new_reply()
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        wire.publish(f"$JS.API.DIRECT.GET.{stream}", data, reply)
+        wire.publish(f"{self.prefix}.DIRECT.GET.{stream}", data, reply)
         if count:
             frames = self.collect(wire, count)
         else:
@@ -331,22 +366,40 @@ class Script:
         return frames
 
 
+def _lines_of(header: bytes) -> list[str]:
+    return header.decode("utf-8", "backslashreplace").split("\r\n")
+
+
+def _request_info(line: str) -> Any:
+    """A line of a header block; who made a request over an import is data, without what is measured."""
+    name, _, value = line.partition(": ")
+    if name != "Nats-Request-Info":
+        return line
+    info = json.loads(value)
+    info.pop("rtt", None)  # not there before it was measured
+    if "id" in info:
+        info["id"] = "<id>"
+    return {name: info}
+
+
 def _short(data: bytes) -> str:
     text = data.decode("utf-8", "replace")
     return text if len(text) <= 160 else f"{text[:150]}… ({len(text)} characters)"
 
 
-def remove_streams(server: Server, timeout: float) -> None:
-    """Delete every stream of the server."""
-    with Wire(server.address, timeout=timeout) as wire:
-        while names := wire.api("STREAM.NAMES").get("streams"):
-            for name in names:
-                answer = wire.api(f"STREAM.DELETE.{name}")
-                assert answer.get("success"), answer
-            wait_for_removal(server, names)
+def remove_streams(server: Server, timeout: float, users: Sequence[tuple[str, str]] = FLAGS.users) -> None:
+    """Delete every stream of these users' accounts."""
+    for user, account in users:
+        fields = {"user": user, "pass": PASSWORD} if user else {}
+        with Wire(server.address, fields, timeout) as wire:
+            while names := wire.api("STREAM.NAMES").get("streams"):
+                for name in names:
+                    answer = wire.api(f"STREAM.DELETE.{name}")
+                    assert answer.get("success"), answer
+                wait_for_removal(server, names, account)
 
 
-def wait_for_removal(server: Server, streams: Sequence[str]) -> None:
+def wait_for_removal(server: Server, streams: Sequence[str], account: str = "$G") -> None:
     """Wait until nats-server has removed the files of deleted streams, and remove what it leaves.
 
     It removes them after its answer, and now and then something is written once more after that; a stream of the same
@@ -355,16 +408,16 @@ def wait_for_removal(server: Server, streams: Sequence[str]) -> None:
     if server.kind is not Kind.REAL:
         return
     deadline = time.monotonic() + 0.3
-    account = server.store / "jetstream" / "$G" / "streams"
-    while any((account / name).exists() for name in streams) and time.monotonic() < deadline:
+    directory = server.store / "jetstream" / account / "streams"
+    while any((directory / name).exists() for name in streams) and time.monotonic() < deadline:
         time.sleep(0.001)
     for name in streams:
-        shutil.rmtree(account / name, ignore_errors=True)
+        shutil.rmtree(directory / name, ignore_errors=True)
 
 
 def play(scenario: Scenario, server: Server, timeout: float) -> Transcript:
     """The transcript of a scenario; when it could not go on, the last entry says why."""
-    script = Script(server, timeout)
+    script = Script(server, timeout, scenario.setup.users)
     try:
         scenario.play(script)
     except (WireTimeout, Closed, AssertionError, OSError, KeyError, IndexError, TypeError, ValueError) as error:

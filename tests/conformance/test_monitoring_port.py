@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -10,41 +11,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.conformance.scenarios.system import SYSTEM
+from tests.conformance.shapes import order, shape
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
-
-OURS_ALONE = {"lakestream", "lake", "sync_always"}
-"""Fields that nats-server does not have."""
-
-NOT_MEASURED = {
-    # About Go, or parts that this server does not have.
-    "git_commit",
-    "go",
-    "gomaxprocs",
-    "tls_timeout",
-    "feature_flags",
-    "system_account",
-    "disk_io_wait_stats",
-    "stalled_clients",
-    "slow_consumer_stats",
-    "stale_connection_stats",
-    # nats-server's cache of its subject tree, and service imports of its system account.
-    "num_cache",
-    "num_inserts",
-    "num_removes",
-    "num_matches",
-    "cache_hit_rate",
-    "max_fanout",
-    "avg_fanout",
-    "sublist_stats",
-    "imports",
-    # When it is first measured is up to the server.
-    "rtt",
-    # A sync interval where every ack waits for the disk would mislead.
-    "sync_interval",
-}
 
 
 class Sides(NamedTuple):
@@ -94,18 +66,6 @@ def ask(server: Server, target: str) -> tuple[int, str, str]:
         return error.code, error.headers["Content-Type"], error.read().decode()
 
 
-def shape(value: Any) -> Any:
-    """Names and kinds, without the values."""
-    if isinstance(value, dict):
-        return {name: shape(item) for name, item in value.items() if name not in OURS_ALONE | NOT_MEASURED}
-    if isinstance(value, list):
-        shapes = [shape(item) for item in value]
-        if shapes and isinstance(shapes[0], dict):
-            return [{name: item for one in sorted(shapes, key=str) for name, item in one.items()}]
-        return shapes[:1]
-    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
-
-
 @pytest.mark.parametrize(
     "target",
     [
@@ -126,6 +86,12 @@ def shape(value: Any) -> Any:
         "/subsz?acc=nope",
         "/accountz",
         "/accountz?acc=$G",
+        "/accountz?acc=$SYS",
+        "/accstatz",
+        "/accstatz?unused=1",
+        "/leafz",
+        "/gatewayz",
+        "/routez",
         "/healthz",
     ],
 )
@@ -135,12 +101,7 @@ def test_pages_have_the_same_fields(sides: Sides, target: str) -> None:
     assert shape(json.loads(tested[2])) == shape(json.loads(expected[2]))
 
 
-def order(value: Any) -> list[str]:
-    """Field names of a page, outermost, in order."""
-    return [name for name in value if name not in OURS_ALONE | NOT_MEASURED]
-
-
-@pytest.mark.parametrize("target", ["/varz", "/jsz", "/connz", "/accountz"])
+@pytest.mark.parametrize("target", ["/varz", "/jsz", "/connz", "/accountz", "/accstatz"])
 def test_fields_have_the_same_order(sides: Sides, target: str) -> None:
     assert order(json.loads(ask(sides.tested, target)[2])) == order(json.loads(ask(sides.expected, target)[2]))
 
@@ -194,3 +155,126 @@ def test_figures_are_the_same(sides: Sides, target: str) -> None:
 )
 def test_answers_are_the_same(sides: Sides, target: str) -> None:
     assert ask(sides.tested, target) == ask(sides.expected, target)
+
+
+# ---------------------------------------------------------------------- with accounts
+@pytest.fixture(scope="module")
+def several(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+    """Two servers with accounts, and a client of each in A and B."""
+    servers = [
+        Server(of, tmp_path_factory.mktemp("accounts"), config=SYSTEM.config, args=["-m", "-1"], name="several").start()
+        for of in (Kind.REAL, kind)
+    ]
+    clients = []
+    for server in servers:
+        for user in ("a", "b", "sys"):
+            clients.append(Wire(server.address, {"name": user, "user": user, "pass": "p", "lang": "x"}))
+            clients[-1].ping()
+        a, b = clients[-3:-1]
+        settle(a)
+        assert "error" not in b.api("STREAM.CREATE.S", {"name": "S", "subjects": ["t.>"], "max_bytes": 500})
+        b.request("t.1", b"x")
+        gone = Wire(server.address, {"name": "gone", "user": "n", "pass": "p"})
+        gone.ping()
+        gone.close()
+        refused = Wire(server.address, {"name": "refused", "user": "a", "pass": "x"})
+        refused.until_closed()
+        refused.close()
+        while json.loads(ask(server, "/connz?state=closed")[2])["total"] < 2:
+            time.sleep(0.01)
+    yield Sides(servers[0], servers[1], (clients[0], clients[3]))
+    for client in clients:
+        client.close()
+    for server in servers:
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/varz",
+        "/jsz",
+        "/jsz?accounts=1",
+        "/jsz?accounts=1&limit=1&offset=1",
+        "/jsz?accounts=1&offset=5",
+        "/jsz?acc=A",
+        "/jsz?acc=B&streams=1&config=1",
+        "/jsz?acc=A&consumers=true",
+        "/jsz?acc=N",
+        "/jsz?acc=SYS",
+        "/jsz?acc=ZZ",
+        "/connz?auth=1",
+        "/connz?acc=A&auth=1&subs=detail",
+        "/connz?acc=ZZ",
+        "/connz?acc=A&cid=99",
+        "/connz?user=a&auth=1",
+        "/subsz",
+        "/subsz?acc=A&subs=1",
+        "/subsz?acc=N&subs=1&test=orders.x",
+        "/subsz?acc=ZZ&subs=1",
+        "/accountz",
+        "/accountz?acc=A",
+        "/accountz?acc=N",
+        "/accountz?acc=SYS",
+        "/accountz?acc=$G",
+        "/accstatz",
+    ],
+)
+def test_pages_of_accounts_have_the_same_fields(several: Sides, target: str) -> None:
+    expected, tested = ask(several.expected, target), ask(several.tested, target)
+    assert tested[:2] == expected[:2]
+    assert shape(json.loads(tested[2])) == shape(json.loads(expected[2]))
+
+
+def connections(page: Any) -> Any:
+    """Who is on a page of connections, and where."""
+    kept = ("name", "account", "authorized_user", "name_tag", "reason")
+    shown = [{key: one[key] for key in kept if key in one} for one in page["connections"] or ()]
+    return [page["total"], page["num_connections"], sorted(shown, key=str)]
+
+
+OF_ACCOUNTS: dict[str, Callable[[Any], Any]] = {
+    "/varz": lambda page: [page["system_account"], page["jetstream"]["stats"]["accounts"], page["auth_required"]],
+    "/jsz": lambda page: [page[name] for name in ("accounts", "total", "streams", "consumers", "messages", "bytes")],
+    "/jsz?accounts=1": lambda page: [
+        [one[name] for name in ("name", "id", "storage", "reserved_memory", "reserved_storage")]
+        for one in page["account_details"]
+    ],
+    "/connz?auth=1": connections,
+    "/connz?auth=1&state=closed": connections,
+    "/connz?auth=1&state=any&acc=A": connections,
+    "/connz?auth=1&state=any&acc=N": connections,
+    "/connz?user=b&auth=1": connections,
+    "/connz?acc=ZZ": lambda page: [page["server_id"], page["connections"], page["total"]],
+    "/accountz": lambda page: [page["system_account"], sorted(page["accounts"])],
+    "/accountz?acc=A": lambda page: [
+        page["account_detail"][name] for name in ("jetstream_enabled", "client_connections", "mappings")
+    ],
+    "/accstatz": lambda page: sorted(
+        [one[name] for name in ("acc", "conns", "total_conns", "received")] for one in page["account_statz"]
+    ),
+}
+
+
+@pytest.mark.parametrize("target", OF_ACCOUNTS)
+def test_figures_of_accounts_are_the_same(several: Sides, target: str) -> None:
+    expected, tested = (json.loads(ask(server, target)[2]) for server in several[:2])
+    assert OF_ACCOUNTS[target](tested) == OF_ACCOUNTS[target](expected)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/healthz?account=A",
+        "/healthz?account=A&stream=S",
+        "/healthz?account=A&stream=S&consumer=D",
+        "/healthz?account=B&stream=S&consumer=D",
+        "/healthz?account=B&stream=M",
+        "/healthz?account=N",
+        "/healthz?account=$G",
+        "/healthz?account=SYS&details=1",
+        "/accountz?acc=ZZ",
+    ],
+)
+def test_answers_about_accounts_are_the_same(several: Sides, target: str) -> None:
+    assert ask(several.tested, target) == ask(several.expected, target)

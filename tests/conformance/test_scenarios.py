@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance import harness, scenarios
 from tests.conformance.harness import Scenario, compare, play, remove_streams, stopped
-from tests.pairs import Pair
+from tests.pairs import Pair, Setup
 
 pytestmark = pytest.mark.conformance
 
@@ -18,8 +18,8 @@ scenarios.load()
 
 
 @pytest.mark.parametrize("scenario", harness.SCENARIOS, ids=[s.id for s in harness.SCENARIOS])
-def test_the_servers_agree(scenario: Scenario, pairs: dict[str, Pair]) -> None:
-    pair = pairs[scenario.config]
+def test_the_servers_agree(scenario: Scenario, pairs: dict[Setup, Pair]) -> None:
+    pair = pairs[scenario.setup]
     with ThreadPoolExecutor(2) as threads:
         expected, got = threads.map(lambda s: _play(scenario, pair, s), (0, 1))
     assert not stopped(expected), f"the scenario does not work against {pair.expected.kind.value}: {stopped(expected)}"
@@ -32,7 +32,7 @@ def _play(scenario: Scenario, pair: Pair, side: int) -> harness.Transcript:
     server = pair.alive(side)
     transcript = play(scenario, server, TIMEOUT_S)
     try:
-        remove_streams(server, TIMEOUT_S)
+        remove_streams(server, TIMEOUT_S, scenario.setup.users)
     except Exception as error:  # the next scenario needs a clean server, whatever is wrong with this one
         transcript.append(("CLEANING UP", f"{type(error).__name__}: {error}"))
         pair.renew(side)

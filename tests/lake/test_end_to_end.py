@@ -46,10 +46,10 @@ class Compaction:
         self.server = server
         self._compactor = Compactor(spark, self.lake)
 
-    async def until_caught_up(self, stream: str) -> None:
+    async def until_caught_up(self, stream: str, account: str = "$G") -> None:
         """Compact until everything is sealed and in the table, and the log has let go of what it need not keep: all but
         its newest segments, and those that are too small to be worth a checkpoint."""
-        directory = self.server.store / "jetstream" / "$G" / "streams" / stream
+        directory = self.server.store / "jetstream" / account / "streams" / stream
         log = directory / "log"
 
         async def done() -> bool:

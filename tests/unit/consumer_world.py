@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from lakestream.jetstream.api import Api
 from lakestream.jetstream.consumer import Consumer
-from lakestream.jetstream.engine import Engine, EngineOptions
+from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.ports import ClientInfo, Delivery
+from lakestream.jetstream.shared import EngineOptions
 from lakestream.log.store import LogOptions, Store
 from lakestream.server.hub import Hub
 from lakestream.server.interest import Subscription
@@ -235,8 +236,9 @@ class World:
         io = InlineIo(self.clock)
         stores = DirectoryStores(io, directory) if directory is not None else MemoryStores(io)
         fields = EngineOptions(server_name="test", server_id="ID", **options)
-        self.engine = Engine(self.hub, self.clock, io, stores, fields, Logger())
-        self.engine.recover()
+        engines = Engines(self.clock, io, stores, fields, Logger(), lambda account: self.hub)
+        self.engine = engines.serve("$G")
+        engines.recover()
         self.api = Api(self.engine)
         self.client = Client(self)
         self.client.subscribe("_INBOX.me.*")

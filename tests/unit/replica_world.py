@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakestream.jetstream.consumer_acks import Acks
-from lakestream.jetstream.engine import Engine, EngineOptions
+from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.operations import CreateConsumer, CreateStream
 from lakestream.jetstream.ports import ClientInfo, Delivery
 from lakestream.jetstream.replica import Replica
 from lakestream.jetstream.replicas import Replicas
+from lakestream.jetstream.shared import EngineOptions
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.log.errors import LogError
@@ -228,13 +228,14 @@ class Node:
         files.sync = files.sync_directory = lambda what: None  # type: ignore[method-assign]
         self.groups = Groups(self.link, self.life, self.life, random=Random(world.random.random()), files=files)
         names = EngineOptions(server_name=name, server_id=name)
-        self.engine = Engine(self.hub, self.life, self.life, self.stores, names, self.log)
-        self.acks = Acks(self.engine)
-        self.replicas = Replicas(self.engine, self, self.groups, self.link, self.link)
+        self.engines = Engines(self.life, self.life, self.stores, names, self.log, lambda account: self.hub)
+        self.engine = self.engines.serve("$G")
+        self.acks = self.engine.acks
+        self.replicas = Replicas(self.engines.shared, self, self.groups, self.link, self.link)
         self.events: list[tuple[str, str]] = []
         if world.lake:
             self.keeper = LakeKeeper(world.lake, world.lake_options, self.life, self.life, self.log)  # type: ignore[arg-type]
-            self.engine.lake = self.replicas.lake = self.keeper
+            self.engines.lake = self.replicas.lake = self.keeper
             self.keeper.start()
         for account, stream in self.stores.found():
             self.replicas.recover(account, stream)

@@ -10,14 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from lakestream.jetstream.account_limits import UNLIMITED
 from lakestream.jetstream.ports import ClientInfo, Delivery
 from lakestream.raft.ports import Channel
-from lakestream.server.hub import Hub
+from lakestream.server.account_links import AccountLinks
+from lakestream.server.account_options import GLOBAL_ACCOUNT, AccountOptions
+from lakestream.server.accounts import Accounts
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
+from lakestream.server.options import Options
 from lakestream.server.peer_wire import NodeInfo
 from lakestream.server.routes import Routes
+from lakestream.server.service_imports import Whereabouts
 from lakestream.server.turn import Turn
+from tests.unit.stream_world import ManualClock
 
 Message = tuple[bytes, bytes, bytes, bytes]
 
@@ -25,8 +31,10 @@ Message = tuple[bytes, bytes, bytes, bytes]
 class Client:
     """A client of a node: a sink that keeps what it gets, by subscription."""
 
-    def __init__(self, node: Node, echo: bool = True) -> None:
+    def __init__(self, node: Node, echo: bool = True, account: str = GLOBAL_ACCOUNT) -> None:
         self.node = node
+        self.hub = node.accounts.of(account).hub
+        self._info = ClientInfo(id=7, host="127.0.0.1", account=account)
         self.echo = echo
         self.congested = False
         self.got: list[tuple[bytes, Message]] = []
@@ -41,7 +49,7 @@ class Client:
         self.from_nodes.append(client.name if client.kind == "Router" else "")
         sub.delivered += 1
         if sub.maximum and sub.delivered >= sub.maximum:
-            self.node.hub.leave(sub)
+            self.hub.leave(sub)
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
         self.got.extend((sub.sid, message) for message in messages)
@@ -62,14 +70,14 @@ class Client:
     def subscribe(self, subject: bytes, queue: bytes = b"", sid: bytes = b"1", maximum: int = 0) -> Subscription:
         sub = Subscription(self, subject, queue, sid)
         sub.maximum = maximum
-        self.node.hub.join(sub)
+        self.hub.join(sub)
         return sub
 
     def unsubscribe(self, sub: Subscription) -> None:
-        self.node.hub.leave(sub)
+        self.hub.leave(sub)
 
     def publish(self, subject: bytes, payload: bytes = b"", reply: bytes = b"", header: bytes = b"") -> bool:
-        return self.node.hub.route(self, self.node.info_of_client, subject, reply, header, payload)
+        return self.hub.route(self, self._info, subject, reply, header, payload)
 
     @property
     def payloads(self) -> list[bytes]:
@@ -78,15 +86,15 @@ class Client:
 
 
 class Node:
-    """A node: hub, routes, and its side of the connections (`Links` of routes.py)."""
+    """A node: accounts, routes, and its side of the connections (`Links` of remote_node.py)."""
 
-    info_of_client = ClientInfo(id=7, host="127.0.0.1", account="$G")
-
-    def __init__(self, name: str, cluster: Cluster) -> None:
+    def __init__(self, name: str, cluster: Cluster, accounts: Sequence[AccountOptions], knows_accounts: bool) -> None:
         self.name = name
-        self.info = NodeInfo(name=name, server_id=name)
+        self.info = NodeInfo(name=name, server_id=name, accounts=knows_accounts)
         self.soon: deque[Callable[[], None]] = deque()
-        self.hub = Hub(Turn(self.soon.append), Logger())
+        self.clock = ManualClock()
+        self.accounts = Accounts(Options(accounts=tuple(accounts)), Turn(self.soon.append), Logger())
+        self.hub = self.accounts.default.hub
         self.full: set[str] = set()
         self.breaking: set[str] = set()
         self.waiting: dict[str, list[Callable[[], None]]] = {}
@@ -94,10 +102,13 @@ class Node:
         self._cluster = cluster
         self._receiver: Callable[[str, bytes], None] = lambda name, payload: None
         self._watcher: Callable[[NodeInfo, bool], None] = lambda info, up: None
-        self.routes = Routes(self.hub, self)
+        self.routes = Routes(self.accounts, self)
+        self.imports = AccountLinks(self.accounts, self.clock, Logger(), lambda: Whereabouts(name))
+        self.imports.connect()
 
     def turn(self) -> None:
         """The end of the event loop's turn."""
+        self.clock.turn()
         while self.soon:
             self.soon.popleft()()
 
@@ -145,10 +156,22 @@ class Node:
 
 
 class Cluster:
-    """Nodes, and what is under way between them."""
+    """Nodes, and what is under way between them.
 
-    def __init__(self, *names: str, connected: bool = True) -> None:
-        self.nodes = {name: Node(name, self) for name in names}
+    Args:
+        accounts: those that are configured, beside `$G`; of one without options its name.
+        old: nodes whose version knows of no accounts.
+    """
+
+    def __init__(
+        self,
+        *names: str,
+        connected: bool = True,
+        accounts: Sequence[str | AccountOptions] = (),
+        old: Sequence[str] = (),
+    ) -> None:
+        options = [AccountOptions(name=one, jetstream=UNLIMITED) if isinstance(one, str) else one for one in accounts]
+        self.nodes = {name: Node(name, self, options, name not in old) for name in names}
         self.ways: dict[tuple[str, str], deque[bytes]] = {}
         if connected:
             for name in names:
@@ -160,8 +183,8 @@ class Cluster:
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]
 
-    def client(self, node: str, echo: bool = True) -> Client:
-        return Client(self.nodes[node], echo)
+    def client(self, node: str, echo: bool = True, account: str = GLOBAL_ACCOUNT) -> Client:
+        return Client(self.nodes[node], echo, account)
 
     def connect(self, one: str, other: str) -> None:
         self.ways[one, other] = deque()

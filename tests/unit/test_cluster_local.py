@@ -20,7 +20,7 @@ class Leader:
     """The replica of stream S on its leader, node a, with what it is told to do."""
 
     def __init__(self, config: StreamConfig) -> None:
-        self.uid, self.leading, self.membership = "u", True, Membership(("a",))
+        self.uid, self.account, self.leading, self.membership = "u", "$G", True, Membership(("a",))
         self.stream = SimpleNamespace(config=config, propose=self._propose, hidden=False)
         self.proposed: list[StreamConfig] = []
 
@@ -34,8 +34,9 @@ class World:
     def __init__(self) -> None:
         self.old, self.new = StreamConfig(name="S", max_msgs=10), StreamConfig(name="S", max_msgs=1000)
         self.meta = SimpleNamespace(state=MetaState(), me="a", caught_up=True, lost_through=0)
-        engine, unused = SimpleNamespace(), cast(Any, None)
-        self.local = LocalStreams(cast(Any, engine), cast(Any, self.meta), unused, unused, unused)
+        self.engine, unused = SimpleNamespace(), cast(Any, None)
+        engines = SimpleNamespace(of=lambda account: self.engine, shared=None)
+        self.local = LocalStreams(cast(Any, engines), cast(Any, self.meta), unused, unused, unused, unused)
         self.replica = Leader(self.new)
         held = SimpleNamespace(by_uid={"u": self.replica}, hold=lambda *args, **kwargs: self.replica)
         self.local.replicas = cast(Any, held)
@@ -88,11 +89,19 @@ def test_a_stream_that_is_being_restored_is_shown_once_the_meta_group_says_that_
     world, shown = World(), list[str]()
     world.meta.state = MetaState()  # this node was started and has not heard of any assignment yet
     stream = SimpleNamespace(
-        uid="u", name="S", config=world.new, hidden=True, restoring=True, created=True, propose=None, reveal=None
+        uid="u",
+        account="$G",
+        name="S",
+        config=world.new,
+        hidden=True,
+        restoring=True,
+        created=True,
+        propose=None,
+        reveal=None,
     )
     stream.reveal = lambda: shown.append("revealed")
     world.replica.stream = stream
-    engine: Any = world.local._engine
+    engine: Any = world.engine
     engine.attach = lambda attached: shown.append("attached")
     world.local.opened(cast(Any, world.replica))
     assert shown == []
@@ -109,8 +118,8 @@ def test_a_stream_that_is_being_restored_is_shown_once_the_meta_group_says_that_
 def test_a_stream_whose_log_says_nothing_of_a_restore_is_shown_before_its_assignment_is_known() -> None:
     world, shown = World(), list[str]()
     world.meta.state = MetaState()
-    world.replica.stream = SimpleNamespace(uid="u", name="S", hidden=False, restoring=False, created=True)
-    engine: Any = world.local._engine
+    world.replica.stream = SimpleNamespace(uid="u", account="$G", name="S", hidden=False, restoring=False, created=True)
+    engine: Any = world.engine
     engine.attach = lambda attached: shown.append("attached")
     world.local.opened(cast(Any, world.replica))
     assert shown == ["attached"]

@@ -100,7 +100,7 @@ def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
 def test_a_wrong_block_is_refused_with_file_and_line(options: Load, block: str, words: str) -> None:
     with pytest.raises(ConfError) as caught:
         options(f"\ncluster {{ {block} }}")
-    assert re.search(r"/nats\.conf:2: ", str(caught.value))
+    assert re.search(r"/nats\.conf:2(:\d+)?: ", str(caught.value))
     assert words in str(caught.value)
 
 

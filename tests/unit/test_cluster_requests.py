@@ -22,17 +22,17 @@ class Member:
     """One node's requests; `leads` says who answers, as this node knows it."""
 
     def __init__(self, net: Net, name: str) -> None:
-        self.net, self.me, self.strict = net, name, True
+        self.net, self.me, self.strict, self.account = net, name, True, "$G"
         self.leads = ""
         self.handled: list[Request] = []
         self.answers: list[bytes] = []
         self.requests = Requests(self, net.nodes[name], net.clock)
-        self.requests.accept(INFO, self._came)
+        self.requests.accept("$G", INFO, self._came)
 
-    def answerer(self, where: Where, tokens: Sequence[str]) -> str:
+    def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
         return self.leads if self.net.nodes[self.me].alive(self.leads) else ""
 
-    def unavailable(self, where: Where, tokens: Sequence[str]) -> ApiError:
+    def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError:
         return api_error(10008)
 
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
@@ -204,18 +204,19 @@ def test_a_stream_that_is_gone_has_no_leader() -> None:
 
 def test_an_answer_goes_to_the_clients_node_whatever_is_known_of_who_listens() -> None:
     net, a, b, c = _three()
-    got: list[tuple[bytes, bytes]] = []
-    a.requests.on_answer = lambda reply, body: got.append((reply, body))
+    got: list[tuple[str, bytes, bytes, bytes]] = []
+    a.requests.on_answer = lambda *answer: got.append(answer)
     a.leads, b.leads, c.leads = "b", "c", "c"
     a.ask()
     net.run()
     (request,) = c.handled
-    assert c.requests.answer(request.origin, request.reply, b"{}")
+    assert c.requests.answer(request.origin, "$G", request.reply, b"{}")
+    assert c.requests.answer(request.origin, "A", request.reply, b"{}", b"NATS/1.0\r\nA: b\r\n\r\n")
     net.run()
-    assert got == [(b"_R", b"{}")]
+    assert got == [("$G", b"_R", b"{}", b""), ("A", b"_R", b"{}", b"NATS/1.0\r\nA: b\r\n\r\n")]
 
 
 def test_an_answer_to_a_client_of_this_node_needs_no_other() -> None:
     _, a, *_ = _three()
-    assert not a.requests.answer("", b"_R", b"{}")
-    assert not a.requests.answer("a", b"_R", b"{}")
+    assert not a.requests.answer("", "$G", b"_R", b"{}")
+    assert not a.requests.answer("a", "$G", b"_R", b"{}")

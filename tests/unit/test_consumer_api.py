@@ -54,7 +54,6 @@ def test_a_reply_shows_the_whole_consumer_in_order(world: World) -> None:
         ("CREATE.S.q", {"stream_name": "S", "action": "update", "config": {"name": "q"}}, 10149),
         ("CREATE.S.q", {"stream_name": "S", "action": "x", "config": {"name": "q"}}, 10025),
         ("CREATE.N.q", {"stream_name": "N", "config": {"name": "q"}}, 10059),
-        ("DURABLE.CREATE.S", {"stream_name": "S", "config": {"durable_name": "d"}}, 10016),
         ("DURABLE.CREATE.S.d", {"stream_name": "S", "config": {}}, 10018),
         ("DURABLE.CREATE.S.d", {"stream_name": "S", "config": {"durable_name": "e"}}, 10017),
         ("INFO.S.none", None, 10014),
@@ -113,14 +112,6 @@ def test_refusals_of_requests(world: World, subject: str, body: Any, code: int) 
 def test_refusals_of_configurations(world: World, config: dict[str, Any], code: int) -> None:
     assert create(world, **config)["error"]["err_code"] == code
     assert world.engine.streams["S"].consumers == {}
-
-
-def test_what_is_not_there_yet_is_refused_clearly(world: World) -> None:
-    error = create(world, priority_policy="overflow", priority_groups=["a"])["error"]
-    assert (error["err_code"], error["description"]) == (10012, "priority groups are not supported yet")
-    config = {"ack_policy": "flow_control", "deliver_subject": "x", "flow_control": True, "idle_heartbeat": SECOND}
-    error = create(world, **config, max_ack_pending=5)["error"]
-    assert (error["err_code"], error["description"]) == (10012, "ack policy flow_control is not supported yet")
 
 
 def test_limits_of_the_server(world: World) -> None:

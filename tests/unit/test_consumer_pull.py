@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from lakestream.jetstream.ports import Delivery
-from lakestream.jetstream.pull import BadRequest, parse_next
+from lakestream.jetstream.pull_request import BadRequest, check_fields, parse_next
 from tests.unit.consumer_world import MS, SECOND, World
 
 pytestmark = pytest.mark.unit
@@ -223,14 +223,12 @@ def test_forms_of_a_request(body: bytes, batch: int) -> None:
         (b'{"batch":"x"}', "json: cannot unmarshal string into Go struct field .batch of type int"),
         (b'{"batch":1', "unexpected end of JSON input"),
         (b'{"expires":10,"idle_heartbeat":6}', "heartbeat value too large"),
-        (b'{"id":"x"}', "Not a Pinned Client Priority consumer"),
         (b'{"min_pending":1}', "Not a Overflow Priority consumer"),
-        (b'{"priority":10}', "Priority must be between 0 and 9"),
     ],
 )
 def test_a_bad_request_is_told_why(world: World, body: bytes, text: str) -> None:
     with pytest.raises(BadRequest, match=f"^{re.escape(text)}$"):
-        parse_next(body)
+        check_fields(parse_next(body), "none")
     world.consumer()
     assert world.request("$JS.API.CONSUMER.MSG.NEXT.S.c", body).status == f"400 Bad Request - {text}"
 

@@ -226,5 +226,5 @@ def test_one_turn_is_bounded(world: World) -> None:
     consumer = world.engine.streams["S"].consumers["d"]
     other.got.clear()
     consumer.apply_reset(type("Reset", (), {"seq": 1})())
-    consumer._deliver()
+    consumer.delivering.turn()
     assert len(other.got) == 1024

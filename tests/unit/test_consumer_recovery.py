@@ -254,3 +254,34 @@ def test_a_purge_while_the_lake_answers(lake: tuple[World, Lake]) -> None:
     assert got[-1] == 20
     assert len(got) == len(set(got))
     assert set(range(4, 21)) <= set(got)
+
+
+def test_a_message_that_was_delivered_as_often_as_it_may_is_not_pending_after_a_crash(tmp_path: Path) -> None:
+    before = World(tmp_path)
+    before.stream()
+    before.store("s.a", "s.b")
+    before.consumer(max_deliver=2, ack_wait=SECOND)
+    for _ in range(3):
+        before.next({"batch": 2, "no_wait": True})
+        before.clock.advance(SECOND)
+    assert before.numbers()[2] == 0
+    before.clock.advance(SECOND)
+    after = before.crash(tmp_path)
+    assert after.numbers()[2] == 0
+    after.clock.advance(SECOND)
+    assert [message for message in after.pull(5, no_wait=True) if message.reply] == []
+
+
+def test_an_ack_right_before_a_clean_stop_is_kept(tmp_path: Path) -> None:
+    """Nothing was logged since the checkpoint before: the acks alone make another one."""
+    world = World(tmp_path)
+    world.stream()
+    world.store("s.a", "s.b")
+    world.consumer()
+    world.engine.close()
+    world = World(tmp_path)
+    world.ack(world.pull(2)[0])
+    world.engine.close()
+    world = World(tmp_path)
+    assert list(world.engine.streams["S"].consumers["c"].ledger.pending) == [2]
+    world.engine.close()

@@ -314,3 +314,33 @@ def test_every_message_is_delivered_until_it_is_acked(steps: list[str], config: 
                 acked.add(message.seq)
     assert acked >= set(wanted)
     assert world.numbers()[2] == 0
+
+
+def test_many_deadlines_that_are_over_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lakestream.jetstream import redelivery
+
+    monkeypatch.setattr(redelivery, "EXPIRED_AT_ONCE", 4)
+    world = World()
+    world.stream()
+    world.store(*["s.a"] * 20)
+    consumer = world.consumer()
+    for _ in range(5):
+        world.pull(4)
+    parts = []
+    due = consumer.redelivery._due
+    consumer.redelivery._due = lambda seqs: (parts.append(len(seqs)), due(seqs))[1]  # type: ignore[func-returns-value]
+    world.next({"batch": 20})
+    world.clock.advance(2 * WAIT)
+    assert [message.seq for message in world.client.take() if message.reply] == list(range(1, 21))
+    assert len(parts) > 1
+    assert max(parts) <= 8
+
+
+def test_a_message_that_waits_and_is_put_off_comes_after_those_that_wait_on(world: World) -> None:
+    world.store("s.a", "s.b", "s.c")
+    world.consumer()
+    first, *_ = world.pull(3)
+    world.clock.advance(WAIT)
+    world.ack(first, b'-NAK {"delay":1000000000}')
+    world.clock.advance(2 * SECOND)
+    assert [message.seq for message in world.pull(3)] == [2, 3, 1]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.consumer_state import Delta, Ledger, Snapshot, decode_snapshot, encode_snapshot
+from lakestream.jetstream.consumer_state import Delta, Ledger, Snapshot, decode_snapshot, encode_delta, encode_snapshot
 
 pytestmark = pytest.mark.unit
 
@@ -218,3 +221,75 @@ def test_deltas_over_a_later_checkpoint_lose_no_confirmed_ack(steps: list[tuple[
         recovered.apply(delta)
     assert recovered.pending == life.ledger.pending
     assert recovered.floor() == life.ledger.floor()
+
+
+def test_messages_that_follow_each_other_take_no_more_than_one() -> None:
+    ledger = Ledger(0, 1)
+    ledger.deliver(range(1, 100_001), 5, 50)
+    delta = ledger.take_delta()
+    assert delta is not None
+    assert len(delta) < 100
+    ledger.ack(50_000, 6)
+    assert len(encode_delta(ledger.whole())) < 100
+    other = Ledger(0, 1)
+    other.apply(delta)
+    assert other.pending == dict(zip(range(1, 100_001), range(1, 100_001), strict=True))
+    assert set(other.deadline.values()) == {50}
+    other.apply(ledger.take_delta() or b"")
+    assert 50_000 not in other.pending
+    assert other.pending == ledger.pending
+
+
+def test_a_delta_as_older_servers_wrote_it_is_understood() -> None:
+    ledger = Ledger(0, 1)
+    ledger.apply(msgspec.msgpack.encode([0, 3, 3, 0, 0, 4, 1, 0, [(1, 1, 9), (3, 3, 8)], [(1, 2)], [2]]))
+    assert ledger.pending == {1: 1, 3: 3}
+    assert ledger.deadline == {1: 9, 3: 8}
+    assert ledger.redelivered == {1: 2}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_the_deltas_tell_it_all(seed: int) -> None:
+    """A ledger that is told of every delta, and one that begins with the whole state, are as the one that leads."""
+    chance, leads, follows = random.Random(seed), Ledger(0, 1), Ledger(0, 1)
+    seq = 0
+    for now in range(1, 301):
+        waiting = list(leads.pending)
+        match chance.randrange(9):
+            case 0 | 1 | 2:
+                seqs = sorted({seq + chance.randrange(1, 4 if chance.random() < 0.5 else 2) for _ in range(4)})
+                seqs = list(range(seqs[0], seqs[0] + 6)) if chance.random() < 0.6 else seqs
+                seq = seqs[-1]
+                leads.deliver(seqs, now, now + chance.choice([0, 10]))
+            case 3 | 4 if waiting:
+                for one in chance.sample(waiting, min(len(waiting), 3)):
+                    leads.ack(one, now)
+            case 5 if waiting:
+                leads.redeliver(chance.choice(waiting), now, now + 10)
+            case 6 if waiting:
+                leads.ack_through(chance.choice(waiting), now)
+            case 7 if waiting:
+                leads.removed(chance.choice(waiting), now)
+            case 8 if (delta := leads.take_delta()) is not None:
+                follows.apply(delta)
+    if (delta := leads.take_delta()) is not None:
+        follows.apply(delta)
+    fresh = Ledger(0, 1)
+    fresh.apply(leads.take_whole())
+    for other in (follows, fresh):
+        assert list(other.pending.items()) == list(leads.pending.items())
+        assert other.deadline == leads.deadline
+        assert {one: leads.redelivered[one] for one in leads.pending if one in leads.redelivered} == {
+            one: other.redelivered[one] for one in other.pending if one in other.redelivered
+        }
+        assert other.floor() == leads.floor()
+
+
+def test_the_oldest_pending_message_is_found_at_once_however_many_before_it_are_done() -> None:
+    ledger = Ledger(0, 1)
+    ledger.deliver(range(1, 50_001), 1, 0)
+    for seq in range(1, 49_001):
+        ledger.ack(seq, 2)
+    assert ledger.floor() == (49_000, 49_000)
+    assert ledger._inserted == 1000
+    assert list(ledger.pending) == list(range(49_001, 50_001))

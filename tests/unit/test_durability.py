@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from lakestream.jetstream import expiry, intake
-from lakestream.jetstream.engine import Engine, EngineOptions
+from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.operations import DeleteMessage, Purge, Remove
+from lakestream.jetstream.shared import EngineOptions
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.log.errors import CorruptLog
@@ -45,7 +46,8 @@ class EngineWorld:
             JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1), LakeOptions(), self.io
         )
         options = EngineOptions(server_name="srv", server_id="NSRV")
-        self.engine = Engine(self.hub, self.clock, self.io, self.stores, options, Logger())
+        self.engines = Engines(self.clock, self.io, self.stores, options, Logger(), lambda account: self.hub)
+        self.engine = self.engines.serve("$G")
         self.made: list[Stream | ApiError] = []
 
     def create(self, name: str) -> None:
@@ -83,7 +85,7 @@ def test_a_stream_made_anew_waits_until_the_old_one_is_gone(tmp_path: Path, orde
     world.settle()
     world.stores.close()
     again = EngineWorld(tmp_path)
-    again.engine.recover()
+    again.engines.recover()
     assert again.engine.streams["A"].store.msgs == 1
 
 
@@ -183,7 +185,7 @@ def test_one_stream_that_cannot_be_recovered_does_not_keep_the_others_from_servi
 
     monkeypatch.setattr(Stream, "apply_frame", broken)
     again = EngineWorld(tmp_path)
-    again.engine.recover()
+    again.engines.recover()
     assert list(again.engine.streams) == ["B"]
     assert "broken" in again.engine.offline["A"]
 

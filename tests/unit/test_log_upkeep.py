@@ -272,8 +272,17 @@ def test_closing_without_anything_new_keeps_the_checkpoint(tmp_path: Path) -> No
     stream, _ = filled(str(tmp_path))
     stream.store.close(b"first")
     before = os.stat(tmp_path / "checkpoint").st_mtime_ns
-    MiniStream(str(tmp_path), SMALL).store.close(b"second")
+    MiniStream(str(tmp_path), SMALL).store.close(b"first")
     assert os.stat(tmp_path / "checkpoint").st_mtime_ns == before
+
+
+def test_closing_with_news_of_the_consumers_alone_writes_another(tmp_path: Path) -> None:
+    stream, _ = filled(str(tmp_path))
+    stream.store.close(b"first")
+    MiniStream(str(tmp_path), SMALL).store.close(b"second")
+    again = MiniStream(str(tmp_path), SMALL)
+    assert again.store.extra == b"second"
+    again.store.close(b"second")
 
 
 def test_closing_gives_back_every_descriptor(tmp_path: Path) -> None:

@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakestream.jetstream.account_limits import JetStreamLimits
 from lakestream.server import monitoring
+from lakestream.server.account_options import (
+    AccountOptions,
+    Destination,
+    Latency,
+    ServiceExport,
+    ServiceImport,
+    StreamExport,
+    StreamImport,
+    SubjectMapping,
+)
+from lakestream.server.accounts import Accounts
 from lakestream.server.errors import StartError
 from lakestream.server.identity import Identity
 from lakestream.server.interest import Subscription
@@ -20,7 +32,8 @@ from lakestream.server.monitoring import MAX_BODY, MAX_OPEN
 from lakestream.server.monitoring_pages import Answer, Pages
 from lakestream.server.monitoring_text import uptime_text
 from lakestream.server.options import SECOND, Options
-from lakestream.server.statistics import MAX_CLOSED, Statistics
+from lakestream.server.statistics import MAX_CLOSED, REFUSED, Statistics
+from lakestream.server.turn import Turn
 
 pytestmark = pytest.mark.unit
 
@@ -31,8 +44,9 @@ class Connection(SimpleNamespace):
     """What the pages read of a connection."""
 
 
-def connection(number: int, **fields: Any) -> Connection:
+def connection(number: int, account: str = "$G", **fields: Any) -> Connection:
     plain = {
+        "account": SimpleNamespace(name=account),
         "id": number,
         "name": f"client {number}",
         "lang": "python3",
@@ -76,13 +90,23 @@ class Node:
         )
         self.started_ns = self.config_loaded_ns = NOW
         self.statistics = Statistics()
-        self.connections: dict[int, Any] = {}
-        self.engine = self.keeper = self.api = self.cluster = None
+        self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
+        self.jetstream = self.cluster = None
         self.bound_http_port = 8222
         self.lame_duck = False
+        self._connections: dict[int, Any] = {}
 
-    def subscription_count(self) -> int:
-        return 7
+    @property
+    def connections(self) -> dict[int, Any]:
+        return self._connections
+
+    @connections.setter
+    def connections(self, connections: dict[int, Any]) -> None:
+        self._connections = connections
+        for number, one in (connections or {}).items():
+            self.accounts.of(one.account.name).connections[number] = one
+            for sub in one.subs.values():
+                self.accounts.of(one.account.name).hub.join(sub)
 
 
 @pytest.fixture
@@ -110,7 +134,8 @@ def test_varz_counts_live_and_ended_connections(node: Node) -> None:
     assert (varz["connections"], varz["total_connections"]) == (1, 3)
     assert (varz["in_msgs"], varz["in_bytes"], varz["out_msgs"], varz["out_bytes"]) == (6, 60, 12, 120)
     assert (varz["slow_consumers"], varz["stale_connections"]) == (1, 1)
-    assert varz["subscriptions"] == 7
+    assert varz["subscriptions"] == 0
+    assert varz["system_account"] == "$SYS"
     assert varz["mem"] > 1_000_000
     assert varz["jetstream"] == {}
     assert varz["start"] == "2026-01-02T03:04:05Z"
@@ -196,7 +221,7 @@ def test_connz_sorts_pages_and_filters(node: Node) -> None:
     assert cids(node, "/connz?user=ann") == [2]
     assert cids(node, "/connz?filter_subject=a.x") == [2]
     assert cids(node, "/connz?acc=$G") == [1, 2, 3]
-    assert cids(node, "/connz?acc=other") == []
+    assert page(node, "/connz?acc=other")["connections"] is None
 
 
 def test_connz_shows_subscriptions_when_asked(node: Node) -> None:
@@ -214,17 +239,168 @@ def test_subsz(node: Node) -> None:
     node.connections = {
         1: connection(1, subs={b"4": subscription(b"a.*", b"", b"4"), b"5": subscription(b"b", b"", b"5")})
     }
-    assert page(node, "/subsz")["num_subscriptions"] == 7
+    assert page(node, "/subsz")["num_subscriptions"] == 2
     assert "subscriptions_list" not in page(node, "/subscriptionsz")
     listed = page(node, "/subsz?subs=1&test=a.x")["subscriptions_list"]
     assert listed == [{"account": "$G", "account_tag": "$G", "subject": "a.*", "sid": "4", "msgs": 0, "cid": 1}]
-    assert page(node, "/subsz?subs=1&acc=nope")["subscriptions_list"] == []
+    assert "subscriptions_list" not in page(node, "/subsz?subs=1&acc=nope")
 
 
 def test_accountz(node: Node) -> None:
-    assert page(node, "/accountz")["accounts"] == ["$G"]
+    assert page(node, "/accountz")["accounts"] == ["$G", "$SYS"]
     detail = page(node, "/accountz?acc=$G")["account_detail"]
     assert (detail["account_name"], detail["jetstream_enabled"], detail["client_connections"]) == ("$G", False, 0)
+
+
+@pytest.fixture
+def several() -> Node:
+    """A server with accounts: A, which exports to B, and SYS."""
+    exports = (
+        StreamExport(subject="s.>"),
+        StreamExport(subject="nobody", accounts=()),
+        ServiceExport(subject="q", response="stream", accounts=("B",)),
+        ServiceExport(subject="lt", latency=Latency("lat", 50)),
+        ServiceExport(subject="lh", latency=Latency("l3", 0), response="chunked"),
+    )
+    imports = (
+        StreamImport(account="A", subject="s.>", prefix="p"),
+        StreamImport(account="A", subject="s.b", to="z"),
+        StreamImport(account="A", subject="s.c"),
+        ServiceImport(account="A", subject="q", to="qq", share=True),
+        ServiceImport(account="A", subject="lt"),
+    )
+    mappings = (
+        SubjectMapping("m", (Destination("n"),)),
+        SubjectMapping("w", (Destination("w1", 30), Destination("w2", 20))),
+        SubjectMapping("c", (Destination("c1", 10, "east"),)),
+        SubjectMapping("self", (Destination("other", 80), Destination("self", 10))),
+    )
+    accounts = (
+        AccountOptions(name="A", exports=exports, mappings=mappings, jetstream=JetStreamLimits(max_file=2000)),
+        AccountOptions(name="B", imports=imports),
+        AccountOptions(name="SYS"),
+    )
+    return Node(accounts=accounts, system_account="SYS")
+
+
+def detail_of(node: Node, account: str) -> Any:
+    return page(node, f"/accountz?acc={account}")["account_detail"]
+
+
+def test_accountz_of_several(several: Node) -> None:
+    accountz = page(several, "/accountz")
+    assert (accountz["system_account"], accountz["accounts"]) == ("SYS", ["$G", "A", "B", "SYS"])
+    assert "is_system" not in detail_of(several, "A")
+    system = detail_of(several, "SYS")
+    assert system["is_system"] is True
+    assert [one["local_subject"] for one in system["imports"]] == ["$SYS.REQ.USER.INFO"]
+    assert {one["subject"] for one in system["exports"]} >= {"$JS.API.>", "$SYS.REQ.ACCOUNT.*.STATZ"}
+
+
+# The shapes and weights as nats-server 2.15.1 shows the same configuration.
+def test_accountz_shows_exports(several: Node) -> None:
+    assert detail_of(several, "A")["exports"] == [
+        {"subject": "q", "type": "service", "response_type": "Streamed", "approved_accounts": ["B"]},
+        {
+            "subject": "lt",
+            "type": "service",
+            "response_type": "Singleton",
+            "service_latency": {"sampling": 50, "results": "lat"},
+        },
+        {
+            "subject": "lh",
+            "type": "service",
+            "response_type": "Chunked",
+            "service_latency": {"sampling": "headers", "results": "l3"},
+        },
+        {"subject": "s.>", "type": "stream"},
+        {"subject": "nobody", "type": "stream"},
+    ]
+    assert "exports" not in detail_of(several, "B")
+
+
+def test_accountz_shows_imports(several: Node) -> None:
+    plain = {"invalid": False, "share": False, "tracking": False}
+    shown = detail_of(several, "B")["imports"]
+    assert shown[:5] == [
+        {"subject": "s.>", "account": "A", "local_subject": "p.s.>", "type": "stream"} | plain,
+        {"subject": "s.b", "account": "A", "local_subject": "z", "type": "stream"} | plain,
+        {"subject": "s.c", "account": "A", "local_subject": "s.c", "type": "stream"} | plain,
+        {"subject": "q", "account": "A", "to": "qq", "local_subject": "qq", "type": "service"}
+        | plain
+        | {"share": True},
+        {"subject": "lt", "account": "A", "to": "lt", "local_subject": "lt", "type": "service"}
+        | plain
+        | {"latency": {"sampling": 50, "results": "lat"}},
+    ]
+    assert [(one["subject"], one["local_subject"]) for one in shown[5:]] == [
+        ("$SYS.REQ.ACCOUNT.B.CONNZ", "$SYS.REQ.ACCOUNT.PING.CONNZ"),
+        ("$SYS.REQ.ACCOUNT.B.CONNZ", "$SYS.REQ.SERVER.PING.CONNZ"),
+        ("$SYS.REQ.ACCOUNT.B.STATZ", "$SYS.REQ.ACCOUNT.PING.STATZ"),
+        ("$SYS.REQ.USER.B.INFO", "$SYS.REQ.USER.INFO"),
+        ("$JS.API.>", "$JS.API.>"),
+    ]
+
+
+def test_accountz_sums_up_the_weights_of_a_mapping(several: Node) -> None:
+    def shown(subject: str) -> list[tuple[Any, ...]]:
+        found = detail_of(several, "A")["mappings"][subject]
+        return [(one["subject"], one["weight"], *([one["cluster"]] if "cluster" in one else [])) for one in found]
+
+    assert shown("m") == [("n", 100)]
+    assert shown("w") == [("w2", 20), ("w1", 50), ("w", 100)]
+    assert shown("c") == [("c", 100), ("c1", 10, "east"), ("c", 100, "east")]
+    assert shown("self") == [("self", 10), ("other", 90)]
+
+
+def test_connections_by_account(several: Node) -> None:
+    several.connections = {
+        1: connection(1, "A", user="a", subs={b"1": subscription(b"a.*")}),
+        2: connection(2, "B", user="b"),
+        3: connection(3),
+    }
+    several.statistics.ended(connection(4, "A", user="a", close_reason="Client Closed"), NOW)
+    several.statistics.ended(connection(5, user="x", close_reason=REFUSED), NOW)
+    assert cids(several, "/connz?acc=A") == [1]
+    assert cids(several, "/connz?acc=A&state=any") == [1, 4]
+    assert cids(several, "/connz?acc=$G&state=any") == [3]
+    nowhere = page(several, "/connz?acc=ZZ")
+    assert (nowhere["server_id"], nowhere["total"], nowhere["connections"]) == ("", 0, None)
+    of_user = page(several, "/connz?user=b")
+    assert (of_user["num_connections"], of_user["total"]) == (1, 3)
+    shown = {one["cid"]: one for one in page(several, "/connz?auth=1&state=any")["connections"]}
+    assert {cid: (one.get("account"), one.get("name_tag")) for cid, one in shown.items()} == {
+        1: ("A", "A"),
+        2: ("B", "B"),
+        3: (None, "$G"),
+        4: ("A", "A"),
+        5: (None, None),
+    }
+    assert shown[5]["authorized_user"] == "x"
+    subsz = page(several, "/subsz?acc=A&subs=1")
+    assert (subsz["num_subscriptions"], [one["account_tag"] for one in subsz["subscriptions_list"]]) == (1, ["A"])
+    assert page(several, "/subsz?acc=B")["num_subscriptions"] == 0
+
+
+def test_accstatz_counts_live_and_ended_clients(several: Node) -> None:
+    several.connections = {1: connection(1, "A")}
+    several.statistics.ended(connection(2, "A", close_reason="Slow Consumer (Pending Bytes)"), NOW)
+    several.statistics.ended(connection(3, "B"), NOW)
+    shown = page(several, "/accstatz")["account_statz"]
+    assert [one["acc"] for one in shown] == ["A"]
+    assert (shown[0]["conns"], shown[0]["total_conns"], shown[0]["slow_consumers"]) == (1, 1, 1)
+    nowhere = {"msgs": 0, "bytes": 0}
+    others = {"gateways": nowhere, "routes": nowhere, "leafs": nowhere}
+    assert shown[0]["sent"] == {"msgs": 6, "bytes": 60} | others
+    assert shown[0]["received"] == {"msgs": 3, "bytes": 30} | others
+    unused = {one["acc"]: one["received"]["msgs"] for one in page(several, "/accstatz?unused=1")["account_statz"]}
+    assert unused == {"$G": 0, "A": 3, "B": 3, "SYS": 0}
+
+
+def test_pages_about_what_there_never_is(node: Node) -> None:
+    leafz, gatewayz = page(node, "/leafz"), page(node, "/gatewayz")
+    assert (leafz["leafnodes"], leafz["leafs"]) == (0, [])
+    assert (gatewayz["outbound_gateways"], gatewayz["inbound_gateways"]) == ({}, {})
 
 
 def test_jsz_without_jetstream(node: Node) -> None:
@@ -292,7 +468,9 @@ def test_a_base_path_stands_before_every_page() -> None:
 
 
 @given(
-    st.sampled_from(["/varz", "/connz", "/subsz", "/accountz", "/routez", "/healthz", "/jsz", "/"]),
+    st.sampled_from(
+        ["/varz", "/connz", "/subsz", "/accountz", "/accstatz", "/leafz", "/routez", "/healthz", "/jsz", "/"]
+    ),
     st.lists(
         st.sampled_from(["sort", "limit", "offset", "cid", "subs", "state", "acc", "auth", "test", "account", "stream"])
     ),

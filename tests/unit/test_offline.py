@@ -61,7 +61,7 @@ def _end(world: ApiWorld, checkpoint: bool) -> None:
 
 def started(directory: Path) -> ApiWorld:
     world = ApiWorld(stores=stores(directory))
-    world.engine.recover()
+    world.engines.recover()
     world.settle()
     return world
 
@@ -167,7 +167,7 @@ def test_the_lake_hears_of_a_stream_that_was_deleted_while_it_was_offline(tmp_pa
     newer(tmp_path / "store", _level)
     world = started(tmp_path / "store")
     lake = str(tmp_path / "lake")
-    world.engine.lake = LakeKeeper(lake, LakeOptions(), world.clock, world.io, Logger())  # type: ignore[arg-type]
+    world.engines.lake = LakeKeeper(lake, LakeOptions(), world.clock, world.io, Logger())  # type: ignore[arg-type]
     assert world.ask("STREAM.DELETE.S")["success"]
     world.settle()
     living, gone = staging.current(staging.scan(lake))

@@ -18,8 +18,21 @@ from lakestream.protocol.subjects import matches
 from lakestream.server.api_relay import ApiRelay
 from lakestream.server.interest import Subscription
 from lakestream.server.peer_wire import NodeInfo
-from lakestream.server.route_wire import Batch, Hold, Interest, Mark, Record, Routed, Took, Unheard, decode, encode
-from lakestream.server.routes import CHANGES_IN_A_RECORD, HIGH_WATER, MARK_EVERY, MAX_MARKS, MAX_WEIGHT
+from lakestream.server.remote_node import HIGH_WATER, MARK_EVERY, MAX_MARKS, MAX_WEIGHT
+from lakestream.server.route_interest import CHANGES_IN_A_BUFFER
+from lakestream.server.route_wire import (
+    Batch,
+    Hold,
+    Interest,
+    Mark,
+    Record,
+    Routed,
+    Took,
+    Unheard,
+    Within,
+    decode,
+    encode,
+)
 from tests.unit.route_world import Client, Cluster
 
 pytestmark = pytest.mark.unit
@@ -273,7 +286,7 @@ def test_a_node_without_jetstream_hands_api_requests_to_one_that_has_it(cluster:
         cluster[name].hub.subscribe(b"$JS.API.INFO", handler, local=True)
         cluster[name].hub.subscribe(b"$JS.hub.API.INFO", handler, local=True)
     directory, asking = Directory(), cluster.client(A)
-    ApiRelay(cluster[A].hub, cluster[A].routes, directory)
+    ApiRelay(cluster[A].accounts, cluster[A].routes, directory)
     asking.subscribe(b"_INBOX.*")
     assert not asking.publish(b"$JS.API.INFO", b"?", b"_INBOX.1")
     directory.become(B, C, domain="hub")
@@ -529,7 +542,7 @@ def test_whoever_publishes_to_a_node_that_is_congested_is_to_wait(cluster: Clust
     here.publish(b"y")
     assert hub.turn.overrun is None
     here.publish(b"x")
-    assert hub.turn.overrun is cluster[A].routes.nodes[B]
+    assert hub.turn.overrun is cluster[A].routes.nodes[B].default
     hub.turn.overrun = None
     cluster[A].drain(B)
     here.publish(b"x")
@@ -548,7 +561,7 @@ def test_what_is_under_way_to_a_node_is_bounded_though_its_connection_takes_all(
         sent += 100
     assert MAX_MARKS * MARK_EVERY <= 1000 * sent < (MAX_MARKS + 1) * MARK_EVERY
     cluster.client(A).publish(b"to", b"x")
-    assert bus.turn.overrun is cluster[A].routes.nodes[B], "publishers wait, too"
+    assert bus.turn.overrun is cluster[A].routes.nodes[B].default, "publishers wait, too"
     bus.when_writable(b"to", lambda: called.append(1))
     cluster[A].turn()
     assert not called
@@ -604,11 +617,11 @@ def test_a_node_that_comes_learns_all_interest_and_a_node_that_goes_takes_its_in
 def test_a_node_with_very_many_subscribers_comes_and_goes_over_several_turns() -> None:
     cluster = Cluster(A, B, connected=False)
     there, here = cluster.client(B), cluster.client(A)
-    subs = [there.subscribe(b"_INBOX.%d.*" % number) for number in range(3 * CHANGES_IN_A_RECORD + 10)]
+    subs = [there.subscribe(b"_INBOX.%d.*" % number) for number in range(3 * CHANGES_IN_A_BUFFER + 10)]
     there.subscribe(b"work", b"g")
     cluster.connect(A, B)
     cluster.arrive(B, A)
-    assert len(cluster[A].hub.interest_graph) == CHANGES_IN_A_RECORD, "not all in one turn"
+    assert len(cluster[A].hub.interest_graph) == CHANGES_IN_A_BUFFER, "not all in one turn"
     there.unsubscribe(subs[-1])
     there.publish(b"nobody.yet")
     cluster.settle()
@@ -618,7 +631,7 @@ def test_a_node_with_very_many_subscribers_comes_and_goes_over_several_turns() -
     cluster.settle()
     assert len(there.got) == len(subs) - 1
     cluster.disconnect(A, B)
-    assert len(cluster[A].hub.interest_graph) == len(subs) - CHANGES_IN_A_RECORD
+    assert len(cluster[A].hub.interest_graph) == len(subs) - CHANGES_IN_A_BUFFER
     assert not here.publish(b"work"), "queue groups go first"
     cluster.settle()
     assert len(cluster[A].hub.interest_graph) == 0
@@ -627,7 +640,7 @@ def test_a_node_with_very_many_subscribers_comes_and_goes_over_several_turns() -
 def test_messages_wait_behind_interest_that_is_still_taken_in() -> None:
     cluster = Cluster(A, B, connected=False)
     there, here = cluster.client(B), cluster.client(A)
-    for number in range(2 * CHANGES_IN_A_RECORD):
+    for number in range(2 * CHANGES_IN_A_BUFFER):
         there.subscribe(b"_INBOX.%d.*" % number)
     here.subscribe(b"x")
     cluster.connect(A, B)
@@ -704,6 +717,7 @@ def test_what_a_turn_adds_and_takes_away_is_told_as_one_state(cluster: Cluster) 
             st.builds(Hold, st.binary(), st.booleans()),
             st.builds(Mark),
             st.builds(Took),
+            st.builds(Within, st.text()),
             st.builds(Unheard, st.binary(), st.binary()),
             st.builds(Interest, st.lists(st.tuples(st.binary(), st.binary(), st.integers(0, 1 << 32)))),
             st.builds(

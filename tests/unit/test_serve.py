@@ -40,7 +40,7 @@ def test_a_wrong_flag_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str])
 def test_a_wrong_file_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "nats.conf").write_text("port: 4222\njetstrem {}")
     assert serve(["-c", str(tmp_path / "nats.conf")]) == 1
-    expected = f'lakestream: {tmp_path}/nats.conf:2: unknown field "jetstrem", did you mean "jetstream"?\n'
+    expected = f'lakestream: {tmp_path}/nats.conf:2:1: unknown field "jetstrem", did you mean "jetstream"?\n'
     assert capsys.readouterr().err == expected
 
 

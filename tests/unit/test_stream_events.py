@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakestream.jetstream.consumer_api import ConsumerApi
-from lakestream.jetstream.engine import Stores
+from lakestream.jetstream.shared import Stores
 from lakestream.log.store import Store
 from lakestream.server.interest import Subscription
 from tests.unit.api_world import ApiWorld, Client

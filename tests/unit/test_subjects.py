@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lakestream.protocol.subjects import (
     Filters,
     covers,
+    intersection,
     is_literal,
     matches,
     overlaps,
@@ -162,6 +163,9 @@ def test_overlaps_and_covers_follow_from_the_subjects_selected(a: bytes, b: byte
     assert overlaps(b, a) is bool(left & right)
     assert covers(a, b) is (left >= right)
     assert covers(b, a) is (right >= left)
+    both = intersection(a, b)
+    assert both == intersection(b, a)
+    assert (selected(both) if both is not None else frozenset()) == left & right
 
 
 @settings(max_examples=300, deadline=None)

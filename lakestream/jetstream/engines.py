@@ -1,0 +1,144 @@
+"""The engines of a server, one for each account that has streams here.
+
+Belongs here: finding and making them, dealing out what lies on disk, and the start and end of all of them together.
+What one account's streams are is engine.py's, what all share shared.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from lakestream.jetstream.account_limits import UNLIMITED, JetStreamLimits
+from lakestream.jetstream.engine import Engine
+from lakestream.jetstream.ports import Bus, Clock, Io
+from lakestream.jetstream.shared import GLOBAL, EngineOptions, LakeLink, Log, Shared, Stores
+from lakestream.jetstream.stream import Stream
+
+
+class Engines:
+    """See the module.
+
+    An engine is made when it is asked for: an account may hold replicas here that this server's own configuration does
+    not know. It serves clients only once `serve` names its account.
+
+    Args:
+        bus_of: an account's part of core NATS.
+        system: the account that hears what concerns the whole server.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        io: Io,
+        stores: Stores,
+        options: EngineOptions,
+        log: Log,
+        bus_of: Callable[[str], Bus],
+        system: str = GLOBAL,
+    ) -> None:
+        self.shared = Shared(clock, io, stores, options, log, bus_of, system)
+        self._engines: dict[str, Engine] = {}
+        self.shared.engines = lambda: list(self)
+        self._unserved: dict[str, list[str]] = {}
+        """Streams on disk by account, where that has no JetStream."""
+
+    def of(self, account: str) -> Engine:
+        """The engine of an account, which is made if there is none."""
+        engine = self._engines.get(account)
+        if engine is None:
+            engine = self._engines[account] = Engine(account, self.shared, self.shared.bus_of(account))
+        return engine
+
+    def get(self, account: str) -> Engine | None:
+        """The engine of an account, if it has one."""
+        return self._engines.get(account)
+
+    def __iter__(self) -> Iterator[Engine]:
+        return iter(list(self._engines.values()))
+
+    def streams(self) -> Iterator[Stream]:
+        """The streams of all accounts."""
+        for engine in self:
+            yield from list(engine.streams.values())
+
+    @property
+    def lake(self) -> LakeLink:
+        """Who keeps the lake."""
+        return self.shared.lake
+
+    @lake.setter
+    def lake(self, lake: LakeLink) -> None:
+        self.shared.lake = lake
+
+    # ------------------------------------------------------------------ life
+    def serve(self, account: str, limits: JetStreamLimits = UNLIMITED) -> Engine:
+        """Have an account's streams serve its clients."""
+        engine = self.of(account)
+        engine.serve(limits)
+        engine.take_up(self._unserved.pop(account, []))
+        return engine
+
+    def withdraw(self, account: str) -> None:
+        """An account has JetStream no more: its streams stay, and serve nobody."""
+        engine = self._engines.get(account)
+        if engine is not None:
+            engine.withdraw()
+
+    def purge(self, account: str) -> None:
+        """Remove all streams of an account, on a server without a cluster."""
+        engine, lying = self._engines.get(account), self._unserved.pop(account, [])
+        if engine is not None:
+            engine.purge()
+        for name in lying:
+            self.of(account).discard(name)
+
+    def recover(self) -> None:
+        """Open every stream on disk. Blocks, at start.
+
+        The streams of accounts that do not serve stay where they are, until their account has JetStream again. Replicas
+        are opened whatever their account: the cluster counts on them.
+        """
+        found, cluster = self.shared.stores.found(), self.shared.cluster
+        if cluster is not None:
+            found = cluster.recover(found)
+        names: dict[str, list[str]] = {}
+        for account, name in found:
+            names.setdefault(account, []).append(name)
+        for account, theirs in names.items():
+            engine = self._engines.get(account)
+            if engine is not None and engine.serving:
+                engine.recover(theirs)
+            else:
+                self._unserved[account] = theirs
+                many = f"{len(theirs)} streams" if len(theirs) > 1 else f"stream {theirs[0]}"
+                self.shared.log.warn(f'account "{account}" has no JetStream: {many} on disk not served')
+
+    def start(self) -> None:
+        """Begin what runs by the clock."""
+        if self.shared.options.sync_interval_ns:
+            self.shared.clock.call_later(self.shared.options.sync_interval_ns, self._sync_all)
+
+    def _sync_all(self) -> None:
+        self.shared.clock.call_later(self.shared.options.sync_interval_ns, self._sync_all)
+        for stream in self.streams():
+            stream.group.sync()
+
+    def cease(self) -> None:
+        """Take no more messages; see `Engine.cease`."""
+        for engine in self:
+            engine.cease()
+
+    def stop(self) -> None:
+        """Cease to serve, in the event loop and while clients can still be told (409 Server Shutdown)."""
+        if self.shared.cluster is not None:
+            self.shared.cluster.stop()
+        for engine in self:
+            engine.stop()
+
+    def close(self) -> None:
+        """Stop all streams and write their last checkpoints. Blocks; nothing may be in flight that matters."""
+        self.stop()
+        if self.shared.cluster is not None:
+            self.shared.cluster.close()
+        for engine in self:
+            engine.close()

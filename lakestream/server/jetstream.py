@@ -1,0 +1,246 @@
+"""JetStream of all accounts of a server: where its parts are put together.
+
+Belongs here: the store, the lake's keeper, an engine for each account that has JetStream, the requests each of them
+serves, and the order in which all that starts and ends. What an account may have is accounts.py's; when the server
+starts and ends is node.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from lakestream.jetstream.api import Api
+from lakestream.jetstream.batches import BatchLimits
+from lakestream.jetstream.cluster import JetStreamCluster
+from lakestream.jetstream.engine import Engine
+from lakestream.jetstream.engines import Engines
+from lakestream.jetstream.shared import EngineOptions
+from lakestream.jetstream.system_api import SystemApi
+from lakestream.jetstream.transfer_api import TransferApi
+from lakestream.log.errors import LogError
+from lakestream.server.account_options import GLOBAL_ACCOUNT
+from lakestream.server.accounts import Account, Accounts
+from lakestream.server.cluster import Cluster
+from lakestream.server.errors import StartError
+from lakestream.server.identity import API_LEVEL, Identity
+from lakestream.server.lake_api import FlushApi
+from lakestream.server.lake_keeper import LakeKeeper
+from lakestream.server.logging import Logger
+from lakestream.server.options import JetStreamOptions, Options
+from lakestream.server.runtime import LoopClock, ThreadIo
+from lakestream.server.service_imports import replaces_api
+from lakestream.server.stores import FileStores
+
+STOP_WAIT_S = 10.0
+"""At the end, how long writes in flight may take to finish."""
+
+HAND_OVER_WAIT_S = 2.0
+"""At the end, how long other nodes may take to lead what this one led."""
+
+
+class Served:
+    """What an account with JetStream has: the engine, its API, and what serves readers of the lake."""
+
+    def __init__(self, engine: Engine, api: Api, keeper: LakeKeeper | None) -> None:
+        self.engine, self.api = engine, api
+        self.transfers = TransferApi(engine)
+        self.flushes = FlushApi(engine, keeper)
+
+    def close(self) -> None:
+        """The account has JetStream no more: the API goes on, to say so."""
+        self.transfers.close()
+        self.flushes.close()
+
+
+class JetStream:
+    """JetStream on one server.
+
+    Args:
+        options: the server's; they have a `jetstream` block.
+        cluster: the server's part in a cluster; None without one.
+
+    Raises:
+        StartError: the store can not be used.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        identity: Identity,
+        accounts: Accounts,
+        clock: LoopClock,
+        io: ThreadIo,
+        log: Logger,
+        cluster: Cluster | None,
+    ) -> None:
+        assert options.jetstream is not None  # Invariant: see the arguments.
+        self._options, self._accounts, self._io, self._log = options.jetstream, accounts, io, log
+        self.served: dict[str, Served] = {}
+        """By account, those that have JetStream."""
+        self.apis: dict[str, Api] = {}
+        """By account, those without JetStream too: they are told so. The system account has one of its own kind."""
+        self._system_api: SystemApi | None = None
+        self.keeper: LakeKeeper | None = None
+        if self._options.temporary_store:
+            log.warn(
+                f"Temporary storage directory used, data could be lost on system reboot: {self._options.store_dir}"
+            )
+        try:
+            self.stores = FileStores(self._options, options.lake, io)
+        except (LogError, OSError) as error:
+            raise StartError(f"cannot use the store {self._options.store_dir!r}: {error}") from error
+        self.engines = Engines(
+            clock,
+            io,
+            self.stores,
+            _engine_options(self._options, identity, self.stores.root, options.max_pending),
+            log,
+            accounts.bus,
+            GLOBAL_ACCOUNT if accounts.alone else accounts.system.name,
+        )
+        if options.lake.enabled:
+            lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
+            self.keeper = LakeKeeper(lake, options.lake, clock, io, log)
+            self.engines.lake = self.keeper
+        if cluster is not None:
+            self._join(cluster)
+
+    @property
+    def cluster(self) -> JetStreamCluster | None:
+        """The streams' part in the cluster."""
+        return self.engines.shared.cluster
+
+    def _join(self, cluster: Cluster) -> None:
+        """Have the streams that the cluster assigns to this node."""
+        joined = JetStreamCluster(
+            self.engines, cluster.groups, cluster.peers, cluster.calls, self.stores.root, self._options.unique_tag
+        )
+        self.engines.shared.cluster = joined
+        joined.replicas.lake = self.keeper
+        cluster.on_lame_duck.append(joined.yield_leadership)
+
+    # ------------------------------------------------------------------ start
+    def recover(self) -> None:
+        """Open what is there, and serve the accounts that have JetStream. Blocks. Raises StartError."""
+        began = time.perf_counter()
+        self.configure()
+        self._banner()
+        try:
+            self.engines.recover()
+        except LogError as error:  # of the meta group: a stream's own is set aside
+            raise StartError(f"cannot use the cluster's own log: {error}") from error
+        if self.keeper is None:
+            for stream in self.engines.streams():
+                if stream.store.left_through:
+                    self._log.error(f"stream {stream.name}: some of its messages are only in the lake, which is off")
+        self.engines.start()
+        self._log.info(f"Took {(time.perf_counter() - began) * 1000:.3f}ms to start JetStream")
+
+    def configure(self) -> None:
+        """Serve the accounts as they are configured from now on; those that are gone have no JetStream."""
+        for account in self._accounts:
+            if account.is_system:
+                if self._system_api is None and not self._accounts.alone:
+                    self._system_api = SystemApi(self.engines)
+                continue
+            api, served = self._api(account), self.served.get(account.name)
+            if account.jetstream is not None:
+                engine = self.engines.serve(account.name, account.jetstream)
+                if served is None:
+                    self.served[account.name] = Served(engine, api, self.keeper)
+            elif served is not None:
+                self.engines.withdraw(account.name)
+                served.close()
+                del self.served[account.name]
+
+    def _api(self, account: Account) -> Api:
+        """Its API, which listens also to say that there is no JetStream; but not for who asks another account's."""
+        api = self.apis.get(account.name)
+        if api is None:
+            api = self.apis[account.name] = Api(self.engines.of(account.name))
+        if replaces_api(account.options):
+            api.close()
+        else:
+            api.listen()
+        return api
+
+    def _banner(self) -> None:
+        options, info = self._options, self._log.info
+        info("---------------- JETSTREAM ----------------")
+        info(f"  Strict:          {str(options.strict).lower()}")
+        info(f"  Max Memory:      {_human(options.max_memory)}")
+        info(f"  Max Storage:     {_human(options.max_file)}")
+        info(f'  Store Directory: "{self.stores.root}"')
+        info("  Lake:            " + (f'"{self.keeper.root}"' if self.keeper is not None else "off"))
+        if options.domain:
+            info(f"  Domain:          {options.domain}")
+        info(f"  API Level:       {API_LEVEL}")
+        info("-------------------------------------------")
+
+    def start(self) -> None:
+        """Go on once the server is ready: take part in the cluster, follow the lake."""
+        if self.cluster is not None:
+            self.cluster.start()
+        if self.keeper is not None:
+            self.keeper.start()
+
+    # ------------------------------------------------------------------ end
+    async def stop(self) -> None:
+        """Serve no more, once what is being written has reached the disk and its acks their clients."""
+        if self.keeper is not None:
+            self.keeper.stop()
+        await self._drain()
+        self.engines.stop()
+
+    async def _drain(self) -> None:
+        cluster = self.cluster
+        if cluster is not None:
+            cluster.yield_leadership()  # first: whoever leads next takes the messages at once
+            handed_over_by = time.monotonic() + HAND_OVER_WAIT_S
+            while cluster.handing_over and time.monotonic() < handed_over_by:
+                await asyncio.sleep(0.005)
+        self.engines.cease()
+        deadline = time.monotonic() + STOP_WAIT_S
+        while any(stream.uncommitted() for stream in self.engines.streams()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+
+    async def close(self) -> None:
+        """Write the last checkpoints; after `stop`."""
+        await self._io.call(self.engines.close)
+
+
+def _engine_options(options: JetStreamOptions, identity: Identity, root: str, max_pending: int) -> EngineOptions:
+    return EngineOptions(
+        server_name=identity.server_name,
+        server_id=identity.server_id,
+        domain=options.domain,
+        strict=options.strict,
+        max_memory=options.max_memory,
+        max_file=options.max_file,
+        duplicate_window_ns=options.duplicate_window_ns,
+        max_ack_pending=options.max_ack_pending,
+        max_request_batch=options.max_request_batch,
+        default_max_consumers=options.default_max_consumers,
+        request_queue_limit=options.request_queue_limit,
+        max_pending=max_pending,
+        batches=BatchLimits(
+            per_stream=options.batches_per_stream,
+            total=options.batches_total,
+            max_msgs=options.batch_max_msgs,
+            timeout_ns=options.batch_timeout_ns,
+        ),
+        sync_interval_ns=0 if options.sync_always else options.sync_interval_ns,
+        spool_dir=root,
+    )
+
+
+def _human(size: int) -> str:
+    """Bytes as nats-server writes them in its start-up lines."""
+    value = float(size)
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if value < 1024 or unit == "TB":
+            return f"{value:.2f} {unit}"
+        value /= 1024
+    return f"{size} B"

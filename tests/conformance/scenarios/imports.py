@@ -1,0 +1,632 @@
+"""Messages and requests between accounts, over exports and imports, without JetStream's own subjects."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.conformance.harness import Script, configured, table
+from tests.pairs import Setup
+from tests.wire import Frame, Wire
+
+_CONFIG = """\
+accounts {
+  E { users: [{user: e, password: p}], jetstream: enabled
+    mappings: { "moved.from": "moved.to" }
+    exports: [
+      {stream: "ev.>"}, {stream: "tw.*.*"}, {stream: "lit"}, {stream: "part.*.x", account_token_position: 2}
+      {stream: "mine.>", accounts: [I]}
+      {service: "one"}, {service: "one.*.*"}, {service: "rest.>"}, {service: "sh"}, {service: "moved.from"}
+      {service: "many", response_type: stream}, {service: "chunks", response_type: chunked}
+      {service: "quick", threshold: "200ms"}, {service: "quick.many", response_type: stream, threshold: "200ms"}
+      {service: "tok.*.get", account_token_position: 2}, {service: "both.>"}
+      {service: "$JS.API.>", response_type: stream}
+      {service: "timed", latency: "timing"}, {service: "timed.shared", latency: {subject: "timing", sampling: 100}}
+      {service: "timed.chosen", latency: {subject: "timing", sampling: headers}}
+      {service: "timed.quick", threshold: "200ms", latency: "timing"}
+      {service: "seen", allow_trace: true}, {stream: "tr.>"}
+      {service: "stored"}, {service: "stored.seen", allow_trace: true}
+    ]
+  }
+  I { users: [{user: i, password: p}], jetstream: enabled
+    imports: [
+      {stream: {account: E, subject: "ev.>"}, prefix: via}
+      {stream: {account: E, subject: "ev.a.*"}, to: "mapped.$1"}
+      {stream: {account: E, subject: "tw.*.*"}, to: "turned.$2.x.$1"}
+      {stream: {account: E, subject: "lit"}}, {stream: {account: E, subject: "part.I.x"}, to: "part"}
+      {stream: {account: E, subject: "mine.sub.>"}}
+      {service: {account: E, subject: "one"}}, {service: {account: E, subject: "one.*.*"}, to: "got.$2.$1"}
+      {service: {account: E, subject: "rest.>"}, to: "all.>"}
+      {service: {account: E, subject: "rest.just"}, to: "just.*"}
+      {service: {account: E, subject: "sh"}, share: true}, {service: {account: E, subject: "moved.from"}, to: "moved"}
+      {service: {account: E, subject: "many"}}, {service: {account: E, subject: "chunks"}}
+      {service: {account: E, subject: "quick"}}, {service: {account: E, subject: "quick.many"}}
+      {service: {account: E, subject: "tok.I.get"}, to: "tok"}
+      {service: {account: E, subject: "$JS.API.>"}, to: "far.>"}
+      {service: {account: E, subject: "timed"}}, {service: {account: E, subject: "timed.shared"}, share: true}
+      {service: {account: E, subject: "seen"}}, {stream: {account: E, subject: "tr.>"}, allow_trace: true}
+      {service: {account: E, subject: "stored"}}, {service: {account: E, subject: "stored.seen"}}
+      {service: {account: E, subject: "timed.chosen"}}, {service: {account: E, subject: "timed.quick"}}
+      {service: {account: E, subject: "both.x"}}, {service: {account: E, subject: "both.>"}}
+    ]
+    exports: [{service: "one"}, {service: "got.>"}, {stream: "via.>"}]
+  }
+  N { users: [{user: n, password: p}]
+    imports: [
+      {service: {account: I, subject: "one"}, to: "next"}, {service: {account: I, subject: "got.*.k"}, to: "next.*"}
+      {stream: {account: I, subject: "via.>"}, prefix: again}
+    ]
+    exports: [{service: "next"}]
+  }
+  L { users: [{user: l, password: p}], imports: [{service: {account: N, subject: "next"}, to: "last", share: true}] }
+  S { users: [{user: s, password: p}], exports: [{service: x}]
+    imports: [{service: {account: S, subject: x}}, {service: {account: S, subject: x}, to: y}]
+  }
+}
+"""
+
+IMPORTS = Setup(_CONFIG, (("e", "E"), ("i", "I")))
+
+SUBJECTS = (
+    "ev.a.b",
+    "ev.a",
+    "ev.x.y.z",
+    "ev",
+    "tw.1.2",
+    "tw.1",
+    "lit",
+    "part.I.x",
+    "part.O.x",
+    "mine.sub.1",
+    "mine.other.1",
+    "via.ev.a.b",
+)
+
+
+def _listener(t: Script, user: str, *subjects: str, queue: str = "") -> Wire:
+    wire = t.connect(user=user)
+    for subject in subjects:
+        wire.subscribe(subject, queue)
+    wire.ping()
+    return wire
+
+
+def _came(t: Script, label: str, wire: Wire, count: int = 0) -> list[Frame]:
+    """Record what has come: within two turns of the server, or `count` messages within a second."""
+    frames = [*wire.ping(), *wire.ping()]
+    deadline = time.monotonic() + 1
+    while len(frames) < count and time.monotonic() < deadline:
+        frames += wire.ping()
+    # One publisher's messages for one subscription come in order; those of several subscriptions do not.
+    for frame in frames:
+        if frame.subject == "trace":
+            _trace(t, frame)
+    frames = [frame for frame in frames if frame.subject != "trace"]
+    shown = sorted((frame for frame in frames), key=lambda frame: (int(frame.sid), frame.subject, frame.reply[:4]))
+    t.note(label, [(frame.sid, t.show(frame)) for frame in shown])
+    return frames
+
+
+def _trace(t: Script, frame: Frame) -> None:
+    """Record what a trace tells, without what differs between any two."""
+    told = frame.json()
+    for event in told["events"]:
+        event.pop("ts")
+        if "cid" in event:
+            event["cid"] = "<cid>"
+    t.note("trace", [told["request"]["header"], sorted(told["events"], key=str)])
+
+
+# ---- streams of messages
+
+
+@table(
+    [
+        (listens, listens)
+        for listens in (
+            ">",
+            "*",
+            "via.>",
+            "via.ev.>",
+            "via.ev.*",
+            "via.ev.a.*",
+            "via.ev.a.b",
+            "via.*.a.b",
+            "*.ev.a.>",
+            "*.*.a.b",
+            "via.*",
+            "ev.>",
+            "mapped.*",
+            "mapped.b",
+            "mapped.>",
+            "mapped.c",
+            "turned.>",
+            "turned.*.*.*",
+            "turned.2.x.1",
+            "turned.1.x.2",
+            "turned.*.x.1",
+            "turned.2.*.*",
+            "turned.*.y.*",
+            "lit",
+            "part",
+            "part.>",
+            "mine.>",
+            "mine.sub.1",
+            "mine.*.1",
+            "mine.other.>",
+        )
+    ],
+    IMPORTS,
+)
+def what_a_subscription_hears(t: Script, listens: str) -> None:
+    wire = _listener(t, "i", listens)
+    publisher = t.connect(user="e")
+    for subject in SUBJECTS:
+        publisher.publish(subject, subject.encode(), "answer.here")
+    publisher.ping()
+    _came(t, "heard", wire)
+    own = t.connect(user="i")
+    own.publish("via.ev.a.b", b"own")
+    own.publish("mapped.b", b"own")
+    own.ping()
+    _came(t, "own", wire)
+
+
+@configured(IMPORTS)
+def one_hop_only(t: Script) -> None:
+    next_account = _listener(t, "n", "again.>", "via.>")
+    importer = _listener(t, "i", "via.>")
+    publisher = t.connect(user="e")
+    publisher.publish("ev.1", b"m")
+    publisher.ping()
+    _came(t, "importer", importer)
+    _came(t, "next", next_account)
+    importer.publish("via.own", b"m")
+    importer.ping()
+    _came(t, "next, what the importer publishes", next_account)
+
+
+@configured(IMPORTS)
+def an_unsubscription_ends_an_import(t: Script) -> None:
+    wire = t.connect(user="i")
+    sid = wire.subscribe("via.>")
+    wire.ping()
+    publisher = t.connect(user="e")
+    publisher.publish("ev.1", b"m")
+    publisher.ping()
+    _came(t, "while it lasts", wire)
+    wire.unsubscribe(sid)
+    wire.ping()
+    publisher.publish("ev.1", b"m")
+    publisher.ping()
+    _came(t, "never", wire)
+
+
+@configured(IMPORTS)
+def a_maximum_counts_what_is_imported(t: Script) -> None:
+    wire = t.connect(user="i")
+    sid = wire.subscribe("via.>")
+    wire.unsubscribe(sid, 2)
+    wire.ping()
+    publisher = t.connect(user="e")
+    for number in range(3):
+        publisher.publish(f"ev.{number}", b"m")
+    publisher.ping()
+    _came(t, "at most two", wire)
+
+
+@configured(IMPORTS)
+def a_queue_group_over_an_import(t: Script) -> None:
+    members = [_listener(t, "i", "via.>", queue="g") for _ in range(2)]
+    publisher = t.connect(user="e")
+    for _ in range(60):
+        publisher.publish("ev.1", b"m")
+    publisher.ping()
+    counts = [len(member.ping()) for member in members]
+    t.note("all, each once", sum(counts))
+    t.note("both members get some", all(counts))
+
+
+@configured(IMPORTS)
+def an_exporter_hears_no_importer(t: Script) -> None:
+    exporter = _listener(t, "e", ">")
+    importer = t.connect(user="i")
+    for subject in ("via.ev.1", "ev.1", "mapped.b", "lit"):
+        importer.publish(subject, b"m")
+    importer.ping()
+    _came(t, "heard", exporter)
+
+
+@configured(IMPORTS)
+def headers_and_replies_of_what_is_imported(t: Script) -> None:
+    wire = _listener(t, "i", "via.>", "mapped.*")
+    publisher = t.connect(user="e")
+    publisher.subscribe("back")
+    publisher.publish("ev.a.b", b"m", "back", {"A": "1", "Nats-Request-Info": "{}"})
+    publisher.ping()
+    frames = _came(t, "heard", wire)
+    wire.publish(frames[0].reply, b"to nobody of the other account")
+    wire.ping()
+    _came(t, "the exporter", publisher)
+
+
+# ---- services
+
+
+def _serve(t: Script, *subjects: str, user: str = "e") -> Wire:
+    return _listener(t, user, *subjects)
+
+
+@table(
+    [
+        (subject, subject)
+        for subject in (
+            "one",
+            "one.a.b",
+            "got.a.b",
+            "got.a",
+            "all.x",
+            "all.x.y",
+            "all",
+            "just.x",
+            "just.x.y",
+            "sh",
+            "tok",
+            "tok.I.get",
+            "many",
+            "moved",
+            "rest.just",
+            "nothing",
+        )
+    ],
+    IMPORTS,
+)
+def a_request_and_its_answer(t: Script, subject: str) -> None:
+    server = _serve(t, ">")
+    client = t.connect(user="i", name="asks", lang="none", version="7")
+    for headers in (None, {"A": "1"}, {"Nats-Request-Info": "mine", "A": "1"}):
+        reply = client.new_reply()
+        client.publish(subject, b"question", reply, headers)
+        client.ping()
+        for frame in _came(t, "asked", server):
+            server.publish(frame.reply, b"answer", "", {"B": "2"})
+            server.ping()
+        _came(t, "answered", client)
+    client.publish(subject, b"no reply wanted")
+    client.ping()
+    _came(t, "told", server)
+
+
+@table(
+    [
+        (f"{subject} {name}", subject, answers)
+        for subject in ("one", "many", "chunks")
+        for name, answers in (
+            ("one", [(b"1", None)]),
+            ("three", [(b"1", None), (b"2", None), (b"3", None)]),
+            ("an empty one last", [(b"1", None), (b"", None), (b"late", None)]),
+            ("an empty one with headers", [(b"", {"A": "1"}), (b"2", None)]),
+            ("a status", [(b"", b"NATS/1.0 100 Idle\r\n\r\n"), (b"2", None), (b"", None), (b"late", None)]),
+            ("an empty one alone", [(b"", None), (b"late", None)]),
+        )
+    ],
+    IMPORTS,
+)
+def how_many_answers(t: Script, subject: str, answers: list[tuple[bytes, Any]]) -> None:
+    server = _serve(t, subject)
+    client = t.connect(user="i")
+    client.publish(subject, b"q", client.new_reply())
+    client.ping()
+    [asked] = _came(t, "asked", server)
+    for data, headers in answers:
+        server.publish(asked.reply, data, "", headers)
+    server.ping()
+    _came(t, "answered", client)
+
+
+@table([(subject, subject) for subject in ("one", "many", "chunks")], IMPORTS)
+def an_answer_that_asks_back(t: Script, subject: str) -> None:
+    server = _serve(t, subject, "more.*")
+    client = t.connect(user="i")
+    client.publish(subject, b"q", client.new_reply())
+    client.ping()
+    [asked] = _came(t, "asked", server)
+    server.publish(asked.reply, b"a", "more.1", {"B": "2"})
+    server.ping()
+    [answer] = _came(t, "answered", client)
+    for number in range(2):
+        client.publish(answer.reply, b"%d" % number, client.new_reply())
+        client.ping()
+    _came(t, "asked back", server)
+    server.publish(asked.reply, b"2")
+    server.ping()
+    _came(t, "answered again", client)
+
+
+@table([(subject, subject) for subject in ("quick", "quick.many")], IMPORTS)
+def an_answer_too_late(t: Script, subject: str) -> None:
+    server = _serve(t, subject)
+    client = t.connect(user="i")
+    client.publish(subject, b"q", client.new_reply())
+    client.ping()
+    [asked] = _came(t, "asked", server)
+    time.sleep(1)  # beyond twice the threshold, when nats-server has looked
+    server.publish(asked.reply, b"late")
+    server.ping()
+    _came(t, "answered", client)
+
+
+@table([(subject, subject) for subject in ("one", "many")], IMPORTS)
+def a_requester_that_has_gone(t: Script, subject: str) -> None:
+    server = _serve(t, subject)
+    client = t.connect(user="i")
+    sid = client.subscribe("here")
+    client.publish(subject, b"q", "here")
+    client.ping()
+    [asked] = _came(t, "asked", server)
+    client.unsubscribe(sid)
+    client.ping()
+    server.publish(asked.reply, b"to nobody")
+    server.ping()
+    client.subscribe("here")
+    client.ping()
+    server.publish(asked.reply, b"back again")
+    server.ping()
+    _came(t, "answered", client)
+
+
+@configured(IMPORTS)
+def empty_messages_end_no_pull(t: Script) -> None:
+    owner, puller = t.as_user("e"), t.as_user("i")
+    owner.stream("S", ["s"])
+    owner.consumer("S", "c")
+    owner.fill_seen("S", "c", ["s"] * 3, b"")
+    wire = puller.wire
+    wire.publish("far.CONSUMER.MSG.NEXT.S.c", b'{"batch":3,"no_wait":true}', wire.new_reply())
+    _came(t, "pulled", wire, 3)
+
+
+# ---- several accounts
+
+
+@table([("two", "n", "next"), ("two, turned", "n", "next.v"), ("three", "l", "last")], IMPORTS)
+def a_request_over_several_accounts(t: Script, user: str, subject: str) -> None:
+    server = _serve(t, "one", "one.*.*")
+    between = _serve(t, "one", "got.>", user="i")
+    client = t.connect(user=user, name="asks", lang="none", version="7")
+    client.publish(subject, b"q", client.new_reply(), {"A": "1"})
+    client.ping()
+    _came(t, "between", between)
+    for frame in _came(t, "asked", server):
+        server.publish(frame.reply, b"a", "", {"B": "2"})
+    server.ping()
+    _came(t, "answered", client)
+
+
+@table([(subject, subject) for subject in ("x", "y")], IMPORTS)
+def a_service_of_the_account_itself(t: Script, subject: str) -> None:
+    server = _serve(t, "x", user="s")
+    client = t.connect(user="s")
+    client.publish(subject, b"q", client.new_reply())
+    client.ping()
+    frames = _came(t, "asked", server)
+    for number, frame in enumerate(sorted(frames, key=lambda frame: frame.reply)):
+        server.publish(frame.reply, b"%d" % number)
+    server.ping()
+    t.note("answers", len(client.ping()))
+
+
+@configured(IMPORTS)
+def two_imports_of_one_subject(t: Script) -> None:
+    server = _serve(t, "both.x")
+    client = t.connect(user="i")
+    client.publish("both.x", b"q", client.new_reply())
+    client.ping()
+    frames = _came(t, "asked", server)
+    for frame in frames:
+        server.publish(frame.reply, b"a")
+    server.ping()
+    _came(t, "answered", client)
+
+
+# ---- how long it takes
+
+
+def _told(t: Script, watcher: Wire) -> None:
+    """Record what the exporter is told, without what is measured."""
+    for frame in [*watcher.ping(), *watcher.ping()]:
+        event = frame.json()
+        event |= {"service": "<short>", "system": "<short>", "total": event["total"] > 0}
+        for who in ("requestor", "responder"):
+            if who in event:
+                event[who].pop("rtt", None)
+                if "id" in event[who]:
+                    event[who]["id"] = "<id>"
+        event["id"] = len(event["id"])
+        t.note(frame.subject, [list(event), event])
+
+
+@table(
+    [
+        (f"{subject} {end}", subject, end)
+        for subject in ("timed", "timed.shared", "timed.quick")
+        for end in ("answered", "twice", "nobody", "without reply", "requester gone", "late")
+        if end != "late" or subject == "timed.quick"
+    ],
+    IMPORTS,
+)
+def a_measured_request(t: Script, subject: str, end: str) -> None:
+    watcher = _listener(t, "e", "timing")
+    client = t.connect(user="i", name="asks", lang="none", version="7")
+    sid = client.subscribe("here")
+    server = t.connect(user="e", name="serves", lang="any", version="1")
+    if end != "nobody":
+        server.subscribe(subject)
+    server.ping()
+    client.publish(subject, b"q", "" if end == "without reply" else "here")
+    client.ping()
+    asked = server.ping()
+    if end == "requester gone":
+        client.unsubscribe(sid)
+        client.ping()
+    elif end == "late":
+        time.sleep(1)  # beyond twice the threshold, when nats-server has looked
+    for frame in asked * (2 if end == "twice" else 1):
+        if frame.reply:
+            server.publish(frame.reply, b"a")
+            server.ping()
+    _told(t, watcher)
+    _came(t, "answered", client)
+
+
+_SPAN, _TRACE = "b7ad6b7169203331", "0af7651916cd43dd8448eb211c80319c"
+
+
+@table(
+    [
+        (f"{number}", headers)
+        for number, headers in enumerate(
+            (
+                None,
+                {"A": "1"},
+                {"Traceparent": f"00-{_TRACE}-{_SPAN}-01", "Tracestate": "k=v"},
+                {"Traceparent": f"00-{_TRACE}-{_SPAN}-00"},
+                {"Traceparent": f"00-{_TRACE}-{_SPAN}"},
+                {"X-B3-Sampled": "1"},
+                {"X-B3-Sampled": "0", "X-B3-TraceId": _TRACE},
+                {"X-B3-TraceId": _TRACE, "X-B3-SpanId": _SPAN, "X-B3-ParentSpanId": _SPAN},
+                {"X-B3-SpanId": _SPAN},
+                {"B3": f"{_TRACE}-{_SPAN}-1-{_SPAN}"},
+                {"B3": f"{_TRACE}-{_SPAN}-0"},
+                {"B3": f"{_TRACE}-{_SPAN}"},
+                {"B3": "0"},
+                {"B3": "1"},
+                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:1", "Uberctx-Own": "x"},
+                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:01"},
+                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:2"},
+                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:f"},
+                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:001"},
+                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:2", "X-B3-Sampled": "1"},
+                {"X-B3-Sampled": "2", "Traceparent": f"00-{_TRACE}-{_SPAN}-01"},
+                {"X-B3-Sampled": "0", "Traceparent": f"00-{_TRACE}-{_SPAN}-01"},
+                {"B3": f"{_TRACE}-{_SPAN}-d", "Traceparent": f"00-{_TRACE}-{_SPAN}-01"},
+            )
+        )
+    ],
+    IMPORTS,
+)
+def which_requests_are_measured(t: Script, headers: Any) -> None:
+    watcher, server = _listener(t, "e", "timing"), _serve(t, "timed.chosen")
+    client = t.connect(user="i")
+    client.publish("timed.chosen", b"q", client.new_reply(), headers)
+    client.ping()
+    for frame in server.ping():
+        server.publish(frame.reply, b"a")
+    server.ping()
+    _told(t, watcher)
+    _came(t, "answered", client)
+
+
+# ---- traces
+
+
+@table(
+    [
+        (f"{user} {subject} {how}", user, subject, only, listens)
+        for user, subject in (
+            ("e", "ev.a.b"),
+            ("e", "tr.1"),
+            ("i", "one"),
+            ("i", "got.a.b"),
+            ("i", "seen"),
+            ("i", "stored"),
+            ("i", "stored.seen"),
+            ("i", "far.INFO"),
+            ("l", "last"),
+        )
+        for how, only, listens in (
+            ("traced", False, True),
+            ("only traced", True, True),
+            ("traced, nobody listens", False, False),
+            ("only traced, nobody listens", True, False),
+        )
+    ],
+    IMPORTS,
+)
+def a_trace_between_accounts(t: Script, user: str, subject: str, only: bool, listens: bool) -> None:
+    owner, importer = t.as_user("e"), t.as_user("i")
+    if subject.startswith("stored"):
+        owner.stream("S", ["stored", "stored.*"])
+    elif subject.startswith("tr"):
+        importer.stream("T", ["tr.1"])
+    watcher = _listener(t, user, "trace")
+    client = t.connect(user=user, name="publishes")
+    others = []
+    if listens:
+        names = ("tr.>", "*.ev.>", "mapped.b", "seen", "one") if user == "e" else ("one", "one.>", "seen", "tr.>")
+        others = [_listener(t, "i" if user == "e" else "e", *names), _listener(t, "e", "ev.>", "tr.*", queue="g")]
+    headers = {"Nats-Trace-Dest": "trace", "A": "1"} | ({"Nats-Trace-Only": "true"} if only else {})
+    client.publish(subject, b"m", client.new_reply(), headers)
+    client.ping()
+    _came(t, "traces", watcher, 1)
+    if subject != "far.INFO":
+        _came(t, "answered", client, int(subject.startswith("stored") and not only))
+    for other in others:
+        _came(t, "heard", other)
+
+
+# ---- nobody
+
+
+@table(
+    [
+        (f"{user} {subject} {where}", user, subject, where)
+        for user, subject in (("i", "one"), ("i", "got.a.b"), ("i", "all.x"), ("n", "next"), ("l", "last"))
+        for where in ("nobody", "importer", "importer in a group", "between", "exporter", "without reply")
+    ],
+    IMPORTS,
+)
+def who_hears_that_nobody_listens(t: Script, user: str, subject: str, where: str) -> None:
+    if where.startswith("importer"):
+        _listener(t, user, subject, queue="g" if "group" in where else "")
+    elif where == "between":
+        _listener(t, "i", "one")
+    elif where == "exporter":
+        _listener(t, "e", ">")
+    client = t.connect(user=user)
+    client.publish(subject, b"q", "" if where == "without reply" else client.new_reply())
+    client.ping()
+    _came(t, "heard", client)
+
+
+@configured(IMPORTS)
+def no_503_for_who_did_not_ask_for_it(t: Script) -> None:
+    client = t.connect(user="i", no_responders=False)
+    client.publish("one", b"q", client.new_reply())
+    client.ping()
+    _came(t, "heard", client)
+
+
+@configured(IMPORTS)
+def reserved_replies_in_any_account(t: Script) -> None:
+    for user in ("e", "i"):
+        wire = t.connect(user=user)
+        for reply in ("_R_.a.b", "$JS.ACK.S.c"):
+            wire.publish("one", b"", reply)
+        t.frames(user, wire.ping())
+
+
+@configured(IMPORTS)
+def answers_seen_in_the_exporters_account(t: Script) -> None:
+    """Somebody who listens to all ways back sees them there, and in the importer's account only the answer itself."""
+    server = _serve(t, "one")
+    there, here = _listener(t, "e", "_R_.>"), _listener(t, "i", "_R_.>", "_INBOX.>")
+    client = t.connect(user="i")
+    client.publish("one", b"q", client.new_reply())
+    client.ping()
+    for frame in _came(t, "asked", server):
+        server.publish(frame.reply, b"a")
+    server.ping()
+    _came(t, "there", there)
+    _came(t, "here", here)
+    _came(t, "answered", client)

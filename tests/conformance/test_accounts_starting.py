@@ -1,0 +1,192 @@
+"""Configurations with accounts that need servers of their own: who is where, and what a restart makes of streams.
+
+Each is played against nats-server and the server under test, as the scenarios are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.harness import Scenario, Script, compare, play, stopped
+from tests.pairs import FLAGS, Pair, Setup
+from tests.servers import Kind, Server
+from tests.wire import Closed, Wire
+
+pytestmark = pytest.mark.conformance
+
+_SHOWN = ("auth_required", "remote_account", "acc_is_sys", "max_payload")
+
+
+def _login(t: Script, label: str, **fields: Any) -> Wire | None:
+    """Connect as somebody; records what INFO says before and after."""
+    wire = t.connect(**fields)
+    t.note(f"{label}: first INFO", {key: wire.info[key] for key in _SHOWN if key in wire.info})
+    try:
+        t.frames(f"{label}: PING", wire.ping())
+    except Closed:
+        t.frames(f"{label}: closed", list(wire.waiting))
+        return None
+    t.note(f"{label}: INFO", [{key: info[key] for key in _SHOWN if key in info} for info in wire.infos[1:]])
+    return wire
+
+
+def _everybody(t: Script, *users: str | None) -> None:
+    """Who may connect, where they are, and whether they have JetStream."""
+    for user in (None, *users):
+        label = user or "nobody"
+        if (wire := _login(t, label, user=user)) is None:
+            continue
+        answer = wire.api("STREAM.NAMES")
+        t.note(f"{label}: STREAM.NAMES", answer)
+        subject = f"{label}.x"
+        t.note(
+            f"{label}: STREAM.CREATE",
+            sorted(wire.api(f"STREAM.CREATE.{label}", {"name": label, "subjects": [subject], "storage": "memory"})),
+        )
+        t.note(f"{label}: publish", t.show(wire.request(subject, b"m")))
+
+
+_SYS = "SYS { users: [{user: sys, password: p}] }"
+_CONFIGURATIONS = {
+    "only_the_system_account": (f"system_account: SYS\naccounts {{ {_SYS} }}\n", ("sys", "zz")),
+    "only_the_usual_system_account": ('accounts { "$SYS" { users: [{user: sys, password: p}] } }\n', ("sys",)),
+    "a_system_account_without_users": ("system_account: SYS\naccounts { SYS {} }\n", ()),
+    "users_beside_the_system_account": (
+        f"system_account: SYS\nauthorization {{ users: [{{user: u, password: p}}] }}\naccounts {{ {_SYS} }}\n",
+        ("sys", "u"),
+    ),
+    "no_auth_user_beside_the_system_account": (
+        "system_account: SYS\nno_auth_user: u\nauthorization { users: [{user: u, password: p}] }\n"
+        f"accounts {{ {_SYS} }}\n",
+        ("sys", "u"),
+    ),
+    "no_auth_user_in_an_account": (
+        "no_auth_user: a\naccounts { A { users: [{user: a, password: p}, {user: b, password: p}], jetstream: enabled }"
+        "\nB { users: [{user: c, password: p}] } }\n",
+        ("a", "b", "c", "zz"),
+    ),
+    "no_auth_user_without_jetstream": (
+        "no_auth_user: a\naccounts { A { users: [{user: a, password: p}] }\n"
+        "B { users: [{user: b, password: p}], jetstream: enabled } }\n",
+        ("a", "b"),
+    ),
+    "accounts_without_users": ("accounts { A {}, B { jetstream: enabled } }\n", ()),
+    "jetstream_in_no_account": (
+        "accounts { A { users: [{user: a, password: p}] }, B { users: [{user: b, password: p}] } }\n",
+        ("a", "b"),
+    ),
+    "an_account_beside_users_of_none": (
+        "authorization { users: [{user: u, password: p}] }\n"
+        "accounts { A { users: [{user: a, password: p}], jetstream: enabled } }\n",
+        ("a", "u"),
+    ),
+    "hashed_passwords": (
+        "accounts { A { jetstream: enabled, users: [{user: a, "
+        'password: "$2a$04$wgHfymmv5vshOwod9QD0JO3fr1LSNp43XWfzYHTqW.Dus8nu0jUvq"}] } }\n',
+        ("a",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _CONFIGURATIONS)
+def test_who_is_where(name: str, kind: Kind, tmp_path: Path) -> None:
+    config, users = _CONFIGURATIONS[name]
+    _agree(tmp_path, kind, Setup(config), lambda t: _everybody(t, *users))
+
+
+def _agree(directory: Path, kind: Kind, setup: Setup, script: Callable[[Script], None]) -> None:
+    pair = Pair(directory, kind, setup)
+    scenario = Scenario("accounts_starting", script, setup)
+    try:
+        expected, got = (play(scenario, pair.alive(side), 5.0) for side in (0, 1))
+        assert not stopped(expected), stopped(expected)
+        if difference := compare(scenario.id, expected, got):
+            pytest.fail(f"{difference}\n{pair.log()}", pytrace=False)
+    finally:
+        pair.stop()
+
+
+_ONE = "A { users: [{user: a, password: p}], jetstream: enabled }"
+_OTHER = "B { users: [{user: b, password: p}], jetstream: enabled }"
+
+
+def _restarted(server: Server, config: str) -> None:
+    server.stop()
+    server.config = config or None
+    server.start()
+
+
+def test_streams_are_there_again_after_a_restart(kind: Kind, tmp_path: Path) -> None:
+    """Each in its own account; those of an account that has gone stay on disk, and are back when it is."""
+    both = f"accounts {{ {_ONE}\n{_OTHER} }}\n"
+
+    def script(t: Script) -> None:
+        server = t.server
+        for user, count in (("a", 3), ("b", 5)):
+            with _client(server, user) as wire:
+                answer = wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "storage": "file"})
+                assert "error" not in answer
+                for _ in range(count):
+                    assert wire.request("s", user.encode()).json()["stream"] == "S"
+                wire.api(
+                    "CONSUMER.CREATE.S.c",
+                    {"stream_name": "S", "config": {"durable_name": "c", "ack_policy": "explicit"}},
+                )
+        _shown(t, "a", "b")
+        _restarted(server, both)
+        _shown(t, "a", "b")
+        _restarted(server, f"accounts {{ {_OTHER} }}\n")
+        _shown(t, "b")
+        _restarted(server, f"accounts {{ A {{ users: [{{user: a, password: p}}] }}\n{_OTHER} }}\n")
+        _shown(t, "a", "b")
+        _restarted(server, "")
+        _shown(t, "")
+        _restarted(server, both)
+        _shown(t, "a", "b")
+
+    _agree(tmp_path, kind, Setup(both, (("a", "A"), ("b", "B"))), script)
+
+
+def test_streams_of_before_there_were_accounts(kind: Kind, tmp_path: Path) -> None:
+    """A server that gets accounts no longer serves the streams of before; without them it has them again."""
+
+    def script(t: Script) -> None:
+        server = t.server
+        with _client(server, "") as wire:
+            wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "storage": "file"})
+            wire.request("s", b"m")
+        _shown(t, "")
+        _restarted(server, f"accounts {{ {_ONE} }}\n")
+        _shown(t, "a")
+        with _client(server, "a") as wire:
+            wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "storage": "file"})
+            for _ in range(2):
+                wire.request("s", b"m")
+        _restarted(server, "")
+        _shown(t, "")
+        _restarted(server, 'accounts { "$SYS" { users: [{user: sys, password: p}] } }\n')
+        _shown(t, "")
+        _restarted(server, f"accounts {{ {_ONE} }}\n")
+        _shown(t, "a")
+
+    _agree(tmp_path, kind, FLAGS, script)
+
+
+def _client(server: Server, user: str) -> Wire:
+    return Wire(server.address, {"user": user, "pass": "p"} if user else {})
+
+
+def _shown(t: Script, *users: str) -> None:
+    """What each of these finds."""
+    for user in users:
+        with _client(t.server, user) as wire:
+            for subject in ("STREAM.INFO.S", "CONSUMER.INFO.S.c", "STREAM.NAMES", "INFO"):
+                answer = wire.api(subject)
+                answer.pop("api", None)
+                t.note(f"{user}: {subject}", answer)
+            answer = wire.api("STREAM.MSG.GET.S", {"seq": 1})
+            t.note(f"{user}: first message", answer)

@@ -1,0 +1,123 @@
+"""Accounts of one server that import from each other, without sockets.
+
+Belongs here: the real accounts, hubs and imports, with a clock that a test turns, and clients as sinks that keep what
+they get. A client's requests and answers are the bytes that a connection would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lakestream.jetstream.ports import ClientInfo, Delivery
+from lakestream.server.account_links import AccountLinks
+from lakestream.server.account_options import AccountOptions
+from lakestream.server.accounts import Accounts
+from lakestream.server.hub import Hub
+from lakestream.server.interest import Subscription
+from lakestream.server.logging import Logger
+from lakestream.server.options import Options
+from lakestream.server.service_imports import Whereabouts
+from lakestream.server.turn import Turn
+from tests.unit.stream_world import ManualClock
+
+Got = tuple[bytes, bytes, bytes, bytes]
+
+
+class Client:
+    """A client: what it got as (subject, reply, header, payload), and which of its requests nobody heard."""
+
+    echo = True
+
+    def __init__(self, hub: Hub, info: ClientInfo) -> None:
+        self.hub, self.info = hub, info
+        self.congested = False
+        self.got: list[Got] = []
+        self.alone: list[tuple[bytes, bytes]] = []
+        self._drained: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------------ sink
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        self.got.append((subject, reply, header, payload))
+        sub.delivered += 1
+        if sub.maximum and sub.delivered >= sub.maximum:
+            self.hub.leave(sub)
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        self.got.extend(messages)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        self._drained.append(callback)
+
+    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        self.alone.append((subject, reply))
+
+    # ------------------------------------------------------------------ what a test does
+    def drain(self) -> None:
+        """No longer congested."""
+        self.congested = False
+        drained, self._drained = self._drained, []
+        for callback in drained:
+            callback()
+
+    def subscribe(self, subject: bytes, queue: bytes = b"", maximum: int = 0) -> Subscription:
+        sub = Subscription(self, subject, queue, b"1")
+        sub.maximum = maximum
+        self.hub.join(sub)
+        return sub
+
+    def publish(self, subject: bytes, payload: bytes = b"", reply: bytes = b"", header: bytes = b"") -> bool:
+        return self.hub.route(self, self.info, subject, reply, header, payload)
+
+    def take(self) -> list[Got]:
+        """What it got since it was last asked."""
+        got, self.got = self.got, []
+        return got
+
+    @property
+    def subjects(self) -> list[bytes]:
+        """Of what it got since it was last asked."""
+        return [message[0] for message in self.take()]
+
+
+class World:
+    """A server with these accounts."""
+
+    def __init__(self, *accounts: AccountOptions) -> None:
+        self.clock = ManualClock()
+        self.turn = Turn(self.clock.call_soon)
+        log = Logger()
+        self.accounts = Accounts(Options(accounts=accounts), self.turn, log)
+        self.links = AccountLinks(self.accounts, self.clock, log, lambda: Whereabouts("server-1", "C"))
+        self.links.connect()
+        self._clients = 0
+
+    def configure(self, *accounts: AccountOptions) -> None:
+        """A reload."""
+        self.accounts.configure(Options(accounts=accounts))
+        self.links.connect()
+
+    def hub(self, account: str) -> Hub:
+        return self.accounts.of(account).hub
+
+    def client(self, account: str, user: str = "u") -> Client:
+        self._clients += 1
+        info = ClientInfo(
+            id=self._clients,
+            host="127.0.0.1",
+            account=account,
+            user=user,
+            name="n",
+            lang="go",
+            version="1",
+            rtt_ns=1000,
+        )
+        return Client(self.hub(account), info)
+
+    def ways(self, account: str) -> int:
+        """How many ways back lead out of an account."""
+        return len(self.links.responses[account])
+
+    def subscriptions(self, account: str) -> int:
+        return len(self.hub(account).interest_graph)

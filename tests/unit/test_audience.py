@@ -1,0 +1,118 @@
+"""Many consumers on one stream: a message reaches those that want it, and costs the others nothing."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from lakestream.jetstream.audience import FEW
+from lakestream.protocol.subjects import matches
+from tests.unit.consumer_world import World
+
+pytestmark = pytest.mark.unit
+
+TOKENS = ("a", "b", "c")
+FILTERS = ["s.a", "s.b", "s.c.a", "s.*", "s.*.a", "s.a.>", "s.*.*", "s.>", "s.b.c", "s.c.*"]
+SUBJECTS = [f"s.{one}" for one in TOKENS] + [f"s.{one}.{other}" for one in TOKENS for other in TOKENS]
+
+
+def crowd(world: World, chance: random.Random, number: int) -> dict[str, str]:
+    """So many consumers, and what each wants."""
+    wanted = {f"c{at}": chance.choice(FILTERS) for at in range(number)}
+    for name, one in wanted.items():
+        world.consumer(name, filter_subject=one)
+    return wanted
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whoever_wants_a_subject_is_found(seed: int) -> None:
+    world, chance = World(), random.Random(seed)
+    world.stream(subjects=["s.>"])
+    wanted = crowd(world, chance, 3 * FEW)
+    world.consumer("all")
+    audience = world.engine.streams["S"].audience
+    for subject in SUBJECTS:
+        found = [consumer.name for consumer in audience.of(subject.encode())]
+        assert len(found) == len(set(found))
+        mine = {name for name, one in wanted.items() if matches(one.encode(), subject.encode())}
+        assert set(found) == mine | {"all"}
+    some = chance.sample(SUBJECTS, 3)
+    union = {consumer.name for subject in some for consumer in audience.of(subject.encode())}
+    assert {consumer.name for consumer in audience.of_all([one.encode() for one in some])} == union
+
+
+def test_a_message_wakes_only_those_who_want_it() -> None:
+    world = World()
+    world.stream(subjects=["s.>"])
+    for number in range(3 * FEW):
+        world.consumer(f"c{number}", filter_subject=f"s.{number}")
+    woken = []
+    for consumer in world.engine.streams["S"].consumers.values():
+        consumer.delivering.stored = lambda name=consumer.name: woken.append(name)  # type: ignore[method-assign, misc]
+    world.store("s.7", "s.7", "s.nobody", "s.11")
+    assert sorted(woken) == ["c11", "c7"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_numbers_and_deliveries_stay_exact_whatever_happens(tmp_path: Path, seed: int) -> None:
+    """Publishing, pulling, deleting, purging, other filters, consumers that come and go, a restart."""
+    world, chance = World(tmp_path), random.Random(seed)
+    world.stream(subjects=["s.>"], max_msgs_per_subject=chance.choice([-1, 3]))
+    wanted = crowd(world, chance, FEW + 10)
+    store = world.engine.streams["S"].store
+    position = dict.fromkeys(wanted, 0)
+    for step in range(150):
+        name = chance.choice(sorted(wanted))
+        match chance.randrange(12):
+            case 0:
+                world.ask("STREAM.MSG.DELETE.S", {"seq": chance.randrange(1, store.last_seq + 2)})
+            case 1:
+                world.ask("STREAM.PURGE.S", {"filter": chance.choice(SUBJECTS)})
+            case 2:
+                wanted[name] = chance.choice(FILTERS)
+                consumer = world.consumer(name, filter_subject=wanted[name])
+                position[name] = consumer.ledger.next_seq - 1  # what it has looked at does not come again
+            case 3:
+                world.ask(f"CONSUMER.DELETE.S.{name}")
+                world.consumer(name, filter_subject=wanted[name])
+                position[name] = 0
+            case 4 if step % 3 == 0:
+                world.engine.close()
+                world = World(tmp_path)
+                store = world.engine.streams["S"].store
+            case 5 | 6 | 7:  # what comes later wakes it, if the request is still open
+                world.next({"batch": chance.randrange(1, 6), "no_wait": chance.random() < 0.5}, name)
+            case _:
+                world.store(*chance.choices(SUBJECTS, k=chance.randrange(1, 6)))
+        for message in world.client.take():
+            if message.reply:
+                owner = message.reply.split(".")[3]
+                wanting = [
+                    seq
+                    for seq in range(position[owner] + 1, message.seq)
+                    if seq in store.live and matches(wanted[owner].encode(), store.subject_of(seq))
+                ]
+                assert not wanting, (step, owner, message.seq)
+                assert message.seq > position[owner]
+                position[owner] = message.seq
+        for name, one in wanted.items():
+            left = [seq for seq in range(position[name] + 1, store.last_seq + 1) if seq in store.live]
+            exact = sum(matches(one.encode(), store.subject_of(seq)) for seq in left)
+            assert world.engine.streams["S"].consumers[name].num_pending == exact, (step, name)
+    world.engine.close()
+
+
+def test_a_message_that_a_consumer_would_not_want_now_ends_its_wait_for_the_ack() -> None:
+    """Its filter was changed while the message was unacked: when the message goes, the consumer hears of it."""
+    world = World()
+    world.stream(subjects=["s.>"])
+    for number in range(2 * FEW):
+        world.consumer(f"c{number}", filter_subject=f"s.{number}")
+    world.store("s.1")
+    world.pull(1, "c1")
+    world.consumer("c1", filter_subject="s.other")
+    assert world.numbers("c1")[2] == 1
+    world.ask("STREAM.MSG.DELETE.S", {"seq": 1})
+    assert world.numbers("c1")[2] == 0

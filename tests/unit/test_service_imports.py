@@ -1,0 +1,459 @@
+"""Requests into another account: what they look like there, how answers come back, who hears that nobody answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from lakestream.protocol import headers
+from lakestream.server.account_options import AccountOptions, ServiceExport, ServiceImport, StreamImport
+from lakestream.server.responses import Responses
+from lakestream.server.service_imports import MAX_HOPS, replaces_api
+from tests.unit.imports_world import Client, World
+
+pytestmark = pytest.mark.unit
+
+SECOND = 1_000_000_000
+
+
+def world(*imports: ServiceImport, **export: object) -> World:
+    """B has services of A; C has those of B that B has of A, too."""
+    return World(
+        AccountOptions(name="A", exports=(ServiceExport(subject=">", **export),)),  # type: ignore[arg-type]
+        AccountOptions(name="B", imports=imports, exports=(ServiceExport(subject=">"),)),
+        AccountOptions(name="C", imports=(ServiceImport(account="B", subject="one", to="c.one"),)),
+    )
+
+
+def asking(here: World, account: str = "B") -> Client:
+    client = here.client(account)
+    client.subscribe(b"inbox.*")
+    return client
+
+
+def asked(header: bytes) -> dict[str, object]:
+    """Who asks, as the header of a request says it."""
+    value = headers.get(header, b"Nats-Request-Info")
+    assert value is not None
+    found: dict[str, object] = json.loads(value)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ requests
+def test_a_request_comes_under_the_exporters_subject_and_its_answer_goes_back() -> None:
+    here = world(ServiceImport(account="A", subject="svc.one", to="one"))
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"svc.*")
+    assert client.publish(b"one", b"q", b"inbox.1")
+    [(subject, reply, header, payload)] = server.take()
+    assert (subject, payload) == (b"svc.one", b"q")
+    assert header == b'NATS/1.0\r\nNats-Request-Info: {"acc":"B","rtt":1000}\r\n\r\n'
+    prefix, who, which = reply.split(b".")
+    assert (prefix, len(who), len(which)) == (b"_R_", 6, 6)
+    assert server.publish(reply, b"a", header=b"NATS/1.0\r\nX: 1\r\n\r\n")
+    assert client.take() == [(b"inbox.1", b"", b"NATS/1.0\r\nX: 1\r\n\r\n", b"a")]
+
+
+def test_a_request_without_a_reply_has_none_there() -> None:
+    here = world(ServiceImport(account="A", subject="one"))
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"one")
+    client.publish(b"one", b"q")
+    assert [reply for _, reply, _, _ in server.take()] == [b""]
+    assert here.ways("A") == 0
+
+
+def test_a_client_can_not_say_who_it_is() -> None:
+    here = world(ServiceImport(account="A", subject="one"))
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"one")
+    client.publish(b"one", header=b"NATS/1.0\r\nNats-Request-Info: spoof\r\nA: 1\r\n\r\n")
+    [(_, _, header, _)] = server.take()
+    assert header == b'NATS/1.0\r\nA: 1\r\nNats-Request-Info: {"acc":"B","rtt":1000}\r\n\r\n'
+
+
+def test_who_shares_tells_more() -> None:
+    here = world(ServiceImport(account="A", subject="one", share=True))
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"one")
+    client.info = replace(client.info, start_ns=SECOND)
+    client.publish(b"one")
+    assert list(asked(server.take()[0][2]).items()) == [
+        ("start", "1970-01-01T00:00:01Z"),
+        ("host", "127.0.0.1"),
+        ("id", 2),
+        ("acc", "B"),
+        ("user", "u"),
+        ("name", "n"),
+        ("lang", "go"),
+        ("ver", "1"),
+        ("rtt", 1000),
+        ("server", "server-1"),
+        ("cluster", "C"),
+        ("kind", "Client"),
+        ("client_type", "nats"),
+    ]
+
+
+def test_the_servers_own_listener_knows_the_account_and_the_service() -> None:
+    here = world(ServiceImport(account="A", subject="one"))
+    seen: list[tuple[str, str, int, str]] = []
+    here.hub("A").subscribe(
+        b"one", lambda s, r, h, p, client: seen.append((client.account, client.service, client.id, client.kind))
+    )
+    asking(here).publish(b"one")
+    assert seen == [("B", "A", 0, "")]
+
+
+def test_the_importers_own_subscribers_get_it_too() -> None:
+    here = world(ServiceImport(account="A", subject="one"))
+    server, client, other = here.client("A"), asking(here), here.client("B")
+    server.subscribe(b"one")
+    other.subscribe(b"one")
+    client.publish(b"one", b"q", b"inbox.1")
+    assert other.take() == [(b"one", b"inbox.1", b"", b"q")]
+    assert server.subjects == [b"one"]
+
+
+def test_a_queue_group_of_servers_shares_the_requests() -> None:
+    here = world(ServiceImport(account="A", subject="one"))
+    client, servers = asking(here), [here.client("A"), here.client("A")]
+    for server in servers:
+        server.subscribe(b"one", b"workers")
+    for _ in range(40):
+        client.publish(b"one", b"", b"inbox.1")
+    counts = [len(server.take()) for server in servers]
+    assert sum(counts) == 40
+    assert all(counts)
+
+
+def test_an_exporter_that_asks_itself_asks_nobody_else() -> None:
+    here = world(ServiceImport(account="A", subject="one"))
+    server, client = here.client("A"), asking(here)
+    client.subscribe(b"one")
+    server.publish(b"one")
+    server.publish(b"inbox.1", b"not for you")
+    assert client.take() == []
+
+
+# ------------------------------------------------------------------------------------------------ answers
+@pytest.mark.parametrize(
+    ("response", "came"),
+    [
+        ("singleton", [b"1"]),
+        ("stream", [b"1", b"2", b"3", b""]),
+        ("chunked", [b"1", b"2", b"3", b""]),
+    ],
+)
+def test_how_many_answers_there_are(response: str, came: list[bytes]) -> None:
+    """An empty message without headers ends a stream of answers, in parts or not (measured)."""
+    here = world(ServiceImport(account="A", subject="one"), response=response)
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"one")
+    client.publish(b"one", b"q", b"inbox.1")
+    reply = server.take()[0][1]
+    for payload in (b"1", b"2", b"3", b"", b"late"):
+        server.publish(reply, payload)
+    assert [payload for _, _, _, payload in client.take()] == came
+    assert here.ways("A") == 0
+
+
+def test_a_status_does_not_end_a_stream_of_answers() -> None:
+    here = world(ServiceImport(account="A", subject="one"), response="stream")
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"one")
+    client.publish(b"one", b"q", b"inbox.1")
+    reply = server.take()[0][1]
+    server.publish(reply, b"", header=b"NATS/1.0 100 Idle Heartbeat\r\n\r\n")
+    server.publish(reply, b"2")
+    assert len(client.take()) == 2
+
+
+def test_an_answer_may_ask_back() -> None:
+    here = world(ServiceImport(account="A", subject="one"))
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"one")
+    server.subscribe(b"more.*")
+    client.publish(b"one", b"q", b"inbox.1")
+    server.publish(server.take()[0][1], b"a", b"more.1")
+    [(subject, reply, _, payload)] = client.take()
+    assert (subject, payload) == (b"inbox.1", b"a")
+    assert reply.startswith(b"_R_.")
+    client.publish(reply, b"b")
+    assert server.take() == [(b"more.1", b"", b"", b"b")]
+    client.publish(reply, b"once more")
+    assert server.take() == []
+
+
+@pytest.mark.parametrize("kept", [b"$JS.ACK.S.c.1.1.1.1.1", b"$JS.FC.S.c.1"])
+def test_an_acknowledgement_keeps_its_subject(kept: bytes) -> None:
+    here = world(ServiceImport(account="A", subject="one"), response="stream")
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"one")
+    client.publish(b"one", b"q", b"inbox.1")
+    reply = server.take()[0][1]
+    here.hub("A").publish(reply, kept, b"", b"x")
+    here.hub("A").deliver(reply, [(b"s.1", kept, b"", b"y")])
+    assert [(subject, reply) for subject, reply, _, _ in client.take()] == [(b"inbox.1", kept), (b"s.1", kept)]
+
+
+def test_a_batch_of_answers_comes_under_the_requesters_subject() -> None:
+    """A batched direct get sends so; what a consumer delivers has subjects of its own."""
+    here = world(ServiceImport(account="A", subject="one"), response="stream")
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"one")
+    client.publish(b"one", b"q", b"inbox.1")
+    reply = server.take()[0][1]
+    assert here.hub("A").deliver(reply, [(reply, b"", b"", b"1"), (b"stored", b"", b"", b"2"), (reply, b"", b"", b"")])
+    assert client.subjects == [b"inbox.1", b"stored", b"inbox.1"]
+    assert here.ways("A") == 1
+
+
+# ------------------------------------------------------------------------------------------------ through several
+def test_a_request_may_go_through_several_accounts() -> None:
+    here = world(ServiceImport(account="A", subject="svc.one", to="one"))
+    server, between, client = here.client("A"), here.client("B"), asking(here, "C")
+    server.subscribe(b"svc.one")
+    between.subscribe(b"one")
+    client.publish(b"c.one", b"q", b"inbox.1")
+    assert asked(between.take()[0][2]) == {"acc": "C", "rtt": 1000}
+    [(_, reply, header, _)] = server.take()
+    assert list(asked(header).items()) == [("acc", "C"), ("svc", "B"), ("rtt", 1000)]
+    server.publish(reply, b"a")
+    assert client.take() == [(b"inbox.1", b"", b"", b"a")]
+    assert (here.ways("A"), here.ways("B")) == (0, 0)
+
+
+def test_an_account_may_import_from_itself() -> None:
+    """A request goes through once (measured)."""
+    here = World(
+        AccountOptions(
+            name="A",
+            exports=(ServiceExport(subject="x"),),
+            imports=(ServiceImport(account="A", subject="x"), ServiceImport(account="A", subject="x", to="y")),
+        )
+    )
+    client, server = asking(here, "A"), here.client("A")
+    server.subscribe(b"x")
+    server.subscribe(b"y")
+    for subject in (b"x", b"y"):
+        client.publish(subject, b"q", b"inbox.1")
+        seen = sorted((subject, reply[:4]) for subject, reply, _, _ in server.take())
+        assert seen == [(b"x", b"_R_."), (subject, b"inbo")]
+
+
+def test_a_ring_of_imports_ends() -> None:
+    """Configuration checks refuse it; a request must end all the same."""
+    here = World(
+        AccountOptions(
+            name="A", exports=(ServiceExport(subject=">"),), imports=(ServiceImport(account="B", subject="x"),)
+        ),
+        AccountOptions(
+            name="B", exports=(ServiceExport(subject=">"),), imports=(ServiceImport(account="A", subject="x"),)
+        ),
+    )
+    client, server = asking(here, "A"), here.client("A")
+    server.subscribe(b"x")
+    client.publish(b"x", b"q", b"inbox.1")
+    assert len(server.take()) == MAX_HOPS + 1
+
+
+# ------------------------------------------------------------------------------------------------ nobody
+def test_nobody_there_is_told_by_the_name_that_was_asked() -> None:
+    here = world(ServiceImport(account="A", subject="svc.one", to="one"))
+    client = asking(here)
+    client.publish(b"one", b"q", b"inbox.1")
+    assert client.alone == [(b"one", b"inbox.1")]
+    assert here.ways("A") == 0
+
+
+def test_nobody_at_the_end_of_several_accounts() -> None:
+    here = world(ServiceImport(account="A", subject="svc.one", to="one"))
+    client = asking(here, "C")
+    client.publish(b"c.one", b"q", b"inbox.1")
+    assert client.alone == [(b"c.one", b"inbox.1")]
+    assert (here.ways("A"), here.ways("B")) == (0, 0)
+
+
+@pytest.mark.parametrize("queue", [b"", b"workers"])
+def test_somebody_on_the_way_is_enough(queue: bytes) -> None:
+    """A subscriber of the importer has the request, whether or not it answers (measured); so in an account between."""
+    here = world(ServiceImport(account="A", subject="svc.one", to="one"))
+    for account, subject in (("B", b"one"), ("C", b"c.one")):
+        client = asking(here, account)
+        here.client("B").subscribe(b"one", queue)
+        client.publish(subject, b"q", b"inbox.1")
+        assert client.alone == []
+
+
+def test_a_requester_that_has_gone_is_no_interest() -> None:
+    """What waits for messages, a pull request say, is dropped; batches find nobody."""
+    here = world(ServiceImport(account="A", subject="one"), response="stream")
+    server, client = here.client("A"), here.client("B")
+    server.subscribe(b"one")
+    sub = client.subscribe(b"inbox.1")
+    client.publish(b"one", b"q", b"inbox.1")
+    reply = server.take()[0][1]
+    assert here.hub("A").interest(reply)
+    here.hub("B").leave(sub)
+    assert not here.hub("A").interest(reply)
+    assert not here.hub("A").deliver(reply, [(b"s", b"", b"", b"x")])
+    assert here.ways("A") == 0
+    assert not here.hub("A").interest(reply)
+
+
+def test_an_answer_nobody_waits_for_closes_its_way() -> None:
+    here = world(ServiceImport(account="A", subject="one"), response="stream")
+    server, client = here.client("A"), here.client("B")
+    server.subscribe(b"one")
+    client.publish(b"one", b"q", b"nobody.here")
+    assert here.ways("A") == 1
+    server.publish(server.take()[0][1], b"a")
+    assert here.ways("A") == 0
+
+
+def test_another_node_that_had_no_listener_any_more_is_told_on() -> None:
+    """Its word comes to the exporter's hub, and means the requester in the other account."""
+    here = world(ServiceImport(account="A", subject="svc.one", to="one"))
+    server, client = here.client("A"), asking(here)
+    sub = server.subscribe(b"svc.one")
+    client.publish(b"one", b"q", b"inbox.1")
+    reply = server.take()[0][1]
+    here.hub("A").leave(sub)
+    here.hub("A").unheard(b"svc.one", reply)
+    assert client.alone == [(b"one", b"inbox.1")]
+
+
+def test_a_slow_requester_holds_what_is_delivered_to_it() -> None:
+    here = world(ServiceImport(account="A", subject="one"), response="stream")
+    server, client, told = here.client("A"), asking(here), list[bool]()
+    server.subscribe(b"one")
+    client.publish(b"one", b"q", b"inbox.1")
+    reply, hub = server.take()[0][1], here.hub("A")
+    assert hub.writable(reply)
+    assert hub.slow_receiver(reply) is None
+    client.congested = True
+    assert not hub.writable(reply)
+    assert hub.slow_receiver(reply) is client
+    hub.when_writable(reply, lambda: told.append(True))
+    client.drain()
+    here.clock.turn()
+    assert told == [True]
+
+
+# ------------------------------------------------------------------------------------------------ time and number
+@pytest.mark.parametrize("response", ["singleton", "stream", "chunked"])
+def test_a_way_that_rests_too_long_is_closed(response: str) -> None:
+    here = world(ServiceImport(account="A", subject="one"), response=response, threshold_ns=SECOND)
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"one")
+    client.publish(b"one", b"q", b"inbox.1")
+    reply = server.take()[0][1]
+    here.clock.advance(SECOND - 1)
+    assert here.ways("A") == 1
+    if response != "singleton":
+        server.publish(reply, b"1")
+        here.clock.advance(SECOND - 1)
+        assert here.ways("A") == 1
+        assert len(client.take()) == 1
+    here.clock.advance(1)
+    assert here.ways("A") == 0
+    server.publish(reply, b"late")
+    assert client.take() == []
+
+
+def test_ways_with_different_thresholds_close_each_in_its_time() -> None:
+    here = World(
+        AccountOptions(
+            name="A",
+            exports=tuple(
+                ServiceExport(subject=f"s{seconds}", threshold_ns=seconds * SECOND, response="stream")
+                for seconds in (5, 1, 3)
+            ),
+        ),
+        AccountOptions(name="B", imports=tuple(ServiceImport(account="A", subject=f"s{n}") for n in (1, 3, 5))),
+    )
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"*")
+    for subject in (b"s5", b"s1", b"s3"):
+        client.publish(subject, b"", b"inbox.1")
+    left = []
+    for _ in range(6):
+        here.clock.advance(SECOND)
+        left.append(here.ways("A"))
+    assert left == [2, 2, 1, 1, 0, 0]
+    assert not [timer for timer in here.clock.timers if not timer.cancelled]
+
+
+def test_beyond_the_cap_the_way_that_has_rested_longest_is_closed() -> None:
+    here = world(ServiceImport(account="A", subject="one"), response="stream")
+    ways, back = Responses(here.hub("A"), here.clock, max_ways=3), here.links.responses["B"]
+    asking(here)
+    opened = []
+    for n in range(3):
+        here.clock.advance(1)
+        opened.append(ways.open(back, b"one", b"inbox.%d" % n, "stream", SECOND))
+    here.clock.advance(1)
+    here.hub("A").publish(opened[0], b"", b"", b"used")
+    opened.append(ways.open(back, b"one", b"inbox.3", "stream", SECOND))
+    assert [subject in dict(ways) for subject in opened] == [True, False, True, True]
+
+
+# ------------------------------------------------------------------------------------------------ configuration
+def test_a_reload_adds_and_removes_services() -> None:
+    here = world()
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"one")
+    exports = AccountOptions(name="A", exports=(ServiceExport(subject="one", response="stream"),))
+    assert not client.publish(b"one", b"", b"inbox.1")
+    here.configure(exports, AccountOptions(name="B", imports=(ServiceImport(account="A", subject="one"),)))
+    assert client.publish(b"one", b"", b"inbox.1")
+    reply = server.take()[0][1]
+    here.configure(exports, AccountOptions(name="B"))
+    assert not client.publish(b"one", b"", b"inbox.1")
+    server.publish(reply, b"an answer under way")
+    assert [payload for _, _, _, payload in client.take()] == [b"an answer under way"]
+
+
+def test_the_export_of_just_this_subject_says_how_it_is_answered() -> None:
+    here = World(
+        AccountOptions(
+            name="A",
+            exports=(ServiceExport(subject="s.>"), ServiceExport(subject="s.many", response="stream")),
+        ),
+        AccountOptions(name="B", imports=(ServiceImport(account="A", subject="s.many"),)),
+    )
+    server, client = here.client("A"), asking(here)
+    server.subscribe(b"s.many")
+    client.publish(b"s.many", b"", b"inbox.1")
+    reply = server.take()[0][1]
+    server.publish(reply, b"1")
+    server.publish(reply, b"2")
+    assert len(client.take()) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "replaces"),
+    [
+        (ServiceImport(account="A", subject="$JS.API.>"), True),
+        (ServiceImport(account="A", subject="x.>", to="$JS.API.>"), True),
+        (ServiceImport(account="A", subject="$JS.API.>", to="js.a.>"), False),
+        (ServiceImport(account="A", subject="$JS.API.STREAM.NAMES"), False),
+        (StreamImport(account="A", subject="$JS.API.>"), False),
+    ],
+)
+def test_only_an_import_of_the_whole_api_replaces_an_accounts_own(
+    one: ServiceImport | StreamImport, replaces: bool
+) -> None:
+    assert replaces_api(AccountOptions(name="B", imports=(one,))) is replaces
+
+
+def test_a_service_import_is_this_nodes_own() -> None:
+    """The other nodes have the same import: they must not send this one what their own clients ask."""
+    here = world(ServiceImport(account="A", subject="one"))
+    [sub] = [sub for sub in here.hub("B").interest_graph.subscriptions() if sub.subject == b"one"]
+    assert sub.local
+    [way] = [sub for sub in here.hub("A").interest_graph.subscriptions() if sub.subject.startswith(b"_R_.")]
+    assert not way.local

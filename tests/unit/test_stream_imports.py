@@ -1,0 +1,233 @@
+"""Messages of another account: who gets them, under which subject, and what follows the subscriptions."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from lakestream.protocol.subjects import matches
+from lakestream.server.account_options import AccountOptions, StreamExport, StreamImport
+from tests.unit.imports_world import World
+
+pytestmark = pytest.mark.unit
+
+
+def world(*imports: StreamImport) -> World:
+    return World(
+        AccountOptions(name="A", exports=(StreamExport(subject=">"),)),
+        AccountOptions(name="B", imports=imports, exports=(StreamExport(subject=">"),)),
+        AccountOptions(name="C", imports=(StreamImport(account="B", subject=">", prefix="b"),)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("listens", "hears"),
+    [
+        (b"via.ev.k", True),
+        (b"via.ev.*", True),
+        (b"via.ev.>", True),
+        (b"via.>", True),
+        (b"*.ev.k", True),
+        (b"*.*.k", True),
+        (b">", True),
+        (b"via.*", False),
+        (b"ev.k", False),
+        (b"via.ev.other", False),
+        (b"via.ev", False),
+        (b"*.other.k", False),
+    ],
+)
+def test_a_subscription_hears_what_it_and_the_import_have_in_common(listens: bytes, hears: bool) -> None:
+    here = world(StreamImport(account="A", subject="ev.>", prefix="via"))
+    exporter, importer = here.client("A"), here.client("B")
+    importer.subscribe(listens)
+    exporter.publish(b"ev.k", b"1", b"answer.here")
+    assert importer.take() == ([(b"via.ev.k", b"answer.here", b"", b"1")] if hears else [])
+
+
+def test_several_imports_of_one_message_each_deliver() -> None:
+    here = world(
+        StreamImport(account="A", subject="ev.>", prefix="via"),
+        StreamImport(account="A", subject="ev.a.*", to="mapped.$1"),
+        StreamImport(account="A", subject="ev.a.b"),
+    )
+    exporter, importer = here.client("A"), here.client("B")
+    importer.subscribe(b">")
+    exporter.publish(b"ev.a.b")
+    assert sorted(importer.subjects) == [b"ev.a.b", b"mapped.b", b"via.ev.a.b"]
+
+
+def test_what_is_imported_is_not_exported_again() -> None:
+    here = world(StreamImport(account="A", subject="ev.>"))
+    exporter, importer, third = here.client("A"), here.client("B"), here.client("C")
+    third.subscribe(b"b.>")
+    importer.subscribe(b"ev.>")
+    exporter.publish(b"ev.1")
+    assert importer.subjects == [b"ev.1"]
+    assert third.take() == []
+    importer.publish(b"own")
+    assert third.subjects == [b"b.own"]
+
+
+def test_an_exporter_hears_nothing_of_its_importer() -> None:
+    here = world(StreamImport(account="A", subject="ev.>"))
+    exporter, importer = here.client("A"), here.client("B")
+    exporter.subscribe(b">")
+    assert not importer.publish(b"ev.1")
+    assert exporter.take() == []
+
+
+def test_a_group_has_one_member_in_each_accounts_messages() -> None:
+    here = world(StreamImport(account="A", subject="q"))
+    exporter, members = here.client("A"), [here.client("B"), here.client("B")]
+    for member in members:
+        member.subscribe(b"q", b"workers")
+    for _ in range(40):
+        exporter.publish(b"q")
+    counts = [len(member.take()) for member in members]
+    assert sum(counts) == 40
+    assert all(counts)
+
+
+def test_a_subscription_with_a_maximum_ends_in_both_accounts() -> None:
+    here = world(StreamImport(account="A", subject="ev.>"))
+    exporter, importer = here.client("A"), here.client("B")
+    before = here.subscriptions("A"), here.subscriptions("B")
+    importer.subscribe(b"ev.*", maximum=2)
+    assert (here.subscriptions("A"), here.subscriptions("B")) == (before[0] + 1, before[1] + 1)
+    exporter.publish(b"ev.1")
+    importer.publish(b"ev.own")
+    exporter.publish(b"ev.2")
+    assert importer.subjects == [b"ev.1", b"ev.own"]
+    assert (here.subscriptions("A"), here.subscriptions("B")) == before
+
+
+def test_nobody_hears_after_the_last_subscription() -> None:
+    here = world(StreamImport(account="A", subject="ev.>"))
+    exporter, importer = here.client("A"), here.client("B")
+    sub = importer.subscribe(b">")
+    assert exporter.publish(b"ev.1")
+    here.hub("B").leave(sub)
+    assert not exporter.publish(b"ev.1")
+
+
+def test_a_consumers_deliveries_keep_the_subject_that_they_are_stored_with() -> None:
+    """Only what is said to the deliver subject itself, as a heartbeat, has the name that the import gives it."""
+    here = world(StreamImport(account="A", subject="dlv.>", prefix="via"))
+    importer = here.client("B")
+    importer.subscribe(b"via.dlv.b")
+    assert here.hub("A").bound(b"dlv.b")
+    assert here.hub("A").deliver(b"dlv.b", [(b"s.1", b"$JS.ACK.S.p", b"", b"x")])
+    here.hub("A").publish(b"dlv.b", b"", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"")
+    assert importer.subjects == [b"s.1", b"via.dlv.b"]
+
+
+def test_a_consumer_sees_who_binds_it_come_and_go() -> None:
+    here = world(StreamImport(account="A", subject="dlv.>", prefix="via"))
+    importer, seen = here.client("B"), list[bool]()
+    here.hub("A").watch_interest(b"dlv.b", b"", seen.append)
+    importer.subscribe(b"via.dlv.*")
+    assert seen == []
+    sub = importer.subscribe(b"via.dlv.b")
+    here.hub("B").leave(sub)
+    assert seen == [True, False]
+
+
+def test_a_slow_importer_holds_the_exporters_deliveries() -> None:
+    here = world(StreamImport(account="A", subject="dlv.>", prefix="via"))
+    importer, told = here.client("B"), list[bool]()
+    importer.subscribe(b"via.dlv.b")
+    importer.congested = True
+    assert not here.hub("A").writable(b"dlv.b")
+    assert here.hub("A").slow_receiver(b"dlv.b") is not None
+    here.hub("A").when_writable(b"dlv.b", lambda: told.append(True))
+    importer.drain()
+    for callback in here.clock.soon:
+        callback()
+    assert told == [True]
+    assert here.hub("A").writable(b"dlv.b")
+
+
+def test_the_servers_own_requests_are_not_imported() -> None:
+    """An import of everything does not make one account's JetStream answer, or take acks, for another."""
+    here = world(StreamImport(account="A", subject=">"))
+    heard: list[bytes] = []
+    for subject in (b"$JS.API.>", b"$JS.ACK.>", b"$SYS.REQ.>"):
+        here.hub("B").subscribe(subject, lambda subject, *rest: heard.append(subject), local=subject != b"$JS.ACK.>")
+    for subject in (b"orders.*", b"$JS.EVENT.>"):  # of streams
+        here.hub("B").subscribe(subject, lambda subject, *rest: heard.append(subject))
+    exporter = here.client("A")
+    for subject in (b"$JS.API.INFO", b"$JS.ACK.S.c.1", b"$SYS.REQ.X", b"orders.1", b"$JS.EVENT.ADVISORY.API"):
+        exporter.publish(subject)
+    assert heard == [b"orders.1", b"$JS.EVENT.ADVISORY.API"]
+
+
+def test_other_nodes_of_the_cluster_have_their_own_shadows() -> None:
+    here = world(StreamImport(account="A", subject=">"))
+    sub = here.client("B").subscribe(b"x")
+    here.hub("B").leave(sub)
+    before = here.subscriptions("A")
+    sub.remote = object()  # type: ignore[assignment]  # whoever it is
+    here.hub("B").join(sub)
+    assert here.subscriptions("A") == before
+
+
+def test_a_reload_reaches_who_listens_already() -> None:
+    here = world()
+    exporter, importer = here.client("A"), here.client("B")
+    sub = importer.subscribe(b"ev.*")
+    importer.subscribe(b"via.>")
+    exporter.publish(b"ev.1")
+    assert importer.take() == []
+    exports = AccountOptions(name="A", exports=(StreamExport(subject=">"),))
+    here.configure(exports, AccountOptions(name="B", imports=(StreamImport(account="A", subject="ev.>"),)))
+    exporter.publish(b"ev.1")
+    assert importer.subjects == [b"ev.1"]
+    here.configure(
+        exports, AccountOptions(name="B", imports=(StreamImport(account="A", subject="ev.>", prefix="via"),))
+    )
+    exporter.publish(b"ev.1")
+    assert importer.subjects == [b"via.ev.1"]
+    here.hub("B").leave(sub)
+    here.configure(exports, AccountOptions(name="B"))
+    exporter.publish(b"ev.1")
+    assert importer.take() == []
+    assert here.subscriptions("A") == 0
+
+
+def test_any_subscriptions_and_imports_deliver_what_the_definition_says() -> None:
+    """Against the definition: a subscription gets each message once for every import by whose name it selects it."""
+    words = ["a", "b"]
+    for seed in range(150):
+        chance = random.Random(seed)
+        imports = []
+        for _ in range(chance.randrange(1, 4)):
+            theirs = ".".join(chance.choice(["a", "b", "*"]) for _ in range(chance.randrange(1, 3)))
+            theirs += chance.choice(["", ".>"])
+            imports.append(StreamImport(account="A", subject=theirs, prefix=chance.choice(["", "a", "p.q"])))
+        here = world(*imports)
+        exporter = here.client("A")
+        listeners = []
+        for _ in range(6):
+            wanted = ".".join(chance.choice(["a", "b", "p", "q", "*"]) for _ in range(chance.randrange(1, 5)))
+            wanted += chance.choice(["", ".>"])
+            listener = here.client("B")
+            sub = listener.subscribe(wanted.encode())
+            if chance.random() < 0.2:
+                here.hub("B").leave(sub)
+                wanted = ""
+            listeners.append((wanted.encode(), listener))
+        for size in (1, 2, 3):
+            for tokens in itertools.product(words, repeat=size):
+                subject = ".".join(tokens).encode()
+                exporter.publish(subject)
+                names = [
+                    (one.prefix + "." if one.prefix else "").encode() + subject
+                    for one in imports
+                    if matches(one.subject.encode(), subject)
+                ]
+                for pattern, listener in listeners:
+                    expected = sorted(name for name in names if pattern and matches(pattern, name))
+                    assert sorted(listener.subjects) == expected, (seed, pattern, subject)
