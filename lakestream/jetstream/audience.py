@@ -25,10 +25,14 @@ class Audience:
 
     Args:
         consumers: of the stream, by name; `changed` is to be called when they or their filters change.
+
+    Attributes:
+        announced_from, announced: every message from the one through the other was told to the consumers that want it.
     """
 
     def __init__(self, consumers: dict[str, Consumer]) -> None:
         self._consumers = consumers
+        self.announced = self.announced_from = 0
         self._stale = True
         self._everyone: list[Consumer] = []
         self._mixed: list[Consumer] = []
@@ -39,6 +43,15 @@ class Audience:
     def changed(self) -> None:
         """There is a consumer more or less, or one has other filters."""
         self._stale = True
+
+    def announce(self, first_seq: int, subjects: Sequence[bytes]) -> None:
+        """Tell the consumers of messages that were stored, the first of them at `first_seq`."""
+        if first_seq != self.announced + 1:
+            self.announced_from = first_seq
+        self.announced = first_seq + len(subjects) - 1
+        if self._consumers:
+            for consumer in self.of_all(subjects):
+                consumer.stored(first_seq)
 
     def of(self, subject: bytes) -> Sequence[Consumer]:
         """The consumers that want messages of `subject`, each once; with few consumers, all of them."""
@@ -57,6 +70,8 @@ class Audience:
 
     def of_all(self, subjects: Iterable[bytes]) -> Iterable[Consumer]:
         """The consumers that want messages of any of these, each once."""
+        if len(self._consumers) <= FEW:
+            return list(self._consumers.values())
         distinct = set(subjects)
         if len(distinct) == 1:
             return self.of(distinct.pop())

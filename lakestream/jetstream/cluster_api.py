@@ -62,12 +62,11 @@ class ClusterApi:
 
     # ------------------------------------------------------------------ leaders
     def _stream_stepdown(self, request: Request) -> None:
-        self._streams.find(request.tokens[0])
-        self._hand_over(request, placement_of(request))
+        self._hand_over(request)
 
     def _consumer_stepdown(self, request: Request) -> None:
         self._check_consumer(request)
-        self._hand_over(request, Placement())  # as in nats-server, whatever the body says
+        self._hand_over(request)
 
     def _remove_consumer_peer(self, request: Request) -> None:
         peer = _peer_of(request)
@@ -82,10 +81,10 @@ class ClusterApi:
         if request.tokens[1] not in self._streams.find(request.tokens[0]).consumers:
             raise api_error(10014)
 
-    def _hand_over(self, request: Request, placement: Placement) -> None:
+    def _hand_over(self, request: Request) -> None:
         stream = self._streams.find(request.tokens[0])
         replica = self._cluster.replicas.by_uid[stream.uid]
-        voters = replica.membership.voters
+        voters, placement = replica.membership.voters, placement_of(request)
         if len(voters) < 2:
             request.succeed(None)
             return

@@ -106,9 +106,9 @@ class Feed:
 
     def _news(self, low: int, last: int) -> int:
         """The first of `low` … `last` that may be wanted: what was stored without a word to this feed is not."""
-        stream, unseen = self._stream, self._unseen
+        audience, unseen = self._stream.audience, self._unseen
         self._unseen = 0
-        if low < max(self._told_from, stream.announced_from) or last > stream.announced:
+        if low < max(self._told_from, audience.announced_from) or last > audience.announced:
             return low
         if not unseen:
             return last + 1

@@ -124,7 +124,17 @@ class Replica:
 
     def transfer(self, to: str = "") -> bool:
         """Give the leadership to `to`, or to whoever is furthest. False when this node can not begin that."""
-        return self.group is not None and self.group.transfer(to)
+        group, stream = self.group, self.stream
+        if group is None:
+            return False
+        if stream is None or not stream.serving:
+            return group.transfer(to)
+
+        def give() -> None:
+            group.transfer(to)
+
+        stream.hand_over(give)
+        return True
 
     def step_down(self) -> None:
         """Lead no more; somebody else is elected, perhaps this node again."""

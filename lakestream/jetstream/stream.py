@@ -89,12 +89,9 @@ class Stream:
         self.config = offline.stream_config(create.config)
         self.name, self.uid, self.account = self.config.name, create.uid, create.account
         self.created_ns = create.created_ns
-        self.store, self.bus, self.clock, self.io = store, bus, clock, io
-        self.domain = domain
+        self.store, self.bus, self.clock, self.io, self.domain = store, bus, clock, io, domain
         self.consumers: dict[str, Consumer] = {}
         self.audience = Audience(self.consumers)
-        self.announced = self.announced_from = 0
-        """Every message from `announced_from` through `announced` was told to the consumers that want it."""
         self.history: History | None = None
         self.use: AccountUse | None = None
         """What it tells how much it holds, once it is among a server's streams."""
@@ -279,6 +276,19 @@ class Stream:
         """Log one consumer's progress at once; `done` when it is committed (a confirmed ack)."""
         self._propose_progress([consumer], done)
 
+    def hand_over(self, then: Callable[[], None]) -> None:
+        """Log what consumers have done since it was last logged, and call `then`: another node is about to take over."""
+        if self.failed is not None or self.closed:
+            then()
+            return
+        self.retention.settle()
+        states = [(one.name, one.progress()) for one in self.consumers.values()]
+        entries = [Progress(name, state) for name, state in states if state is not None]
+        if entries:
+            self.log_progress(entries, then)
+        else:
+            then()
+
     def _propose_progress(self, consumers: Iterable[Consumer], done: Callable[[], None] | None) -> None:
         if self.failed is not None or self.closed or not self.serving:
             return
@@ -389,12 +399,7 @@ class Stream:
             replies += batch.late
         if replies:
             self.bus.reply_many(replies)
-        if first != self.announced + 1:
-            self.announced_from = first
-        self.announced = first + len(batch) - 1
-        if self.consumers:
-            for consumer in self.audience.of_all(batch.subjects):
-                consumer.stored(first)
+        self.audience.announce(first, batch.subjects)
 
     def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
         """Answer the proposer, after what the operation released from an interest stream has gone as well."""

@@ -37,6 +37,7 @@ class AccountLinks:
         self._accounts, self._clock, self._log, self._where = accounts, clock, log, where
         self.responses: dict[str, Responses] = {}
         self._streams: dict[str, StreamImports] = {}
+        self._routes: dict[str, dict[StreamImport, StreamRoute]] = {}
         self._services: list[ServiceImport] = []
         self._exports: dict[str, ExportIndex[ServiceExport]] = {}
 
@@ -53,20 +54,22 @@ class AccountLinks:
                     self._connect_service(account, wanted)
 
     def _connect_streams(self, account: Account) -> None:
-        routes = []
+        before = self._routes.get(account.name, {})
+        routes: dict[StreamImport, StreamRoute] = {}
         for wanted in account.options.imports:
             exporter = self._accounts.get(wanted.account)
             if isinstance(wanted, StreamImport) and exporter is not None:
                 subjects = self._subjects(account, wanted)
                 if subjects is not None:
-                    routes.append(StreamRoute(exporter.hub, subjects, allow_trace=wanted.allow_trace))
-        imports = self._streams.get(account.name)
-        if imports is None:
-            if not routes:
-                return
+                    route = StreamRoute(exporter.hub, subjects, allow_trace=wanted.allow_trace)
+                    routes[wanted] = before.get(wanted, route)
+        if routes == before:
+            return
+        self._routes[account.name] = routes
+        if account.name not in self._streams:
             imports = self._streams[account.name] = StreamImports(account.hub)
             account.hub.imports = imports
-        imports.replace(routes, account.hub.interest_graph.subscriptions())
+        self._streams[account.name].replace(list(routes.values()), account.hub.interest_graph.subscriptions())
 
     def _connect_service(self, account: Account, wanted: ServiceWanted) -> None:
         exporter = self._accounts.get(wanted.account)

@@ -24,10 +24,17 @@ AFFECTED_BY = frozenset({"accounts", "mappings", "users", "token", "max_payload"
 
 def reload_accounts(options: Options, accounts: Accounts, links: AccountLinks, jetstream: JetStream | None) -> None:
     """Have the accounts that are configured now, with what they give each other and store."""
+    before = _shared(accounts)
     accounts.configure(options)
-    links.connect()
+    if _shared(accounts) != before:
+        links.connect()
     if jetstream is not None:
         jetstream.configure()
+
+
+def _shared(accounts: Accounts) -> dict[str, object]:
+    """What each account gives and has of others; to set that up takes long where there are many."""
+    return {account.name: (account.options.exports, account.options.imports) for account in accounts}
 
 
 def reload_clients(

@@ -37,12 +37,10 @@ class StreamRoute:
         allow_trace: a trace tells who gets them here.
     """
 
-    __slots__ = ("allow_trace", "exporter", "first", "subjects")
+    __slots__ = ("allow_trace", "exporter", "subjects")
 
     def __init__(self, exporter: Hub, subjects: ImportSubjects, *, allow_trace: bool = False) -> None:
         self.exporter, self.subjects, self.allow_trace = exporter, subjects, allow_trace
-        self.first = _first(subjects.ours)
-        """The literal token that our subjects begin with; b"" when they may begin with any."""
 
 
 class Shadow:
@@ -115,51 +113,77 @@ class StreamImports:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._routes: list[StreamRoute] = []
-        self._shadows: dict[Subscription, list[tuple[Hub, Subscription]]] = {}
+        # The routes whose subjects begin with these two literal tokens, and all others.
+        self._by_start: dict[bytes, list[StreamRoute]] = {}
+        self._anywhere: list[StreamRoute] = []
+        self._shadows: dict[Subscription, list[tuple[StreamRoute, Subscription]]] = {}
 
     def __len__(self) -> int:
         """How many shadows there are."""
         return sum(map(len, self._shadows.values()))
 
+    @property
+    def routes(self) -> Sequence[StreamRoute]:
+        """The imports there are."""
+        return self._routes
+
     def replace(self, routes: Sequence[StreamRoute], subscriptions: Iterable[Subscription]) -> None:
-        """Import these from now on, for everybody who listens already."""
-        for sub in list(self._shadows):
-            self.left(sub)
+        """Import these from now on, for everybody who listens already. Of a route that stays nobody notices anything.
+
+        Args:
+            subscriptions: all of the importer's.
+        """
+        stay = set(routes).intersection(self._routes)
+        for sub, shadows in list(self._shadows.items()):
+            kept = [one for one in shadows if one[0] in stay]
+            if len(kept) < len(shadows):
+                self._shadows[sub] = kept
+                for route, shadow in shadows:
+                    if route not in stay:
+                        route.exporter.interest_graph.remove(shadow)
+        new = [route for route in routes if route not in stay]
         self._routes = list(routes)
-        for sub in subscriptions:
-            self.joined(sub)
+        self._by_start, self._anywhere = {}, []
+        for route in routes:
+            start = _start(route.subjects.ours)
+            (self._by_start.setdefault(start, []) if start else self._anywhere).append(route)
+        if new:
+            for sub in subscriptions:
+                self._follow(sub, new)
 
     def joined(self, sub: Subscription) -> None:
         """See `Imports.joined`."""
-        if sub.remote is not None or sub.local or sub in self._shadows or isinstance(sub.sink, Shadow | Responses):
+        if sub in self._shadows:
+            return
+        start = _start(sub.subject)
+        self._follow(sub, [*self._by_start.get(start, ()), *self._anywhere] if start else self._routes)
+
+    def _follow(self, sub: Subscription, routes: Sequence[StreamRoute]) -> None:
+        """Give a subscription its shadows by these routes, if it is one that has any."""
+        if sub.remote is not None or sub.local or isinstance(sub.sink, Shadow | Responses):
             return
         if sub.subject.startswith(_OF_THE_SERVER) and not isinstance(sub.sink, Requester):
             return
-        first = _first(sub.subject)
         shadows = []
-        for route in self._routes:
-            if first and route.first and first != route.first:
-                continue
+        for route in routes:
             wanted = intersection(route.subjects.ours, sub.subject)
             if wanted is not None:
-                shadow = Subscription(
-                    Shadow(sub, self._hub.account, route), route.subjects.to_theirs(wanted), sub.queue, sub.sid
-                )
-                shadows.append((route.exporter, shadow))
+                sink = Shadow(sub, self._hub.account, route)
+                shadows.append((route, Subscription(sink, route.subjects.to_theirs(wanted), sub.queue, sub.sid)))
         if shadows:
             # First noted, then in: whoever watches for listeners may deliver at once, and end the subscription by it.
-            self._shadows[sub] = shadows
-            for exporter, shadow in shadows:
+            self._shadows[sub] = [*self._shadows.get(sub, ()), *shadows]
+            for route, shadow in shadows:
                 if sub in self._shadows:
-                    exporter.interest_graph.insert(shadow)
+                    route.exporter.interest_graph.insert(shadow)
 
     def left(self, sub: Subscription) -> None:
         """See `Imports.left`."""
-        for exporter, shadow in self._shadows.pop(sub, ()):
-            exporter.interest_graph.remove(shadow)
+        for route, shadow in self._shadows.pop(sub, ()):
+            route.exporter.interest_graph.remove(shadow)
 
 
-def _first(subject: bytes) -> bytes:
-    """The first token of a filter when it is literal."""
-    first = subject.partition(b".")[0]
-    return b"" if first in (b"*", b">") else first
+def _start(subject: bytes) -> bytes:
+    """The first two tokens of a filter when they are literal, else b""."""
+    tokens = subject.split(b".", 2)[:2]
+    return b".".join(tokens) if len(tokens) == 2 and not {b"*", b">"}.intersection(tokens) else b""

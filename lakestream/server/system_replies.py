@@ -104,6 +104,8 @@ def read(kind: str, body: bytes) -> Asked:
     """
     if not body:
         return Asked(Query(), {})
+    if not body.strip(b" \t\r\n"):
+        raise JsonError("unexpected end of JSON input")
     root = f"{kind}EventOptions"
     parse(body, _Nothing, root, strict=False)  # which refuses what is no object
     names, given = _FILTER | OPTIONS.get(kind, {}), json.loads(body.decode("utf-8", "replace")) or {}

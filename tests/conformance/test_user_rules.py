@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
 import time
@@ -262,3 +263,82 @@ def _in_the_global_account(server: Server) -> object:
 def test_users_and_mappings_of_the_global_account(start_server: StartServer) -> None:
     expected = _in_the_global_account(start_server(of=Kind.REAL, config=GLOBAL))
     assert _in_the_global_account(start_server(config=GLOBAL)) == expected
+
+
+# ---------------------------------------------------------------------- by chance
+class _Chance:
+    """Users with permissions, and what they try, by chance; without what is judged differently on purpose."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self.users = {f"u{number}": self._permissions() for number in range(24)}
+        self.published = {user: [self._literal() for _ in range(12)] for user in self.users}
+        self.subscribed = {user: [self._subscription() for _ in range(12)] for user in self.users}
+        self.sent = [self._literal() for _ in range(30)]
+
+    def _literal(self) -> str:
+        return ".".join(self._rng.choices("ab", k=self._rng.randint(1, 3)))
+
+    def _pattern(self) -> str:
+        tokens = self._rng.choices("ab*", k=self._rng.randint(1, 3))
+        return ".".join([*tokens[:2], ">"] if self._rng.random() < 0.25 else tokens)
+
+    def _subscription(self) -> tuple[str, str]:
+        subject = ".".join(self._rng.choices("ab*", k=self._rng.randint(1, 3)))
+        return subject, self._rng.choice(["", "", "g.1", "g.2", "h"])
+
+    def _entries(self, make: Callable[[], str], queues: bool = False) -> str:
+        entries = [make() for _ in range(self._rng.randint(1, 4))]
+        if queues:
+            entries = [entry + self._rng.choice(["", "", " g.*", " h"]) for entry in entries]
+        return json.dumps(entries)
+
+    def _permissions(self) -> str:
+        def some(*parts: str) -> str:
+            chosen = [part for part in parts if self._rng.random() < 0.7]
+            return "{" + ", ".join(chosen) + "}"
+
+        publish = some(f"allow: {self._entries(self._pattern)}", f"deny: {self._entries(self._pattern)}")
+        listen = some(f"allow: {self._entries(self._pattern, True)}", f"deny: {self._entries(self._literal)}")
+        return some(f"publish: {publish}", f"subscribe: {listen}")
+
+    @property
+    def config(self) -> str:
+        users = "\n".join(f"{{user: {user}, password: p, permissions: {said}}}" for user, said in self.users.items())
+        return f"accounts {{ A {{ users: [{{user: any, password: p}}\n{users}] }} }}"
+
+
+def _tried(server: Server, chance: _Chance) -> list[object]:
+    said: list[object] = []
+    sender = _client(server, "any")
+    for user in chance.users:
+        wire = _client(server, user)
+        for subject in chance.published[user]:
+            wire.publish(subject)
+        for subject, queue in chance.subscribed[user]:
+            wire.subscribe(subject, queue)
+        said.append((user, _errors(wire.ping())))
+        for subject in chance.sent:
+            sender.publish(subject, b"x")
+        sender.ping()
+        # Which member of a group gets a message is chance.
+        said.append(sorted({(frame.subject, _group(chance, user, frame.sid)) for frame in wire.ping()}))
+        for sid in range(len(chance.subscribed[user])):
+            wire.unsubscribe(str(sid + 1))
+        wire.ping()  # so that the next one's groups are its own
+        wire.close()
+    return said
+
+
+def _group(chance: _Chance, user: str, sid: str) -> str:
+    subject, queue = chance.subscribed[user][int(sid) - 1]
+    return queue or subject
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_permissions_by_chance(start_server: StartServer, seed: int) -> None:
+    chance = _Chance(seed)
+    expected = _tried(start_server(of=Kind.REAL, config=chance.config), chance)
+    got = _tried(start_server(config=chance.config), chance)
+    assert got == expected
+    assert any(frames for frames in expected[1::2])

@@ -132,8 +132,11 @@ async def _sql_names_the_account(server: Server, lake: str) -> None:
         code, out, said = await asyncio.to_thread(_command, "sql", "--lake", lake, "-f", "json", "-q", query, *login)
         assert (code, json.loads(out), said) == (0, [{"n": COUNTS[account] - 1}], "")
     query = "SELECT count(*) AS n FROM delta.`streams/S`"
-    code, out, _ = await asyncio.to_thread(_command, "sql", "--lake", lake, "-f", "json", "-q", query)
-    assert (code, json.loads(out)) == (0, [{"n": COUNTS["$G"] - 1}])
+    for login in ((), ("--user", "a", "--password", PASSWORD)):
+        code, out, said = await asyncio.to_thread(_command, "sql", "--lake", lake, "-f", "json", "-q", query, *login)
+        assert (code, json.loads(out)) == (0, [{"n": COUNTS["$G"] - 1}])
+        # Its stream of the same name is not what was asked for.
+        assert ("asked by a user of account A; log in as one of account $G" in said) == bool(login)
 
 
 async def _a_stream_is_restored_from_its_account(server: Server, lake: str) -> None:

@@ -375,6 +375,12 @@ def test_options_become_a_query() -> None:
     assert read("Jsz", b'{"consumer": true}').query.flag("consumers")
 
 
+@pytest.mark.parametrize("body", [b" ", b"\t\r\n", b"{"])
+def test_blanks_are_no_options(body: bytes) -> None:
+    with pytest.raises(JsonError, match="unexpected end of JSON input"):
+        read("Varz", body)
+
+
 @given(
     st.sampled_from([*OPTIONS, "Varz"]),
     st.one_of(

@@ -271,15 +271,12 @@ def a_workqueue_lets_go_on_all_nodes(script: ClusterScript) -> None:
 
 
 @scenario
-def stepdowns_of_consumers_whatever_the_body(script: ClusterScript) -> None:
+def peers_of_consumers(script: ClusterScript) -> None:
     script.replicated("SB", ["sb"])
     script.consumer("SB", "c")
-    for body in (b"", b"{}", b"x", b'{"foo":1}', b'{"placement":{"preferred":"nobody"}}'):
-        until(lambda: _leader(script, "SB", "c"), "a leader", SETTLE_S)
-        script.api("CONSUMER.LEADER.STEPDOWN.SB.c", body)
+    until(lambda: _leader(script, "SB", "c"), "a leader", SETTLE_S)
     for kind in ("REMOVE", "EVACUATE"):
         for body in (b"", b"{}", b"x", b'{"foo":1}', b'{"peer":"nobody"}'):
-            until(lambda: _leader(script, "SB", "c"), "a leader", SETTLE_S)
             script.api(f"CONSUMER.PEER.{kind}.SB.c", body)
             script.api(f"CONSUMER.PEER.{kind}.SB.missing", body)
 

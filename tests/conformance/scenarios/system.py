@@ -140,6 +140,8 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("no_json_for_statsz", "PING.STATSZ", b"xx"),
     ("no_json_for_idz", "PING.IDZ", b"xx"),
     ("unfinished", "PING.CONNZ", b'{"acc":'),
+    ("blank", "PING.CONNZ", b" "),
+    ("two_values", "PING.CONNZ", b"{}{}"),
     ("array", "PING.CONNZ", []),
     ("text", "PING.CONNZ", "x"),
     ("limit_is_text", "PING.CONNZ", {"limit": "x"}),
