@@ -67,8 +67,6 @@ class Acking:
             if acked and consumer.stream.config.retention != "limits":
                 self._done([seq])
         elif self._acked:
-            if self._sample and seq in ledger.pending:
-                self._sampled(seq, consumer_seq, deliveries, now)
             self._ack_through(seq, now)
         if not self._volatile:
             consumer.stream.request_progress()

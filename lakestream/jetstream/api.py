@@ -200,6 +200,9 @@ class Api:
 
         if route.level and level_refused(request.header):
             request.fail(api_error(10185))
+        elif self._engine.settling:
+            if not self._engine.when_settled(lambda: self._serve(request, route)):
+                request.fail(api_error(10008))
         elif not self._engine.serving:
             no_jetstream.answer(request, route.handler, route.level)
         elif self._cluster is None or route.where is Where.HERE or request.stage:

@@ -66,6 +66,19 @@ def cluster_shown(cluster: str, me: str, replica: Replica, *, desired: Sequence[
     return shown
 
 
+def consumer_shown(shown: dict[str, Any], replicas: int) -> dict[str, Any]:
+    """A stream's object as that of a consumer of its that is shown with so many replicas.
+
+    All members of the stream's group hold it; of the others the first by name are shown.
+    """
+    if replicas == 1:
+        return {key: shown[key] for key in ("name", "leader") if key in shown}
+    if "replicas" in shown:
+        others = sorted(shown["replicas"], key=lambda each: str(each["name"]))
+        return {**shown, "replicas": others[: replicas - 1]}
+    return shown
+
+
 def meta_shown(cluster: JetStreamCluster) -> dict[str, Any]:
     """`meta_cluster` of /jsz: the meta group as this node sees it. Only its leader knows how far the others are."""
     meta, me = cluster.meta, cluster.me

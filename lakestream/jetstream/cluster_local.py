@@ -189,6 +189,10 @@ class LocalStreams:
         if replica.group is not None:
             self._leaders.note(replica.uid, replica.group.term, replica.leader)
 
+    def serves(self, account: str) -> bool:
+        """See `Host.serves`."""
+        return self._engines.of(account).serving
+
     def reopened(self, replica: Replica) -> None:
         """See `Host.reopened`."""
         assert replica.stream is not None  # Invariant: it was fetched

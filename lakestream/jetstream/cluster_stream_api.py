@@ -241,15 +241,11 @@ class ClusterStreamApi(StreamApi):
     def _check_room(self, config: StreamConfig, *, reserves: bool = True) -> None:
         """What the account may reserve, and subjects, that are still free beside its other streams."""
         if reserves:
-            account_limits.check_reserved(self._engine.limits, config, self._reserved(config), config.num_replicas)
+            self._check_reserved(config)
         stream_rules.check_taken(config, self._others(config))
 
     def _count(self) -> int:
         return len(self._cluster.assignments(self._engine.account, restoring=True)) + len(self._creating)
-
-    def _reserved(self, config: StreamConfig) -> int:
-        others = [other for other in self._others(config) if other.storage == config.storage]
-        return sum(max(0, other.max_bytes) * other.num_replicas for other in others)
 
     def _others(self, config: StreamConfig) -> list[StreamConfig]:
         cluster = self._cluster

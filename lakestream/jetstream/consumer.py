@@ -18,7 +18,7 @@ from lakestream.jetstream.consumer_events import ConsumerEvents
 from lakestream.jetstream.consumer_state import Ledger, Snapshot, decode_snapshot, encode_snapshot
 from lakestream.jetstream.delivering import Delivering
 from lakestream.jetstream.feed import Feed
-from lakestream.jetstream.gotime import time_ns
+from lakestream.jetstream.gotime import ZERO, time_ns
 from lakestream.jetstream.lifetime import Inactivity, Pause
 from lakestream.jetstream.operations import CreateConsumer, DeleteConsumer, ResetConsumer, UpdateConsumer
 from lakestream.jetstream.ports import ClientInfo, Subscribed
@@ -148,7 +148,7 @@ class Consumer:
         self.serving = True
         self.feed.rewind()
         self.redelivery.start()
-        self.pause.settle()
+        self.pause.begin()
         self._subscribe()
         self.outlet.start()
         self.inactivity.arm()
@@ -296,7 +296,8 @@ class Consumer:
     @property
     def pause_until_ns(self) -> int:
         """When deliveries go on, in ns since the epoch; 0 when they were not paused."""
-        return time_ns(self.config.pause_until) if self.config.pause_until else 0
+        until = self.config.pause_until
+        return 0 if until in (None, ZERO) else time_ns(until)
 
     def _available(self) -> int:
         return self.feed.pending() + len(self.redelivery)

@@ -19,12 +19,13 @@ from lakestream.jetstream import consumer_rules as rules
 from lakestream.jetstream import stream_identity
 from lakestream.jetstream.account_limits import lowest
 from lakestream.jetstream.api_request import Request, Routes, Where, level_refused
+from lakestream.jetstream.cluster_info import consumer_shown
 from lakestream.jetstream.consumer import Consumer
 from lakestream.jetstream.consumer_config import ConsumerConfig, CreateConsumerRequest
 from lakestream.jetstream.consumer_info import consumer_info, with_static_metadata
 from lakestream.jetstream.consumer_start import Start, needs_lookup, start_found, start_of
 from lakestream.jetstream.errors import ApiError, api_error
-from lakestream.jetstream.gotime import ZERO, format_time, time_ns
+from lakestream.jetstream.gotime import ZERO, time_ns
 from lakestream.jetstream.jsonio import Int, Time, Uint64
 from lakestream.jetstream.operations import CreateConsumer, DeleteConsumer, ResetConsumer, UpdateConsumer
 
@@ -109,8 +110,11 @@ class ConsumerApi:
 
     def _info_of(self, consumer: Consumer, listed: bool = False) -> dict[str, Any]:
         """ConsumerInfo. A consumer lives in its stream's log: it is where the stream is, and led with it."""
-        cluster = self._engine.cluster
-        return consumer_info(consumer, listed, cluster.shown(consumer.stream) if cluster is not None else None)
+        cluster, stream = self._engine.cluster, consumer.stream
+        if cluster is None:
+            return consumer_info(consumer, listed)
+        replicas = rules.replicas_of(consumer.config, stream.config)
+        return consumer_info(consumer, listed, consumer_shown(cluster.shown(stream), replicas))
 
     # ------------------------------------------------------------------ finding
     def _stream(self, name: str) -> Stream:
@@ -284,6 +288,8 @@ class ConsumerApi:
                 if config.mem_storage and start.picked:
                     consumer.pick(start.picked)
                 consumer.events.created()
+                if consumer.pause_until_ns:
+                    consumer.pause.tell()
                 request.respond(self._info_of(consumer))
             else:
                 self._failed(request, consumer)
@@ -383,7 +389,7 @@ class ConsumerApi:
 
         def change(finished: Callable[[], None]) -> None:
             consumer = self._consumer(stream.name, name)
-            until = None if asked.pause_until in (None, ZERO) else format_time(time_ns(asked.pause_until))
+            until = None if asked.pause_until in (None, ZERO) else rules.in_utc(asked.pause_until)
             config = with_static_metadata(replace(consumer.config, pause_until=until))
             self._propose_update(request, consumer, config, lambda: self._answer_pause(request, until), finished)
 

@@ -59,15 +59,10 @@ class ConsumerEvents:
         """The consumer is gone."""
         self._send("DELETED", "io.nats.jetstream.advisory.v1.consumer_action", action="delete")
 
-    def paused(self, until_ns: int) -> None:
-        """Deliveries are held until then (ns since the epoch)."""
-        self._send(
-            "PAUSE", "io.nats.jetstream.advisory.v1.consumer_pause", paused=True, pause_until=format_time(until_ns)
-        )
-
-    def resumed(self) -> None:
-        """Deliveries go on."""
-        self._send("PAUSE", "io.nats.jetstream.advisory.v1.consumer_pause", paused=False)
+    def pause(self, paused: bool, until_ns: int) -> None:
+        """Deliveries are held until then (ns since the epoch), or not any more."""
+        kind = "io.nats.jetstream.advisory.v1.consumer_pause"
+        self._send("PAUSE", kind, paused=paused, pause_until=format_time(until_ns))
 
     def pinned(self, group: str, pin: str) -> None:
         """A client of the group gets all messages from now on."""

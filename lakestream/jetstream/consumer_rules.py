@@ -73,6 +73,12 @@ _NEVER_NEGATIVE = (
 )
 
 
+def in_utc(text: str) -> str:
+    """A time as it is stored: in UTC. What lies before 1970, as Go's zero time, stays as it is."""
+    at = time_ns(text)
+    return format_time(at) if at > 0 else text
+
+
 def completed(
     config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, pedantic: bool, ephemeral: bool | None = None
 ) -> ConsumerConfig:
@@ -90,7 +96,7 @@ def completed(
     if config.deliver_policy == "undefined":
         filled["deliver_policy"] = "all"
     if config.pause_until:
-        filled["pause_until"] = format_time(time_ns(config.pause_until))
+        filled["pause_until"] = in_utc(config.pause_until)
     for name in _NEVER_NEGATIVE:
         if getattr(config, name) < 0:
             _adjusted(pedantic, f"{name} must not be negative")
@@ -339,6 +345,13 @@ def _check_priority(config: ConsumerConfig) -> None:
             raise api_error(10161)
         if not valid_group(group):
             raise api_error(10162)
+
+
+def replicas_of(config: ConsumerConfig, stream: StreamConfig) -> int:
+    """How many replicas a consumer is to have: an ephemeral one has one, but where acks release messages."""
+    if config.num_replicas:
+        return config.num_replicas
+    return stream.num_replicas if config.durable_name or stream.retention != "limits" else 1
 
 
 def sample_percent(config: ConsumerConfig) -> int:

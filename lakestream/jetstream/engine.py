@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 ACCOUNT = GLOBAL
 
+MAX_WAITING = 10_000
+"""Requests that may wait until an account's streams are open; further ones are refused (10008)."""
+SETTLE_NS = 10_000_000
+"""How soon to look again whether what a stream has taken is on disk (10 ms)."""
+
 
 class Engine:
     """The streams of one account on this server.
@@ -55,6 +60,11 @@ class Engine:
         self.events = StreamEvents(bus, shared.clock, shared.options.domain)
         self.serving = False
         """Whether the account has JetStream: else its streams hear nothing of its clients."""
+        self.lying: list[str] = []
+        """Streams on disk that are not open, because the account has no JetStream."""
+        self._moving: set[str] = set()
+        """Streams that are being opened or closed because of that."""
+        self._waiting: list[Callable[[], None]] = []
         self.streams: dict[str, Stream] = {}
         self.offline: dict[str, str] = {}
         """Streams that can not be served, with the reason: their log is damaged, or they need a newer server."""
@@ -278,28 +288,90 @@ class Engine:
         if not began:
             return
         self.serving = True
+        for stream in self.streams.values():
+            self.refresh(stream)
         if self.cluster is None:
             self.acks.listen()
-        for stream in self.streams.values():
-            self.refresh(stream)
-
-    def withdraw(self) -> None:
-        """The account has JetStream no more: its streams stay as they are, and hear nothing of its clients."""
-        self.serving = False
-        self.acks.close()
-        for stream in self.streams.values():
-            self.refresh(stream)
-
-    def take_up(self, names: Iterable[str]) -> None:
-        """Open these streams, found on disk, while the server runs."""
-        for name in names:
+        else:
+            self.cluster.replicas.served(self.account)
+        lying, self.lying = self.lying, []
+        for name in lying:
             self._take_up(name)
 
-    def _take_up(self, name: str) -> None:
-        def opened(stream: Stream | None, error: BaseException | None) -> None:
-            self._opened(name, stream, error)
+    def withdraw(self) -> None:
+        """The account has JetStream no more. Its streams stay on disk; what was in memory is gone (as in nats-server).
 
+        In a cluster their replicas go on, and none of them leads here.
+        """
+        if not self.serving:
+            return
+        self.serving = False
+        self.acks.close()
+        for stream in list(self.streams.values()):
+            self.refresh(stream)
+            if self.cluster is None:
+                self._put_away(stream)
+        if self.cluster is not None:
+            self.cluster.replicas.withdrawn(self.account)
+
+    def _put_away(self, stream: Stream) -> None:
+        """Close a stream, once what it has taken is on disk."""
+        if self.serving or stream.closed:
+            return
+        if stream.uncommitted() and stream.failed is None:
+            self.clock.call_later(SETTLE_NS, lambda: self._put_away(stream))
+            return
+        self.detach(stream.name)
+        self._moving.add(stream.name)
+        stream.stop()
+        self.lake.detached(stream)
+        state = stream.dump()
+
+        def closed(_: object, error: BaseException | None) -> None:
+            if error is not None:  # it is replayed from its log
+                self.log.error(f"stream {stream.name}: no last checkpoint was written: {error!r}")
+            self._moving.discard(stream.name)
+            if stream.config.storage != "memory" and self.serving:
+                self._take_up(stream.name)
+            elif stream.config.storage != "memory":
+                self.lying.append(stream.name)
+            self._go_on()
+
+        self.io.submit(lambda: stream.store.close(state), closed)
+
+    def _take_up(self, name: str) -> None:
+        """Open a stream found on disk, while the server runs."""
+
+        def opened(stream: Stream | None, error: BaseException | None) -> None:
+            self._moving.discard(name)
+            self._opened(name, stream, error)
+            if self.cluster is not None:
+                self.cluster.adoption.start()
+            elif stream is not None:
+                self._put_away(stream)  # if the account has lost JetStream meanwhile
+            self._go_on()
+
+        self._moving.add(name)
         self.io.submit(lambda: self._recover(name), opened)
+
+    def _go_on(self) -> None:
+        if not self._moving:
+            waiting, self._waiting = self._waiting, []
+            for go_on in waiting:
+                go_on()
+
+    @property
+    def settling(self) -> bool:
+        """Whether streams are being opened or closed because the account has got or lost JetStream: then nobody knows
+        which names and subjects are taken."""
+        return bool(self._moving)
+
+    def when_settled(self, go_on: Callable[[], None]) -> bool:
+        """Call back once it is not `settling`. False: too many wait for that."""
+        if len(self._waiting) >= MAX_WAITING:
+            return False
+        self._waiting.append(go_on)
+        return True
 
     def purge(self) -> None:
         """Remove every stream."""
@@ -308,8 +380,11 @@ class Engine:
             self.events.stream_action(name, "DELETED", "delete")
         for name in list(self.offline):
             self.delete_offline(name, lambda error: None)
+        lying, self.lying = self.lying, []
+        for name in lying:
+            self._discard(name)
 
-    def discard(self, name: str) -> None:
+    def _discard(self, name: str) -> None:
         """Remove a stream that lies on disk and does not serve."""
 
         def removed(create: CreateStream | None, error: BaseException | None) -> None:

@@ -39,8 +39,6 @@ class Engines:
         self.shared = Shared(clock, io, stores, options, log, bus_of, system)
         self._engines: dict[str, Engine] = {}
         self.shared.engines = lambda: list(self)
-        self._unserved: dict[str, list[str]] = {}
-        """Streams on disk by account, where that has no JetStream."""
 
     def of(self, account: str) -> Engine:
         """The engine of an account, which is made if there is none."""
@@ -75,7 +73,6 @@ class Engines:
         """Have an account's streams serve its clients."""
         engine = self.of(account)
         engine.serve(limits)
-        engine.take_up(self._unserved.pop(account, []))
         return engine
 
     def withdraw(self, account: str) -> None:
@@ -86,11 +83,9 @@ class Engines:
 
     def purge(self, account: str) -> None:
         """Remove all streams of an account, on a server without a cluster."""
-        engine, lying = self._engines.get(account), self._unserved.pop(account, [])
+        engine = self._engines.get(account)
         if engine is not None:
             engine.purge()
-        for name in lying:
-            self.of(account).discard(name)
 
     def recover(self) -> None:
         """Open every stream on disk. Blocks, at start.
@@ -105,11 +100,11 @@ class Engines:
         for account, name in found:
             names.setdefault(account, []).append(name)
         for account, theirs in names.items():
-            engine = self._engines.get(account)
-            if engine is not None and engine.serving:
+            engine = self.of(account)
+            if engine.serving:
                 engine.recover(theirs)
             else:
-                self._unserved[account] = theirs
+                engine.lying = theirs
                 many = f"{len(theirs)} streams" if len(theirs) > 1 else f"stream {theirs[0]}"
                 self.shared.log.warn(f'account "{account}" has no JetStream: {many} on disk not served')
 

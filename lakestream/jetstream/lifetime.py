@@ -68,25 +68,39 @@ class Pause:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._timer: Timer | None = None
+        self._until = 0
         self.active = False
 
+    def begin(self) -> None:
+        """Follow the configuration without a word: the consumer is new here, or another node led it before."""
+        self._until = self._consumer.pause_until_ns
+        self._arm()
+
     def settle(self) -> None:
-        """Follow the configuration: begin, prolong or end a pause. Sends the advisory when it changes."""
+        """Follow a changed configuration: begin, prolong or end a pause, and say so."""
+        before = self._until
+        self.begin()
+        if self._until != before:
+            self.tell()
+            self._consumer.wake()
+
+    def tell(self) -> None:
+        """Send the advisory."""
+        self._consumer.events.pause(self.active, self._until)
+
+    def _arm(self) -> None:
         self.stop()
         clock = self._consumer.stream.clock
-        until, was = self._consumer.pause_until_ns, self.active
-        remaining = until - clock.now()
+        remaining = self._until - clock.now()
         self.active = remaining > 0
         if self.active:
             self._timer = clock.call_later(remaining, self._over)
-            self._consumer.events.paused(until)
-        elif was:
-            self._consumer.events.resumed()
-            self._consumer.wake()
 
     def _over(self) -> None:
         self._timer = None
-        self.settle()
+        self._arm()
+        self.tell()
+        self._consumer.wake()
 
     def stop(self) -> None:
         """Forget the timer."""

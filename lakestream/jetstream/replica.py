@@ -308,12 +308,19 @@ class Replica:
         stream = self.stream
         if stream is None or self.closed:
             return
-        if leads:
+        if leads and self._replicas.host.serves(self.account):
             if not stream.leading:
                 stream.lead(lambda: self._ready(stream))
             return
         stream.follow()
         self._replicas.host.follows(self)
+
+    def take_lead(self) -> None:
+        """The account has JetStream again: serve, if that is for this node to do."""
+        stream = self.stream
+        leads = self.group is not None and self.group.is_leader
+        if leads and stream is not None and not stream.leading and not self.closed:
+            stream.lead(lambda: self._ready(stream))
 
     def _ready(self, stream: Stream) -> None:
         if stream is self.stream and not self.closed:

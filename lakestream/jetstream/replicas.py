@@ -46,6 +46,9 @@ class Host(Protocol):
         """`replica.stream` is another object now, with a state that came from another node: whatever held on to the
         one before (direct gets, lake) takes this one. It follows."""
 
+    def serves(self, account: str) -> bool:
+        """Whether the account has JetStream on this node: else none of its replicas leads here."""
+
     def gone(self, replica: Replica) -> None:
         """The replica is being removed, or its log cannot be used (`replica.trouble` says why)."""
 
@@ -279,6 +282,19 @@ class Replicas:
                 waiting()
 
         self.shared.io.submit(destroy, destroyed)
+
+    # ------------------------------------------------------------------ accounts
+    def served(self, account: str) -> None:
+        """An account has JetStream from now on."""
+        for replica in list(self.by_uid.values()):
+            if replica.account == account:
+                replica.take_lead()
+
+    def withdrawn(self, account: str) -> None:
+        """An account has JetStream no more: see `Host.serves`."""
+        for replica in list(self.by_uid.values()):
+            if replica.account == account and replica.leading:
+                replica.step_down()
 
     # ------------------------------------------------------------------ the lake
     def lake_through(self, replica: Replica, done: Callable[[int], None]) -> None:

@@ -277,7 +277,7 @@ class Stream:
         self._propose_progress([consumer], done)
 
     def hand_over(self, then: Callable[[], None]) -> None:
-        """Log what consumers have done since it was last logged, and call `then`: another node is about to take over."""
+        """Log what consumers have done since the last time, then call `then`: another node is about to take over."""
         if self.failed is not None or self.closed:
             then()
             return

@@ -163,20 +163,28 @@ class StreamApi:
         nats-server).
         """
         engine, name = self._engine, config.name
-        if not self._taken(name):
+        if engine.limits.max_streams > 0 and not self._taken(name):
             account_limits.check_streams(engine.limits, self._count())
         account_limits.check_consumers(engine.limits, config.max_consumers)
         if stated:
-            replicas = max(1, config.num_replicas) if engine.cluster is not None else 1
-            account_limits.check_reserved(engine.limits, config, self._reserved(config), replicas)
+            self._check_reserved(config)
+
+    def _check_reserved(self, config: StreamConfig) -> None:
+        """Whether the account may reserve what the stream reserves, with every replica."""
+        engine = self._engine
+        if engine.limits.storage(config.storage) < 0:
+            return
+        replicas = max(1, config.num_replicas) if engine.cluster is not None else 1
+        reserved = sum(
+            max(0, other.max_bytes) * (other.num_replicas if engine.cluster is not None else 1)
+            for other in self._others(config)
+            if other.storage == config.storage
+        )
+        account_limits.check_reserved(engine.limits, config, reserved, replicas)
 
     def _count(self) -> int:
         """How many streams the account has, those on their way included."""
         return len(self._engine.configs())
-
-    def _reserved(self, config: StreamConfig) -> int:
-        """What the account's other streams of its storage reserve; of every replica."""
-        return sum(max(0, other.max_bytes) for other in self._others(config) if other.storage == config.storage)
 
     def _others(self, config: StreamConfig) -> list[StreamConfig]:
         """The account's other streams, also those on their way."""
@@ -235,7 +243,7 @@ class StreamApi:
         engine = self._engine
         others = self._others(config)
         if reserves:
-            account_limits.check_reserved(engine.limits, config, self._reserved(config))
+            self._check_reserved(config)
             everybodys = [*others, *engine.foreign_configs()]
             stream_rules.check_reserved(config, everybodys, engine.options.max_memory, engine.options.max_file)
         stream_rules.check_taken(config, others)

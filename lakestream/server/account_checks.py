@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
-from lakestream.protocol.subjects import overlaps, publishable, valid_subject
+from lakestream.protocol.subjects import matches, overlaps, publishable, valid_subject
 from lakestream.protocol.transforms import TransformError
 from lakestream.server.account_options import (
     GLOBAL_ACCOUNT,
@@ -119,13 +119,14 @@ def _check_export(export: Export, names: Set[str]) -> None:
         reason = "sublist: invalid subject"
         raise AccountsError(export, f'Error adding {kind_of(export)} export "{export.subject}": {reason}')
     if isinstance(export, ServiceExport) and export.latency is not None:
-        to = export.latency.subject
-        if not publishable(to.encode()):
-            raise AccountsError(
-                export,
-                f'Error adding service latency sampling for "{export.subject}" on subject "{to}": '
-                "invalid publish subject",
-            )
+        to, reason = export.latency.subject, ""
+        if not publishable(to.encode()) or matches(subject, to.encode()):  # each measurement would be a request
+            reason = "invalid publish subject"
+        elif export.response != "singleton":
+            reason = "bad service response type"
+        if reason:
+            failed = f'Error adding service latency sampling for "{export.subject}" on subject "{to}"'
+            raise AccountsError(export, f"{failed}: {reason}")
 
 
 def _import_error(wanted: Import, reason: str) -> AccountsError:

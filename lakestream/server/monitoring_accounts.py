@@ -7,6 +7,7 @@ one here, yet they are there. Field names and their order are nats-server's.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,6 +22,10 @@ from lakestream.server.account_options import (
 )
 from lakestream.server.monitored import Monitored, Watched, account_of, configured
 from lakestream.server.monitoring_query import BadQuery, Query
+from lakestream.server.responses import Responses
+
+MAX_WAYS_SHOWN = 1024
+"""Awaited answers of an account that /accountz shows; the others are left out."""
 
 _RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
 
@@ -78,7 +83,23 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
     if exports := _exports(options.exports, account.is_system):
         page["exports"] = exports
     page["imports"] = [_import(node, one) for one in options.imports] + _everybodys(name, system, account.is_system)
-    return page | {"name_tag": name}
+    page["name_tag"] = name
+    ways = account.hub.responses
+    if isinstance(ways, Responses) and (shown := _ways(ways)):
+        page["responses"] = shown
+    return page
+
+
+def _ways(ways: Responses) -> dict[str, Any]:
+    """The answers that are awaited from an account, by the subject under which it gives them."""
+    shown = {}
+    for subject, way in itertools.islice(ways, MAX_WAYS_SHOWN):
+        local = subject.decode("utf-8", "replace")
+        reply = way.reply.decode("utf-8", "replace")
+        page = _imported(reply, way.back.hub.account, {"to": local}, local, "service")
+        # Type 2 is "service" again. Whether the importer shares who asks, a way does not know.
+        shown[local] = page | {"type": 2, "tracking": way.measured is not None}
+    return shown
 
 
 def _exports(exports: Iterable[StreamExport | ServiceExport], is_system: bool) -> list[dict[str, Any]]:

@@ -47,8 +47,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
         jetstream: JetStream is on; `domain`, `max_memory` and `max_storage` are its settings.
         clustered: it has a meta log, which is to say that it has been a member of the cluster before.
         lame_duck: it is about to go; clients and leaders move away from it.
-        accounts: it can read what belongs to another account than the default one (`Within` in route_wire.py). A version
-            without this field cannot, and is sent nothing of the kind.
+        accounts: it can read what belongs to another account than the default one (`Within` in route_wire.py). A
+            version without this field cannot, and is sent nothing of the kind.
     """
 
     name: str

@@ -12,11 +12,13 @@ from typing import Protocol
 
 import msgspec
 
+from lakestream.server.account_options import GLOBAL_ACCOUNT
+
 MAX_CLOSED = 10_000
 """Closed connections that /connz?state=closed remembers; the oldest are forgotten first."""
 
 REFUSED = "Authentication Failure"
-"""Why a connection ended whose credentials were not good: it was in no account."""
+"""Why a connection ended whose credentials were not good: it was in no account, unless a reload made them so."""
 
 
 class InAccount(Protocol):
@@ -129,7 +131,8 @@ class Statistics(Traffic):
         elif connection.close_reason == "Stale Connection":
             self.stale_connections += 1
         fields = {name: getattr(connection, name) for name in _COPIED}
-        fields["account_name"] = "" if connection.close_reason == REFUSED else connection.account.name
+        never_in = connection.close_reason == REFUSED and connection.account.name == GLOBAL_ACCOUNT
+        fields["account_name"] = "" if never_in else connection.account.name
         self.closed.append(Closed(stop_ns=now_ns, **fields))
 
     def account(self, name: str, live: Iterable[Moved]) -> Traffic:

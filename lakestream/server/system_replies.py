@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from lakestream.jetstream.json_syntax import JsonError
+from lakestream.jetstream.json_syntax import JsonError, end_of_value, next_value
 from lakestream.jetstream.jsonio import dumps, parse
 from lakestream.protocol import headers, s2
 from lakestream.server.monitoring_query import BadQuery, Query
@@ -107,6 +107,13 @@ def read(kind: str, body: bytes) -> Asked:
     if not body.strip(b" \t\r\n"):
         raise JsonError("unexpected end of JSON input")
     root = f"{kind}EventOptions"
+    try:
+        end = end_of_value(body, next_value(body, 0))
+    except JsonError as error:
+        raise error.as_lenient() from None
+    rest = body[next_value(body, end) :].decode("utf-8", "replace")
+    if rest:  # even another value, which the API's decoder takes
+        raise JsonError(f"invalid character '{rest[0]}' after top-level value")
     parse(body, _Nothing, root, strict=False)  # which refuses what is no object
     names, given = _FILTER | OPTIONS.get(kind, {}), json.loads(body.decode("utf-8", "replace")) or {}
     fields = {key.lower(): value for key, value in given.items() if key.lower() in names and value is not None}

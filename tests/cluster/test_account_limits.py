@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,3 +156,34 @@ def test_an_operator_moves_the_stream_of_one_account(cluster: Cluster) -> None:
     until(lambda: code(cluster.system_api("ACCOUNT.STREAM.CANCEL_MOVE.L.A")) == 10129, "the move has come to its end")
     assert code(cluster.system_api("ACCOUNT.STREAM.MOVE.L.ZZ")) == 10059
     assert code(cluster.system_api("STREAM.NAMES")) == 10039
+
+
+def test_jetstream_is_taken_from_an_account_and_given_back(kind: Kind, tmp_path: Path) -> None:
+    if kind is Kind.REAL:
+        pytest.skip("nats-server 2.15.1 does not store anything again after that, not within 30 s")
+    cluster = Cluster(kind, tmp_path, 3, accounts=ACCOUNTS, user=("l", "L"))
+    cluster.start()
+    try:
+        cluster.stream("A", ["a"], 3)
+        cluster.stream("C", ["c"], 1)
+        with cluster.wire() as wire:
+            until(lambda: wire.request("a", b"x").status != 503, "A is known here")
+            until(lambda: wire.request("c", b"x").status != 503, "C is known here")
+        stored = {name: cluster.ask(f"STREAM.INFO.{name}")["state"]["messages"] for name in "AC"}
+        without = re.sub(r", jetstream: \{.*?\}", "", ACCOUNTS, count=1)
+        for node in cluster.nodes:
+            cluster.configure(node, without)
+        for node in cluster.nodes:
+            until(lambda node=node: code(cluster.api("STREAM.NAMES", node=node)) == 10039, "no JetStream")  # type: ignore[misc]
+            with cluster.wire(node) as wire:
+                until(lambda wire=wire: wire.request("a", b"x").status == 503, "nobody stores A")  # type: ignore[misc]
+                until(lambda wire=wire: wire.request("c", b"x").status == 503, "nobody stores C")  # type: ignore[misc]
+        for node in cluster.nodes:
+            cluster.configure(node, ACCOUNTS)
+        for name in "AC":
+            assert cluster.ask(f"STREAM.INFO.{name}")["state"]["messages"] >= stored[name]
+        with cluster.wire() as wire:
+            for name in "ac":
+                until(lambda name=name: "seq" in json.loads(wire.request(name, b"x").data or b"{}"), "stored again")  # type: ignore[misc]
+    finally:
+        cluster.kill()

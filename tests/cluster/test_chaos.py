@@ -25,7 +25,6 @@ from tests.cluster import namespaces
 from tests.cluster.conftest import StartCluster
 from tests.cluster.load import STREAM, Load
 from tests.cluster.nodes import Cluster, Node, until
-from tests.cluster.test_accounts import ACCOUNTS, USER
 from tests.servers import Kind
 from tests.wire import Closed, Wire, WireTimeout
 
@@ -49,6 +48,12 @@ ours_only = pytest.mark.usefixtures("_ours")
 def _ours(kind: Kind) -> None:
     if kind is Kind.REAL:
         pytest.skip("about lakestream's own files")
+
+
+TWO_ACCOUNTS = """\
+  A { users: [{user: a, password: p}], jetstream: enabled }
+  B { users: [{user: b, password: p}], jetstream: enabled }
+"""
 
 
 def wait(seconds: float) -> None:
@@ -102,7 +107,7 @@ def test_a_killed_node(start_cluster: StartCluster, victim: str) -> None:
 
 
 def test_a_node_is_killed_that_serves_two_accounts(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(3, accounts=ACCOUNTS, user=USER)
+    cluster = start_cluster(3, accounts=TWO_ACCOUNTS, user=("a", "A"))
     other = cluster.as_user("b", "B")
     with Load(cluster) as load, Load(other) as beside:
         node = leader_of(cluster)

@@ -202,6 +202,7 @@ def test_jetstream_that_comes_and_goes(start_server: StartServer) -> None:
         assert a.api("STREAM.INFO.ORDERS")["error"]["err_code"] == 10039
         assert a.request("orders", b"1").status == 503
         assert "Reloaded" in reload(server, TWO % ("", ", jetstream: enabled"))
+        wait_for(lambda: "state" in a.api("STREAM.INFO.ORDERS"))  # opened beside the event loop here
         assert a.api("STREAM.INFO.ORDERS")["state"]["messages"] == 1
         assert a.request("orders", b"2").json()["seq"] == 2
 
@@ -214,3 +215,40 @@ def test_the_first_account_of_a_server_with_streams_needs_a_restart(start_server
         said = reload(server, PLAIN)
         assert "a reload cannot change whether there are accounts at all" in said
         assert nobody.request("orders", b"1").json()["seq"] == 1
+
+
+def test_an_account_that_goes_and_comes_back_has_its_streams(start_server: StartServer) -> None:
+    """Ours alone: nats-server goes on with the streams of the one that went, where nobody can reach them."""
+    served = TWO % ("", ", jetstream: enabled")
+    server = start_server(of=Kind.OURS, config=NAMED + served)
+    with client(server, "a") as a:
+        a.api("STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders"]})
+        assert a.request("orders", b"1").json()["seq"] == 1
+        assert "Reloaded" in reload(server, "accounts { S {users: [{user: s, password: p}]} }")
+        assert what_became_of(a) == ["closed"]
+    assert "Reloaded" in reload(server, served)
+    with client(server, "a") as a:
+        wait_for(lambda: "state" in a.api("STREAM.INFO.ORDERS"))
+        assert a.request("orders", b"2").json()["seq"] == 2
+
+
+def test_reloads_between_publishes_lose_none(start_server: StartServer) -> None:
+    """What changes is of the other account, or of this one's limits: whoever stays notices nothing."""
+    served = TWO % ("%s", ", jetstream {max_streams: %d}, exports: [{stream: orders}]")
+    server = start_server(config=NAMED + served % ("", 1))
+    count = 0
+    with client(server, "a") as a:
+        a.api("STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders"]})
+        reply = a.new_reply()
+        for turn in range(12):
+            for _ in range(50):
+                a.publish("orders", b"%d" % turn, reply)
+            text = served % (f", {{user: b{turn}, password: p}}", 1 + turn % 3)
+            linked = "S {imports: [{stream: {account: A, subject: orders}}], " if turn % 2 else "S {"
+            assert "Reloaded" in reload(server, text.replace("S {", linked))
+            for _ in range(50):
+                count += 1
+                assert a.message(reply).json() == {"stream": "ORDERS", "seq": count}
+        assert a.ping() == []
+        assert account_of(server, "b11") == "A"
+        assert account_of(server, "b10") == "'Authorization Violation'"

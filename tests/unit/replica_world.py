@@ -260,6 +260,9 @@ class Node:
         self.engine.refresh(replica.stream)
         self.acks.detach(replica.name)
 
+    def serves(self, account: str) -> bool:
+        return True
+
     def reopened(self, replica: Replica) -> None:
         self.events.append(("reopened", replica.name))
         self._attach(replica)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,8 @@ def test_a_whole_account(options: Load) -> None:
             limits { max_conn: 1, max_subs: 2, max_payload: 3 }
             exports: [
               {stream: "s.>", accounts: [B]}
-              {service: "q.*", account_token_position: 2, response_type: chunked, threshold: "5s"
-               latency: {sampling: headers, subject: l}, allow_trace: true}
+              {service: "q.*", account_token_position: 2, latency: {sampling: headers, subject: l}, allow_trace: true}
+              {service: many, response_type: chunked, threshold: "5s"}
             ]
             mappings { m: n, "w.*": [{dest: "w1.$1", weight: 30%}, {destination: w2, weight: "20", cluster: C}] }
             default_permissions { subscribe: {deny: secret}, allow_responses: {max: 5, expires: "1m"} }
@@ -116,11 +117,10 @@ def test_a_whole_account(options: Load) -> None:
             ServiceExport(
                 subject="q.*",
                 token_position=2,
-                response="chunked",
-                threshold_ns=5 * SECOND,
                 latency=Latency("l", 0),
                 allow_trace=True,
             ),
+            ServiceExport(subject="many", response="chunked", threshold_ns=5 * SECOND),
         ),
         mappings=(
             SubjectMapping("m", (Destination("n"),)),
@@ -218,12 +218,22 @@ def test_keys_without_effect_warn(options: Load) -> None:
     ]
 
 
-def test_the_example_of_the_page_is_a_configuration(options: Load) -> None:
+def _examples() -> list[str]:
+    """The blocks of configuration on the page."""
     page = (Path(__file__).parents[2] / "docs" / "accounts.md").read_text()
-    example = page.partition("\n\n    jetstream {")[2].partition("\n\n`lakestream serve")[0]
-    made = options(f"    jetstream {{{example}")
+    blocks = ["\n".join(found[0].splitlines()) for found in re.finditer(r"(?:^    .*\n|^\n(?=    ))+", page, re.M)]
+    return [block for block in blocks if "{" in block and "SELECT" not in block]
+
+
+def test_the_examples_of_the_page_are_configurations(options: Load) -> None:
+    first, *parts = _examples()
+    made = options(first)
     assert [account.name for account in made.accounts] == ["SHOP", "BILLING", "SYS"]
     assert made.system_account == "SYS"
+    assert len(parts) >= 3
+    for part in parts:
+        top = part.split()[0].rstrip(":")
+        options(f"accounts {{ {part} }}" if top.isupper() else f"accounts {{ A {{ {part} }} }}")
 
 
 # ---------------------------------------------------------------------- refused here, though not by `nats-server -t`

@@ -173,13 +173,70 @@ def test_an_account_that_loses_jetstream_keeps_its_streams_and_hears_that_it_has
     world = World(tmp_path, "A")
     world.create("A")
     world.publish("A")
+    config = {"stream_name": "S", "config": {"durable_name": "c", "ack_policy": "explicit"}}
+    assert "error" not in world.ask("A", "$JS.API.CONSUMER.CREATE.S.c", config)
+    pull = b"$JS.API.CONSUMER.MSG.NEXT.S.c"
+    assert world.hub("A").interest(pull)
     world.engines.withdraw("A")
+    world.settle()
     assert world.publish("A") is None
     assert world.ask("A", "$JS.API.STREAM.INFO.S")["error"]["err_code"] == 10039
-    assert world.ask("A", "$JS.ACK.S.c.1.1.1.1.0") is None
+    assert not world.hub("A").interest(b"$JS.ACK.S.c.1.1.1.1.0")
+    assert not world.hub("A").interest(pull)
     world.engines.serve("A")
+    world.settle()
+    assert world.hub("A").interest(pull)
     assert world.publish("A")["seq"] == 2
     assert world.ask("A", "$JS.API.STREAM.INFO.S")["state"]["messages"] == 2
+    world.stop()
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_jetstream_may_come_back_while_it_goes(tmp_path: Path, steps: int) -> None:
+    world = World(tmp_path, "A")
+    world.create("A")
+    hub, taken = world.hub("A"), 0
+    for _ in range(5):
+        taken += hub.route(None, CLIENT, b"S", b"", b"", b"x")
+    world.engines.withdraw("A")
+    for step in range(steps):  # as far as it has come by then
+        world.clock.advance(20_000_000)
+        if world.io.waiting and step % 2:
+            world.io.work()
+    world.engines.serve("A")
+    for _ in range(3):
+        world.settle()
+        world.clock.advance(20_000_000)
+    assert world.publish("A")["seq"] == taken + 1
+    world.stop()
+
+
+def test_a_request_waits_until_the_accounts_streams_are_open(tmp_path: Path) -> None:
+    world = World(tmp_path, "A")
+    world.create("A")
+    world.publish("A")
+    world.engines.withdraw("A")
+    world.settle()
+    world.engines.serve("A")
+    taken = {"name": "T", "subjects": ["S"], "storage": "memory"}
+    world.hub("A").route(None, CLIENT, b"$JS.API.STREAM.CREATE.T", b"", b"", json.dumps(taken).encode())
+    same = {"name": "S", "storage": "memory"}
+    assert world.ask("A", "$JS.API.STREAM.CREATE.S", same)["error"]["err_code"] == 10058
+    assert world.ask("A", "$JS.API.STREAM.NAMES")["streams"] == ["S"]
+    assert world.ask("A", "$JS.API.STREAM.INFO.S")["state"]["messages"] == 1
+    world.stop()
+
+
+def test_streams_in_memory_go_with_jetstream(tmp_path: Path) -> None:
+    world = World(tmp_path, "A")
+    world.create("A")
+    world.create("A", "M", storage="memory")
+    world.engines.withdraw("A")
+    world.settle()
+    assert world.engines.of("A").use.used == {"memory": 0, "file": 0}
+    world.engines.serve("A")
+    world.settle()
+    assert world.ask("A", "$JS.API.STREAM.NAMES")["streams"] == ["S"]
     world.stop()
 
 

@@ -361,6 +361,7 @@ def test_connections_by_account(several: Node) -> None:
     }
     several.statistics.ended(connection(4, "A", user="a", close_reason="Client Closed"), NOW)
     several.statistics.ended(connection(5, user="x", close_reason=REFUSED), NOW)
+    several.statistics.ended(connection(6, "B", user="b", close_reason=REFUSED), NOW)  # by a reload
     assert cids(several, "/connz?acc=A") == [1]
     assert cids(several, "/connz?acc=A&state=any") == [1, 4]
     assert cids(several, "/connz?acc=$G&state=any") == [3]
@@ -375,6 +376,7 @@ def test_connections_by_account(several: Node) -> None:
         3: (None, "$G"),
         4: ("A", "A"),
         5: (None, None),
+        6: ("B", "B"),
     }
     assert shown[5]["authorized_user"] == "x"
     subsz = page(several, "/subsz?acc=A&subs=1")

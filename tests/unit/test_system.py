@@ -381,6 +381,11 @@ def test_blanks_are_no_options(body: bytes) -> None:
         read("Varz", body)
 
 
+def test_a_request_is_one_value() -> None:
+    with pytest.raises(JsonError, match=r"invalid character '\[' after top-level value"):
+        read("Varz", b'{"tags": []} []')
+
+
 @given(
     st.sampled_from([*OPTIONS, "Varz"]),
     st.one_of(

@@ -11,7 +11,7 @@ SECOND = 1_000_000_000
 
 
 def _create(script: ClusterScript, stream: str, name: str, at: int = 1, **config: Any) -> Any:
-    body = {"stream_name": stream, "config": {"durable_name": name, "ack_policy": "explicit", **config}}
+    body = {"stream_name": stream, "config": {"name": name, "durable_name": name, "ack_policy": "explicit", **config}}
     answer = script.at(at).api(f"CONSUMER.CREATE.{stream}.{name}", body)
     answer.pop("cluster", None)  # what placement chose; see `clusters_of_consumers`
     script.note(f"create {name} {config}", answer)
@@ -49,7 +49,17 @@ def creating_consumers(script: ClusterScript) -> None:
 def clusters_of_consumers(script: ClusterScript) -> None:
     script.replicated("CL", ["cl"], 3)
     script.replicated("CA", ["ca"], 1)
-    for stream, name, config in (("CL", "all", {}), ("CA", "only", {})):
+    script.replicated("CI", ["ci"], 3, retention="interest")
+    ephemeral = {"durable_name": "", "inactive_threshold": 60 * SECOND}
+    for stream, name, config in (
+        ("CL", "all", {}),
+        *(("CL", f"r{replicas}", {"num_replicas": replicas}) for replicas in (1, 2, 3)),
+        ("CL", "passing", ephemeral),
+        ("CI", "kept", {}),
+        ("CI", "interested", ephemeral),
+        ("CA", "only", {}),
+        ("CA", "briefly", ephemeral),
+    ):
         _create(script, stream, name, **config)
 
         def whole(stream: str = stream, name: str = name) -> Any:

@@ -59,6 +59,12 @@ accounts {
     exports: [{service: "next"}]
   }
   L { users: [{user: l, password: p}], imports: [{service: {account: N, subject: "next"}, to: "last", share: true}] }
+  # Another account's JetStream in the place of its own, of none, and of a part of its own.
+  R { users: [{user: r, password: p}], jetstream: enabled
+    imports: [{service: {account: E, subject: "$JS.API.>"}}, {service: {account: E, subject: "stored"}}] }
+  Q { users: [{user: q, password: p}], imports: [{service: {account: E, subject: "$JS.API.>"}}] }
+  P { users: [{user: p, password: p}], jetstream: enabled
+    exports: [{service: "own"}], imports: [{service: {account: E, subject: "$JS.API.STREAM.NAMES"}}] }
   S { users: [{user: s, password: p}], exports: [{service: x}]
     imports: [{service: {account: S, subject: x}}, {service: {account: S, subject: x}, to: y}]
   }
@@ -83,15 +89,20 @@ SUBJECTS = (
 )
 
 
-def _listener(t: Script, user: str, *subjects: str, queue: str = "") -> Wire:
+def listener(t: Script, user: str, *subjects: str, queue: str = "") -> Wire:
     wire = t.connect(user=user)
     for subject in subjects:
         wire.subscribe(subject, queue)
-    wire.ping()
+    turn(wire)
     return wire
 
 
-def _came(t: Script, label: str, wire: Wire, count: int = 0) -> list[Frame]:
+def turn(wire: Wire) -> None:
+    """Let the server take what was sent; what comes meanwhile is kept for later."""
+    wire.waiting.extend(wire.ping())
+
+
+def came(t: Script, label: str, wire: Wire, count: int = 0) -> list[Frame]:
     """Record what has come: within two turns of the server, or `count` messages within a second."""
     frames = [*wire.ping(), *wire.ping()]
     deadline = time.monotonic() + 1
@@ -159,47 +170,47 @@ def _trace(t: Script, frame: Frame) -> None:
     IMPORTS,
 )
 def what_a_subscription_hears(t: Script, listens: str) -> None:
-    wire = _listener(t, "i", listens)
+    wire = listener(t, "i", listens)
     publisher = t.connect(user="e")
     for subject in SUBJECTS:
         publisher.publish(subject, subject.encode(), "answer.here")
-    publisher.ping()
-    _came(t, "heard", wire)
+    turn(publisher)
+    came(t, "heard", wire)
     own = t.connect(user="i")
     own.publish("via.ev.a.b", b"own")
     own.publish("mapped.b", b"own")
-    own.ping()
-    _came(t, "own", wire)
+    turn(own)
+    came(t, "own", wire)
 
 
 @configured(IMPORTS)
 def one_hop_only(t: Script) -> None:
-    next_account = _listener(t, "n", "again.>", "via.>")
-    importer = _listener(t, "i", "via.>")
+    next_account = listener(t, "n", "again.>", "via.>")
+    importer = listener(t, "i", "via.>")
     publisher = t.connect(user="e")
     publisher.publish("ev.1", b"m")
-    publisher.ping()
-    _came(t, "importer", importer)
-    _came(t, "next", next_account)
+    turn(publisher)
+    came(t, "importer", importer)
+    came(t, "next", next_account)
     importer.publish("via.own", b"m")
-    importer.ping()
-    _came(t, "next, what the importer publishes", next_account)
+    turn(importer)
+    came(t, "next, what the importer publishes", next_account)
 
 
 @configured(IMPORTS)
 def an_unsubscription_ends_an_import(t: Script) -> None:
     wire = t.connect(user="i")
     sid = wire.subscribe("via.>")
-    wire.ping()
+    turn(wire)
     publisher = t.connect(user="e")
     publisher.publish("ev.1", b"m")
-    publisher.ping()
-    _came(t, "while it lasts", wire)
+    turn(publisher)
+    came(t, "while it lasts", wire)
     wire.unsubscribe(sid)
-    wire.ping()
+    turn(wire)
     publisher.publish("ev.1", b"m")
-    publisher.ping()
-    _came(t, "never", wire)
+    turn(publisher)
+    came(t, "never", wire)
 
 
 @configured(IMPORTS)
@@ -207,21 +218,21 @@ def a_maximum_counts_what_is_imported(t: Script) -> None:
     wire = t.connect(user="i")
     sid = wire.subscribe("via.>")
     wire.unsubscribe(sid, 2)
-    wire.ping()
+    turn(wire)
     publisher = t.connect(user="e")
     for number in range(3):
         publisher.publish(f"ev.{number}", b"m")
-    publisher.ping()
-    _came(t, "at most two", wire)
+    turn(publisher)
+    came(t, "at most two", wire)
 
 
 @configured(IMPORTS)
 def a_queue_group_over_an_import(t: Script) -> None:
-    members = [_listener(t, "i", "via.>", queue="g") for _ in range(2)]
+    members = [listener(t, "i", "via.>", queue="g") for _ in range(2)]
     publisher = t.connect(user="e")
     for _ in range(60):
         publisher.publish("ev.1", b"m")
-    publisher.ping()
+    turn(publisher)
     counts = [len(member.ping()) for member in members]
     t.note("all, each once", sum(counts))
     t.note("both members get some", all(counts))
@@ -229,32 +240,32 @@ def a_queue_group_over_an_import(t: Script) -> None:
 
 @configured(IMPORTS)
 def an_exporter_hears_no_importer(t: Script) -> None:
-    exporter = _listener(t, "e", ">")
+    exporter = listener(t, "e", ">")
     importer = t.connect(user="i")
     for subject in ("via.ev.1", "ev.1", "mapped.b", "lit"):
         importer.publish(subject, b"m")
-    importer.ping()
-    _came(t, "heard", exporter)
+    turn(importer)
+    came(t, "heard", exporter)
 
 
 @configured(IMPORTS)
 def headers_and_replies_of_what_is_imported(t: Script) -> None:
-    wire = _listener(t, "i", "via.>", "mapped.*")
+    wire = listener(t, "i", "via.>", "mapped.*")
     publisher = t.connect(user="e")
     publisher.subscribe("back")
     publisher.publish("ev.a.b", b"m", "back", {"A": "1", "Nats-Request-Info": "{}"})
-    publisher.ping()
-    frames = _came(t, "heard", wire)
+    turn(publisher)
+    frames = came(t, "heard", wire)
     wire.publish(frames[0].reply, b"to nobody of the other account")
-    wire.ping()
-    _came(t, "the exporter", publisher)
+    turn(wire)
+    came(t, "the exporter", publisher)
 
 
 # ---- services
 
 
-def _serve(t: Script, *subjects: str, user: str = "e") -> Wire:
-    return _listener(t, user, *subjects)
+def serve(t: Script, *subjects: str, user: str = "e") -> Wire:
+    return listener(t, user, *subjects)
 
 
 @table(
@@ -282,19 +293,21 @@ def _serve(t: Script, *subjects: str, user: str = "e") -> Wire:
     IMPORTS,
 )
 def a_request_and_its_answer(t: Script, subject: str) -> None:
-    server = _serve(t, ">")
+    server = t.connect(user="e", echo=False)
+    server.subscribe(">")
+    turn(server)
     client = t.connect(user="i", name="asks", lang="none", version="7")
     for headers in (None, {"A": "1"}, {"Nats-Request-Info": "mine", "A": "1"}):
         reply = client.new_reply()
         client.publish(subject, b"question", reply, headers)
-        client.ping()
-        for frame in _came(t, "asked", server):
+        turn(client)
+        for frame in came(t, "asked", server):
             server.publish(frame.reply, b"answer", "", {"B": "2"})
-            server.ping()
-        _came(t, "answered", client)
+            turn(server)
+        came(t, "answered", client)
     client.publish(subject, b"no reply wanted")
-    client.ping()
-    _came(t, "told", server)
+    turn(client)
+    came(t, "told", server)
 
 
 @table(
@@ -313,66 +326,66 @@ def a_request_and_its_answer(t: Script, subject: str) -> None:
     IMPORTS,
 )
 def how_many_answers(t: Script, subject: str, answers: list[tuple[bytes, Any]]) -> None:
-    server = _serve(t, subject)
+    server = serve(t, subject)
     client = t.connect(user="i")
     client.publish(subject, b"q", client.new_reply())
-    client.ping()
-    [asked] = _came(t, "asked", server)
+    turn(client)
+    [asked] = came(t, "asked", server)
     for data, headers in answers:
         server.publish(asked.reply, data, "", headers)
-    server.ping()
-    _came(t, "answered", client)
+    turn(server)
+    came(t, "answered", client)
 
 
 @table([(subject, subject) for subject in ("one", "many", "chunks")], IMPORTS)
 def an_answer_that_asks_back(t: Script, subject: str) -> None:
-    server = _serve(t, subject, "more.*")
+    server = serve(t, subject, "more.*")
     client = t.connect(user="i")
     client.publish(subject, b"q", client.new_reply())
-    client.ping()
-    [asked] = _came(t, "asked", server)
+    turn(client)
+    [asked] = came(t, "asked", server)
     server.publish(asked.reply, b"a", "more.1", {"B": "2"})
-    server.ping()
-    [answer] = _came(t, "answered", client)
+    turn(server)
+    [answer] = came(t, "answered", client)
     for number in range(2):
         client.publish(answer.reply, b"%d" % number, client.new_reply())
-        client.ping()
-    _came(t, "asked back", server)
+        turn(client)
+    came(t, "asked back", server)
     server.publish(asked.reply, b"2")
-    server.ping()
-    _came(t, "answered again", client)
+    turn(server)
+    came(t, "answered again", client)
 
 
 @table([(subject, subject) for subject in ("quick", "quick.many")], IMPORTS)
 def an_answer_too_late(t: Script, subject: str) -> None:
-    server = _serve(t, subject)
+    server = serve(t, subject)
     client = t.connect(user="i")
     client.publish(subject, b"q", client.new_reply())
-    client.ping()
-    [asked] = _came(t, "asked", server)
+    turn(client)
+    [asked] = came(t, "asked", server)
     time.sleep(1)  # beyond twice the threshold, when nats-server has looked
     server.publish(asked.reply, b"late")
-    server.ping()
-    _came(t, "answered", client)
+    turn(server)
+    came(t, "answered", client)
 
 
 @table([(subject, subject) for subject in ("one", "many")], IMPORTS)
 def a_requester_that_has_gone(t: Script, subject: str) -> None:
-    server = _serve(t, subject)
+    server = serve(t, subject)
     client = t.connect(user="i")
     sid = client.subscribe("here")
     client.publish(subject, b"q", "here")
-    client.ping()
-    [asked] = _came(t, "asked", server)
+    turn(client)
+    [asked] = came(t, "asked", server)
     client.unsubscribe(sid)
-    client.ping()
+    turn(client)
     server.publish(asked.reply, b"to nobody")
-    server.ping()
+    turn(server)
     client.subscribe("here")
-    client.ping()
+    turn(client)
     server.publish(asked.reply, b"back again")
-    server.ping()
-    _came(t, "answered", client)
+    turn(server)
+    came(t, "answered", client)
 
 
 @configured(IMPORTS)
@@ -383,7 +396,37 @@ def empty_messages_end_no_pull(t: Script) -> None:
     owner.fill_seen("S", "c", ["s"] * 3, b"")
     wire = puller.wire
     wire.publish("far.CONSUMER.MSG.NEXT.S.c", b'{"batch":3,"no_wait":true}', wire.new_reply())
-    _came(t, "pulled", wire, 3)
+    came(t, "pulled", wire, 3)
+
+
+@table([(user, user) for user in ("r", "q", "p")], IMPORTS)
+def the_api_of_another_in_the_place_of_the_own(t: Script, user: str) -> None:
+    owner = t.as_user("e")
+    owner.stream("S", ["stored"])
+    wire = t.connect(user=user)
+    for subject, body in (
+        ("STREAM.NAMES", b""),
+        ("STREAM.INFO.S", b""),
+        ("INFO", b""),
+        ("CONSUMER.CREATE.S.c", b'{"stream_name":"S","config":{"durable_name":"c","ack_policy":"explicit"}}'),
+        ("CONSUMER.NAMES.S", b""),
+        ("STREAM.CREATE.NEW", b'{"name":"NEW","subjects":["new"],"storage":"memory"}'),
+        ("STREAM.DELETE.NEW", b""),
+        ("META.LEADER.STEPDOWN", b""),
+        ("NOTHING", b""),
+    ):
+        wire.publish(f"$JS.API.{subject}", body, wire.new_reply())
+        frames = [*wire.ping()]
+        deadline = time.monotonic() + 0.1
+        while time.monotonic() < deadline:
+            frames += wire.ping()
+        answers = [frame.json() if frame.data else t.show(frame) for frame in frames]
+        for answer in answers:
+            answer.pop("api", None)
+        t.note(subject, sorted(answers, key=str))
+    if user == "r":
+        wire.publish("stored", b"m", wire.new_reply())
+        came(t, "stored", wire, 1)
 
 
 # ---- several accounts
@@ -391,188 +434,42 @@ def empty_messages_end_no_pull(t: Script) -> None:
 
 @table([("two", "n", "next"), ("two, turned", "n", "next.v"), ("three", "l", "last")], IMPORTS)
 def a_request_over_several_accounts(t: Script, user: str, subject: str) -> None:
-    server = _serve(t, "one", "one.*.*")
-    between = _serve(t, "one", "got.>", user="i")
+    server = serve(t, "one", "one.*.*")
+    between = serve(t, "one", "got.>", user="i")
     client = t.connect(user=user, name="asks", lang="none", version="7")
     client.publish(subject, b"q", client.new_reply(), {"A": "1"})
-    client.ping()
-    _came(t, "between", between)
-    for frame in _came(t, "asked", server):
+    turn(client)
+    came(t, "between", between)
+    for frame in came(t, "asked", server):
         server.publish(frame.reply, b"a", "", {"B": "2"})
-    server.ping()
-    _came(t, "answered", client)
+    turn(server)
+    came(t, "answered", client)
 
 
 @table([(subject, subject) for subject in ("x", "y")], IMPORTS)
 def a_service_of_the_account_itself(t: Script, subject: str) -> None:
-    server = _serve(t, "x", user="s")
+    server = serve(t, "x", user="s")
     client = t.connect(user="s")
     client.publish(subject, b"q", client.new_reply())
-    client.ping()
-    frames = _came(t, "asked", server)
+    turn(client)
+    frames = came(t, "asked", server)
     for number, frame in enumerate(sorted(frames, key=lambda frame: frame.reply)):
         server.publish(frame.reply, b"%d" % number)
-    server.ping()
+    turn(server)
     t.note("answers", len(client.ping()))
 
 
 @configured(IMPORTS)
 def two_imports_of_one_subject(t: Script) -> None:
-    server = _serve(t, "both.x")
+    server = serve(t, "both.x")
     client = t.connect(user="i")
     client.publish("both.x", b"q", client.new_reply())
-    client.ping()
-    frames = _came(t, "asked", server)
+    turn(client)
+    frames = came(t, "asked", server)
     for frame in frames:
         server.publish(frame.reply, b"a")
-    server.ping()
-    _came(t, "answered", client)
-
-
-# ---- how long it takes
-
-
-def _told(t: Script, watcher: Wire) -> None:
-    """Record what the exporter is told, without what is measured."""
-    for frame in [*watcher.ping(), *watcher.ping()]:
-        event = frame.json()
-        event |= {"service": "<short>", "system": "<short>", "total": event["total"] > 0}
-        for who in ("requestor", "responder"):
-            if who in event:
-                event[who].pop("rtt", None)
-                if "id" in event[who]:
-                    event[who]["id"] = "<id>"
-        event["id"] = len(event["id"])
-        t.note(frame.subject, [list(event), event])
-
-
-@table(
-    [
-        (f"{subject} {end}", subject, end)
-        for subject in ("timed", "timed.shared", "timed.quick")
-        for end in ("answered", "twice", "nobody", "without reply", "requester gone", "late")
-        if end != "late" or subject == "timed.quick"
-    ],
-    IMPORTS,
-)
-def a_measured_request(t: Script, subject: str, end: str) -> None:
-    watcher = _listener(t, "e", "timing")
-    client = t.connect(user="i", name="asks", lang="none", version="7")
-    sid = client.subscribe("here")
-    server = t.connect(user="e", name="serves", lang="any", version="1")
-    if end != "nobody":
-        server.subscribe(subject)
-    server.ping()
-    client.publish(subject, b"q", "" if end == "without reply" else "here")
-    client.ping()
-    asked = server.ping()
-    if end == "requester gone":
-        client.unsubscribe(sid)
-        client.ping()
-    elif end == "late":
-        time.sleep(1)  # beyond twice the threshold, when nats-server has looked
-    for frame in asked * (2 if end == "twice" else 1):
-        if frame.reply:
-            server.publish(frame.reply, b"a")
-            server.ping()
-    _told(t, watcher)
-    _came(t, "answered", client)
-
-
-_SPAN, _TRACE = "b7ad6b7169203331", "0af7651916cd43dd8448eb211c80319c"
-
-
-@table(
-    [
-        (f"{number}", headers)
-        for number, headers in enumerate(
-            (
-                None,
-                {"A": "1"},
-                {"Traceparent": f"00-{_TRACE}-{_SPAN}-01", "Tracestate": "k=v"},
-                {"Traceparent": f"00-{_TRACE}-{_SPAN}-00"},
-                {"Traceparent": f"00-{_TRACE}-{_SPAN}"},
-                {"X-B3-Sampled": "1"},
-                {"X-B3-Sampled": "0", "X-B3-TraceId": _TRACE},
-                {"X-B3-TraceId": _TRACE, "X-B3-SpanId": _SPAN, "X-B3-ParentSpanId": _SPAN},
-                {"X-B3-SpanId": _SPAN},
-                {"B3": f"{_TRACE}-{_SPAN}-1-{_SPAN}"},
-                {"B3": f"{_TRACE}-{_SPAN}-0"},
-                {"B3": f"{_TRACE}-{_SPAN}"},
-                {"B3": "0"},
-                {"B3": "1"},
-                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:1", "Uberctx-Own": "x"},
-                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:01"},
-                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:2"},
-                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:f"},
-                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:001"},
-                {"Uber-Trace-Id": f"{_TRACE}:{_SPAN}:0:2", "X-B3-Sampled": "1"},
-                {"X-B3-Sampled": "2", "Traceparent": f"00-{_TRACE}-{_SPAN}-01"},
-                {"X-B3-Sampled": "0", "Traceparent": f"00-{_TRACE}-{_SPAN}-01"},
-                {"B3": f"{_TRACE}-{_SPAN}-d", "Traceparent": f"00-{_TRACE}-{_SPAN}-01"},
-            )
-        )
-    ],
-    IMPORTS,
-)
-def which_requests_are_measured(t: Script, headers: Any) -> None:
-    watcher, server = _listener(t, "e", "timing"), _serve(t, "timed.chosen")
-    client = t.connect(user="i")
-    client.publish("timed.chosen", b"q", client.new_reply(), headers)
-    client.ping()
-    for frame in server.ping():
-        server.publish(frame.reply, b"a")
-    server.ping()
-    _told(t, watcher)
-    _came(t, "answered", client)
-
-
-# ---- traces
-
-
-@table(
-    [
-        (f"{user} {subject} {how}", user, subject, only, listens)
-        for user, subject in (
-            ("e", "ev.a.b"),
-            ("e", "tr.1"),
-            ("i", "one"),
-            ("i", "got.a.b"),
-            ("i", "seen"),
-            ("i", "stored"),
-            ("i", "stored.seen"),
-            ("i", "far.INFO"),
-            ("l", "last"),
-        )
-        for how, only, listens in (
-            ("traced", False, True),
-            ("only traced", True, True),
-            ("traced, nobody listens", False, False),
-            ("only traced, nobody listens", True, False),
-        )
-    ],
-    IMPORTS,
-)
-def a_trace_between_accounts(t: Script, user: str, subject: str, only: bool, listens: bool) -> None:
-    owner, importer = t.as_user("e"), t.as_user("i")
-    if subject.startswith("stored"):
-        owner.stream("S", ["stored", "stored.*"])
-    elif subject.startswith("tr"):
-        importer.stream("T", ["tr.1"])
-    watcher = _listener(t, user, "trace")
-    client = t.connect(user=user, name="publishes")
-    others = []
-    if listens:
-        names = ("tr.>", "*.ev.>", "mapped.b", "seen", "one") if user == "e" else ("one", "one.>", "seen", "tr.>")
-        others = [_listener(t, "i" if user == "e" else "e", *names), _listener(t, "e", "ev.>", "tr.*", queue="g")]
-    headers = {"Nats-Trace-Dest": "trace", "A": "1"} | ({"Nats-Trace-Only": "true"} if only else {})
-    client.publish(subject, b"m", client.new_reply(), headers)
-    client.ping()
-    _came(t, "traces", watcher, 1)
-    if subject != "far.INFO":
-        _came(t, "answered", client, int(subject.startswith("stored") and not only))
-    for other in others:
-        _came(t, "heard", other)
+    turn(server)
+    came(t, "answered", client)
 
 
 # ---- nobody
@@ -588,23 +485,23 @@ def a_trace_between_accounts(t: Script, user: str, subject: str, only: bool, lis
 )
 def who_hears_that_nobody_listens(t: Script, user: str, subject: str, where: str) -> None:
     if where.startswith("importer"):
-        _listener(t, user, subject, queue="g" if "group" in where else "")
+        listener(t, user, subject, queue="g" if "group" in where else "")
     elif where == "between":
-        _listener(t, "i", "one")
+        listener(t, "i", "one")
     elif where == "exporter":
-        _listener(t, "e", ">")
+        listener(t, "e", ">")
     client = t.connect(user=user)
     client.publish(subject, b"q", "" if where == "without reply" else client.new_reply())
-    client.ping()
-    _came(t, "heard", client)
+    turn(client)
+    came(t, "heard", client)
 
 
 @configured(IMPORTS)
 def no_503_for_who_did_not_ask_for_it(t: Script) -> None:
     client = t.connect(user="i", no_responders=False)
     client.publish("one", b"q", client.new_reply())
-    client.ping()
-    _came(t, "heard", client)
+    turn(client)
+    came(t, "heard", client)
 
 
 @configured(IMPORTS)
@@ -619,14 +516,14 @@ def reserved_replies_in_any_account(t: Script) -> None:
 @configured(IMPORTS)
 def answers_seen_in_the_exporters_account(t: Script) -> None:
     """Somebody who listens to all ways back sees them there, and in the importer's account only the answer itself."""
-    server = _serve(t, "one")
-    there, here = _listener(t, "e", "_R_.>"), _listener(t, "i", "_R_.>", "_INBOX.>")
+    server = serve(t, "one")
+    there, here = listener(t, "e", "_R_.>"), listener(t, "i", "_R_.>", "_INBOX.>")
     client = t.connect(user="i")
     client.publish("one", b"q", client.new_reply())
-    client.ping()
-    for frame in _came(t, "asked", server):
+    turn(client)
+    for frame in came(t, "asked", server):
         server.publish(frame.reply, b"a")
-    server.ping()
-    _came(t, "there", there)
-    _came(t, "here", here)
-    _came(t, "answered", client)
+    turn(server)
+    came(t, "there", there)
+    came(t, "here", here)
+    came(t, "answered", client)

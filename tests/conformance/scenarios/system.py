@@ -49,7 +49,7 @@ accounts {
     imports: [
       {stream: {account: A, subject: "s.>"}, prefix: p}, {stream: {account: A, subject: "t.B.>"}, to: "z.>"}
       {stream: {account: A, subject: "s.k"}}, {service: {account: A, subject: q}, to: qq, share: true}
-      {service: {account: A, subject: lt}}, {service: {account: A, subject: lh}}
+      {service: {account: A, subject: lt}}, {service: {account: A, subject: lh}}, {service: {account: A, subject: c}}
     ]
   }
   N { users: [{user: n, password: p}], default_permissions: {publish: {deny: "no"}} }
@@ -305,6 +305,26 @@ def _counted(answer: Any) -> Any:
 def exports_and_imports(t: Script, name: str) -> None:
     answer = _ask(t.connect(user="sys"), "SERVER.PING.ACCOUNTZ", {"account": name})
     t.note("detail", _counted(answer["data"]))
+
+
+@configured(SYSTEM)
+def awaited_answers(t: Script) -> None:
+    exporter, importer = t.connect(user="a"), t.connect(user="b")
+    exporter.subscribe("c")
+    exporter.ping()
+    for _ in range(2):
+        importer.publish("c", b"?", importer.new_reply())
+    importer.ping()
+    requests = [exporter.next(), exporter.next()]
+    detail = _ask(t.connect(user="sys"), "SERVER.PING.ACCOUNTZ", {"account": "A"})["data"]["account_detail"]
+    t.note("order", order(detail))
+    t.note("responses", sorted((t.normal(one) for one in detail["responses"].values()), key=str))
+    t.note("by reply", sorted(frame.reply for frame in requests) == sorted(detail["responses"]))
+    for frame in requests:
+        exporter.publish(frame.reply)  # the empty answer is the last one
+    exporter.ping()
+    detail = _ask(t.connect(user="sys"), "SERVER.PING.ACCOUNTZ", {"account": "A"})["data"]["account_detail"]
+    t.note("answered", len(detail.get("responses", ())))
 
 
 @configured(SYSTEM)

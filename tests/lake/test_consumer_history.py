@@ -1,0 +1,87 @@
+"""Consumers that begin in the table while it is compacted, rewritten and vacuumed under them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from lakestream.lake.maintenance import Maintainer
+from lakestream.lake.maintenance_plan import Policy
+from tests.lake.test_end_to_end import CONFIG, SUBJECTS, Compaction, publish
+from tests.servers import Kind, Server
+
+pytestmark = pytest.mark.lake
+
+ROUNDS, COUNT = 4, 300
+NOW = Policy(min_files=2, retain_ns=0)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(Kind.OURS, tmp_path / "store", config=CONFIG)
+    server.start()
+    yield server
+    server.kill()
+
+
+async def read(client: Client, name: str, config: ConsumerConfig, wanted: int, paced: asyncio.Semaphore) -> list[int]:
+    """Pull everything in small batches, each when it is allowed; the sequences as they came."""
+    sub = await client.jetstream().pull_subscribe("", name, "HIST", config=config)
+    seqs: list[int] = []
+    while len(seqs) < wanted:
+        await paced.acquire()
+        for message in await sub.fetch(min(25, wanted - len(seqs)), timeout=20):
+            await message.ack()
+            seqs.append(message.metadata.sequence.stream)
+    return seqs
+
+
+async def test_consumers_read_a_table_that_is_rewritten_and_vacuumed_meanwhile(spark: Any, server: Server) -> None:
+    compaction = Compaction(spark, server)
+    maintainer = Maintainer(spark, compaction.lake, NOW, clock=time.time_ns)
+    client = await nats.connect(server.url)
+    sent: dict[int, tuple[str, bytes, str]] = {}
+    await client.jetstream().add_stream(name="HIST", subjects=["HIST.>"])
+    for _ in range(ROUNDS):
+        sent |= await publish(client, len(sent) + 1, COUNT)
+        await compaction.until_caught_up("HIST")
+    await client.jetstream().delete_msg("HIST", 77)
+    deep = [seq for seq in sorted(sent) if seq != 77]
+    narrow = [seq for seq in deep if sent[seq][0].startswith("HIST.c.")]
+    paced = asyncio.Semaphore(0)
+    explicit = AckPolicy.EXPLICIT
+    readers = [
+        asyncio.create_task(read(client, name, config, wanted, paced))
+        for name, config, wanted in (
+            ("all", ConsumerConfig(ack_policy=explicit), len(deep) + COUNT),
+            ("narrow", ConsumerConfig(ack_policy=explicit, filter_subject="HIST.c.*"), len(narrow)),
+            ("last", ConsumerConfig(
+                ack_policy=explicit, filter_subject="HIST.>", deliver_policy=DeliverPolicy.LAST_PER_SUBJECT
+            ), len(SUBJECTS)),
+        )
+    ]  # fmt: skip
+    for _ in range(2):  # files become few; then those that they replaced go
+        for _ in range(9):
+            paced.release()
+        (done,) = await asyncio.to_thread(maintainer.once)
+        assert done.failure is None
+    more = await publish(client, len(sent) + 1, COUNT)
+    for _ in range(10 * ROUNDS * COUNT):
+        paced.release()
+    await compaction.until_caught_up("HIST")
+    async with asyncio.timeout(120):
+        everything, some, last = await asyncio.gather(*readers)
+    assert everything == [*deep, *sorted(more)], "no gap, no repeat, in order, from the table into the log"
+    assert some == narrow
+    newest = {subject: seq for seq, (subject, _, _) in sorted(sent.items())}
+    assert last == sorted(newest.values())
+    compaction.stop()
+    await client.close()
