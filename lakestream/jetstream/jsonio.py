@@ -276,6 +276,9 @@ def _choice(go: Go) -> Converter:
         if chosen in go.choices:
             return chosen
         if go.refusal:
+            if "{value}" not in go.refusal and value is not None and not isinstance(value, str):
+                # nats-server reads this one as a string first; the others it takes as they are written.
+                raise JsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type string")
             raise JsonError(go.refusal.replace("{value}", _encode(value).decode()))
         raise JsonError(f"can not unmarshal {_encode(_encode(value).decode()).decode()}")
 

@@ -24,6 +24,8 @@ SECOND = 1_000_000_000
 ACK_WAIT_S = 0.5
 DELAYS_S = (0.05, 0.2, 0.7)
 UNDER_WAY_S = 2.0
+ANSWER_S = 1.0
+"""A request that is not answered within this was lost with its leader."""
 SOON_S = 20.0
 """What must come comes within this, on a machine of any speed."""
 SUBJECTS = 3
@@ -56,6 +58,8 @@ class Told:
         self.seen: set[int] = set()
         """Delivered since the server started."""
         self.asking = 0
+        """Messages that the last request may still bring."""
+        self.asked_at = 0.0
 
     def given(self, seq: int, deliveries: int, near: bool, sent_at: float) -> None:
         """A message came, which was sent at `sent_at` or later."""
@@ -209,13 +213,14 @@ class Deliveries:
     def ask(self, batch: int) -> None:
         """Ask for messages through each pull consumer that has answered what was asked."""
         for told in self.consumers:
-            if told.push or told.asking > 0:
+            now = time.monotonic()
+            if told.push or (told.asking > 0 and now < told.asked_at + ANSWER_S):
                 continue
             body = {"batch": batch, "expires": SECOND // 10, "no_wait": self._rng.random() < 0.5}
             self._replies += 1
             reply = f"{self._wire.inbox}.r{self._replies}"
             self._pulls[reply] = told
-            told.asking = batch
+            told.asking, told.asked_at = batch, now
             self._wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.{self.name}.{told.name}", json.dumps(body).encode(), reply)
 
     def turn(self, gently: bool = False) -> None:
@@ -235,6 +240,9 @@ class Deliveries:
             self._stored(int(kind[1:]), frame)
         elif frame.subject in self._confirming:
             told, seqs = self._confirming.pop(frame.subject)
+            if frame.status:  # nobody was there
+                assert not self._near, frame
+                return
             assert not frame.data, frame
             now = time.monotonic()
             for seq in seqs:
@@ -247,8 +255,10 @@ class Deliveries:
 
     def _stored(self, number: int, frame: Frame) -> None:
         answer: dict[str, Any] = frame.json() if frame.data else {"error": frame.header}
-        assert "error" not in answer, answer
-        self._learn(answer["seq"], number)
+        if "error" not in answer:
+            self._learn(answer["seq"], number)
+        else:  # it may be stored all the same
+            assert not self._near, answer
 
     def _learn(self, seq: int, number: int) -> None:
         assert self.content.setdefault(seq, number) == number, f"{seq} is another message"

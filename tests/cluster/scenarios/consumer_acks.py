@@ -113,7 +113,7 @@ def next_at_any_node(script: ClusterScript) -> None:
 
 @scenario
 def all_acks_stay(script: ClusterScript) -> None:
-    _ready(script, "AA", ["aa"] * 6, ack_policy="all", ack_wait=SECOND)
+    _ready(script, "AA", ["aa"] * 5, ack_policy="all", ack_wait=SECOND)
     frames = _pulled(script, "five", "AA", {"batch": 5}, 5)
     script.ack(frames[2], wire=script.at(2))
     _changed(script, "AA")
