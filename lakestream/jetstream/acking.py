@@ -67,7 +67,7 @@ class Acking:
             if acked and consumer.stream.config.retention != "limits":
                 self._done([seq])
         elif self._acked:
-            self._ack_through(seq, now)
+            self._ack_through(seq, now, consumer_seq)
         if not self._volatile:
             consumer.stream.request_progress()
         if reply:
@@ -76,8 +76,8 @@ class Acking:
             consumer.wake()
         return True
 
-    def _ack_through(self, seq: int, now: int) -> None:
-        done = self._ledger.ack_through(seq, now)
+    def _ack_through(self, seq: int, now: int, consumer_seq: int) -> None:
+        done = self._ledger.ack_through(seq, now, consumer_seq)
         if len(self._redelivery):
             for other in done:
                 self._redelivery.dequeue(other)

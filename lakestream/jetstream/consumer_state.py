@@ -182,8 +182,11 @@ class Ledger:
             self._dirty.add(seq)
         return True
 
-    def ack_through(self, seq: int, now: int) -> list[int]:
-        """Ack policy all: everything ≤ `seq` is done. Returns what was pending."""
+    def ack_through(self, seq: int, now: int, consumer_seq: int = 0) -> list[int]:
+        """Ack policy all: everything ≤ `seq` is done. Returns what was pending.
+
+        As in nats-server the floor's consumer sequence is that of the delivery that was acked, if that is known.
+        """
         if seq <= self.floor_stream:
             return []
         self.last_ack_ns = now
@@ -192,9 +195,12 @@ class Ledger:
         if self.redelivered:
             self._uncounted.update(other for other in done if self.redelivered.pop(other, 0))
         self.floor_stream = seq
-        self.floor_consumer = max(consumer, self.floor_consumer)
         if not self.pending:
-            self.floor_consumer, self.floor_stream = self.delivered_consumer, self.delivered_stream
+            self.floor_stream = self.delivered_stream
+            consumer = self.delivered_consumer
+        if consumer_seq:
+            consumer = min(consumer_seq, self.delivered_consumer)
+        self.floor_consumer = max(consumer, self.floor_consumer)
         return done
 
     def confirm(self, consumer_seq: int, seq: int, now: int) -> list[int]:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from lakestream.jetstream.consumer_config import ConsumerConfig
 from lakestream.jetstream.consumer_events import ConsumerEvents
 from lakestream.jetstream.consumer_state import Ledger
+from lakestream.jetstream.due import Due
 from lakestream.jetstream.outlet import heartbeat, size_of, status, status_pending
-from lakestream.jetstream.ports import Bus, Clock, Delivery, Timer
+from lakestream.jetstream.ports import Bus, Clock, Delivery
 from lakestream.jetstream.priority import Turns, Verdict, policy_of
 from lakestream.jetstream.pull_request import (
     BadRequest,
@@ -58,10 +59,9 @@ class PullOutlet:
         self._available, self._pending, self._wake, self._events = available, pending, wake, events
         self.policy: Turns = policy_of(config, events, clock, wake)
         self._queue: deque[Waiting] = deque()
-        self._parked: list[Waiting] = []
+        self._parked: dict[Waiting, None] = {}
         """Requests of receivers that are behind with reading; they come back when they have drained."""
-        self._timer: Timer | None = None
-        self._timer_due = 0
+        self._due = Due(clock, self._time_came)
         self._checked_ns = 0
         self.last_active_ns = clock.now()
 
@@ -106,7 +106,7 @@ class PullOutlet:
             return
         waiting = Waiting(reply, request, now)
         self.policy.place(self._queue, waiting)
-        self._arm(waiting)
+        self._due.watch(waiting)
         self._wake()
 
     def _no_wait_refusal(self, request: NextRequest) -> bytes:
@@ -148,7 +148,7 @@ class PullOutlet:
             if policy.gated:
                 block = policy.dressed(waiting, block)
             if not self._bus.deliver(waiting.reply, block):
-                self._queue.popleft()  # nobody listens any more
+                self._queue.popleft().ended = True  # nobody listens any more
                 continue
             taken += count
             self._served(waiting, count)
@@ -162,7 +162,7 @@ class PullOutlet:
         while self._queue:
             waiting = self._queue[0]
             if waiting.expires_at and waiting.expires_at <= now:
-                self._queue.popleft()
+                self._queue.popleft().ended = True
                 self._time_out(waiting)
             elif not self._bus.writable(waiting.reply):
                 self._queue.popleft()
@@ -190,18 +190,18 @@ class PullOutlet:
                 continue
             if verdict is Verdict.SERVE and self._bus.interest(waiting.reply):
                 return waiting
-            self._queue.popleft()
+            self._queue.popleft().ended = True
             if verdict is Verdict.END:
                 text = b"423 Nats-Wrong-Pin-Id"
                 self._say(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
         return None
 
     def _park(self, waiting: Waiting) -> None:
-        self._parked.append(waiting)
+        self._parked[waiting] = None
 
         def drained() -> None:
             if waiting in self._parked:
-                self._parked.remove(waiting)
+                del self._parked[waiting]
                 self.policy.place(self._queue, waiting, first=True)
                 self._wake()
 
@@ -218,7 +218,7 @@ class PullOutlet:
             fitting += 1
             waiting.bytes_left = left
         if not fitting:
-            self._queue.popleft()
+            self._queue.popleft().ended = True
             text = b"409 Message Size Exceeds MaxBytes"
             self._say(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
         return fitting
@@ -233,7 +233,7 @@ class PullOutlet:
                 self._queue.popleft()
                 self.policy.place(self._queue, waiting)
             return
-        self._queue.popleft()
+        self._queue.popleft().ended = True
         if waiting.bytes_left:
             self._say(waiting.reply, status_pending(b"409 Batch Completed", 0, waiting.bytes_left))
 
@@ -244,44 +244,41 @@ class PullOutlet:
         kept: deque[Waiting] = deque()
         for waiting in self._queue:
             if waiting.no_wait and (waiting.delivered or not waiting.expires_at):
+                waiting.ended = True
                 self._say(waiting.reply, _NO_MESSAGES)
             else:
                 kept.append(waiting)
         self._queue = kept
 
     # ------------------------------------------------------------------ time
-    def _arm(self, waiting: Waiting) -> None:
-        due = min((at for at in (waiting.expires_at, waiting.beat_at) if at), default=0)
-        if not due:
-            return
-        if self._timer is not None:
-            if self._timer_due <= due:
-                return
-            self._timer.cancel()
-        self._timer_due = due
-        self._timer = self._clock.call_later(max(due - self._clock.now(), 0), self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        now = self._clock.now()
-        self._sweep(now)
-        for waiting in (*self._queue, *self._parked):
-            if waiting.beat_at and waiting.beat_at <= now:
-                self._say(waiting.reply, heartbeat(self._ledger))
-                waiting.beat_at = now + waiting.heartbeat
-            self._arm(waiting)
+    def _time_came(self, waiting: Waiting, now: int) -> None:
+        """A request has ended, or its requester is to hear that the server is there."""
+        expired = bool(waiting.expires_at) and waiting.expires_at <= now
+        if expired or not self._bus.interest(waiting.reply):
+            waiting.ended = True
+            if waiting in self._parked:
+                del self._parked[waiting]
+            else:
+                self._queue.remove(waiting)
+            if expired:
+                self._time_out(waiting)
+        elif waiting.beat_at and waiting.beat_at <= now:
+            self._say(waiting.reply, heartbeat(self._ledger))
+            waiting.beat_at = now + waiting.heartbeat
 
     def _sweep(self, now: int) -> None:
         """Drop requests whose time is over or whose requester has gone."""
 
         def alive(waiting: Waiting) -> bool:
             if waiting.expires_at and waiting.expires_at <= now:
+                waiting.ended = True
                 self._time_out(waiting)
-                return False
-            return self._bus.interest(waiting.reply)
+            elif not self._bus.interest(waiting.reply):
+                waiting.ended = True
+            return not waiting.ended
 
         self._queue = deque([waiting for waiting in self._queue if alive(waiting)])
-        self._parked = [waiting for waiting in self._parked if alive(waiting)]
+        self._parked = dict.fromkeys(waiting for waiting in self._parked if alive(waiting))
 
     def _time_out(self, waiting: Waiting) -> None:
         self.last_active_ns = self._clock.now()
@@ -317,9 +314,7 @@ class PullOutlet:
         self.policy.stop()
         self._queue.clear()
         self._parked.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._due.stop()
 
     def shut_down(self) -> None:
         """See `Outlet.shut_down`."""

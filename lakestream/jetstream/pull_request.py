@@ -113,6 +113,7 @@ class Waiting:
         "beat_at",
         "bytes_left",
         "delivered",
+        "ended",
         "expires_at",
         "grouped",
         "heartbeat",
@@ -128,6 +129,7 @@ class Waiting:
 
     def __init__(self, reply: bytes, request: NextRequest, now: int) -> None:
         self.reply = reply
+        self.ended = False
         self.left = max(request.batch, 1)
         self.limited = request.max_bytes > 0
         self.bytes_left = max(request.max_bytes, 0)

@@ -33,7 +33,7 @@ STREAM = "CS"
 
 def consumer(cluster: Cluster, name: str = "c", **config: Any) -> None:
     """Create a consumer with explicit acks."""
-    fields = {"durable_name": name, "ack_policy": "explicit", "ack_wait": 2 * SECOND, **config}
+    fields = {"durable_name": name, "ack_policy": "explicit", "ack_wait": SECOND, **config}
     cluster.ask(f"CONSUMER.CREATE.{STREAM}.{name}", {"stream_name": STREAM, "config": fields})
     heard(cluster, name)
 

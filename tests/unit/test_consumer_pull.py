@@ -240,3 +240,34 @@ def test_the_end_of_the_server_is_told_to_those_who_wait(world: World) -> None:
     (message,) = world.client.take()
     assert message.status == "409 Server Shutdown"
     assert "Nats-Pending-Messages: 3" in message.header
+
+
+def test_many_requests_that_end_one_after_another_are_not_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.stream()
+    world.consumer(max_waiting=500)
+    for number in range(500):
+        world.next({"batch": 1, "expires": SECOND + number * SECOND // 100})
+    asked = []
+    interest = world.hub.interest
+    monkeypatch.setattr(world.hub, "interest", lambda *to: (asked.append(to), interest(*to))[1])
+    world.clock.advance(10 * SECOND)
+    assert [message.status for message in world.client.take()] == ["408 Request Timeout"] * 500
+    assert world.info()["num_waiting"] == 0
+    assert len(asked) <= 600
+
+
+def test_a_request_that_was_served_meanwhile_leaves_nothing_behind() -> None:
+    world = World()
+    world.stream()
+    world.consumer()
+    for _ in range(3):
+        world.next({"batch": 1, "expires": 30 * SECOND, "idle_heartbeat": SECOND})
+    world.store("s.a", "s.b")
+    world.client.take()
+    world.clock.advance(2 * SECOND)
+    assert [message.status for message in world.client.take()] == ["100 Idle Heartbeat"] * 2
+    world.store("s.c")
+    world.client.take()
+    world.clock.advance(60 * SECOND)
+    assert world.client.take() == []

@@ -148,6 +148,28 @@ def ack_all_covers_the_earlier(t: Script) -> None:
 
 
 @scenario
+def ack_all_lifts_the_floor_to_the_delivery_that_was_acked(t: Script) -> None:
+    _stage(t, ack_policy="all", ack_wait=SECOND // 2)
+    first = t.pull("S", "c", {"batch": 5}, 5)
+    again = t.pull("S", "c", {"batch": 5, "expires": 4 * SECOND}, 5)
+    t.ack(first[1])
+    t.numbers("S", "c")
+    t.ack(again[2])
+    t.numbers("S", "c")
+    t.ack(again[4])
+    t.numbers("S", "c")
+
+
+@scenario
+def ack_all_of_the_first_delivery(t: Script) -> None:
+    _stage(t, ack_policy="all", ack_wait=SECOND // 2)
+    first = t.pull("S", "c", {"batch": 5}, 5)
+    t.pull("S", "c", {"batch": 5, "expires": 4 * SECOND}, 5)
+    t.ack(first[4])
+    t.numbers("S", "c")
+
+
+@scenario
 def ack_none_needs_none(t: Script) -> None:
     _stage(t, ack_policy="none")
     frames = t.pull("S", "c", {"batch": 3}, 3)
