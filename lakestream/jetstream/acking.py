@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.jetstream.consumer_config import ConsumerConfig
 from lakestream.jetstream.consumer_rules import sample_percent
+from lakestream.jetstream.retention import wants
 from lakestream.protocol import headers
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Acking:
             acked = ledger.ack(seq, now, consumer_seq)
             if len(self._redelivery):
                 self._redelivery.dequeue(seq)
-            if acked and consumer.stream.config.retention != "limits":
+            if consumer.stream.config.retention != "limits" and (acked or self._left(seq)):
                 self._done([seq])
         elif self._acked:
             self._ack_through(seq, now, consumer_seq)
@@ -88,6 +89,12 @@ class Acking:
         if self._sample >= 100 or random.randrange(100) < self._sample:
             delivered = self._ledger.deadline[seq] - self._consumer.ack_wait(self._ledger.deliveries(seq))
             self._consumer.events.acked(consumer_seq, seq, max(now - delivered, 0), deliveries)
+
+    def _left(self, seq: int) -> bool:
+        """Whether a message that is not pending is there all the same: it was delivered `max_deliver` times, and no ack
+        came in time. A late one lets it go, as in nats-server."""
+        subject = self._consumer.stream.store.subject_of(seq)
+        return bool(subject) and wants(self._consumer, subject)
 
     def _done(self, seqs: Sequence[int]) -> None:
         """Interest and work-queue streams may let these go."""

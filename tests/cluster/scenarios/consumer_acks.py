@@ -179,8 +179,8 @@ def a_pause_ends_at_any_node(script: ClusterScript) -> None:
     _ready(script, "PE", ["pe"] * 2)
     answer = script.at(2).api("CONSUMER.PAUSE.PE.c", {"pause_until": "2090-01-01T00:00:00Z"})
     script.note("paused", answer.get("paused"))
-    info = script.cluster.api("CONSUMER.INFO.PE.c")
-    script.note("while paused", {key: info.get(key) for key in ("paused", "num_pending", "num_ack_pending")})
+    until(lambda: script.cluster.api("CONSUMER.INFO.PE.c").get("paused"), "a pause", SETTLE_S)
+    _numbers_when(script, "PE", "while paused", {"num_pending": 2})
     answer = script.at(3).api("CONSUMER.PAUSE.PE.c", {})
     script.note("resumed", answer)
     script.fill(["pe"])  # nats-server delivers on with the next message, sometimes not before

@@ -169,6 +169,19 @@ def ack_all_of_the_first_delivery(t: Script) -> None:
     t.numbers("S", "c")
 
 
+@table([("workqueue", "workqueue"), ("interest", "interest")])
+def a_late_ack_lets_an_exhausted_message_go(t: Script, retention: str) -> None:
+    t.stream("S", ["a.*"], retention=retention)
+    t.consumer("S", "c", ack_wait=SECOND // 5, max_deliver=1)
+    t.fill_seen("S", "c", ["a.1"] * 3)
+    frames = t.pull("S", "c", {"batch": 3}, 3)
+    t.pull("S", "c", {"batch": 1, "expires": SECOND}, 1)
+    t.state("S")
+    for frame in (frames[1], frames[1], frames[0]):
+        t.ack(frame)
+    t.state_when("S", lambda state: state["messages"] == 1)
+
+
 @scenario
 def ack_none_needs_none(t: Script) -> None:
     _stage(t, ack_policy="none")
