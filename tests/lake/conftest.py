@@ -11,11 +11,18 @@ import pytest
 
 from lakestream.lake import spark as sessions
 
+SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Plans are interpreted: to compile each of them takes longer than to run it. What jobs do in their own Spark is compiled."""
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A session as the compactor has it."""
-    session = sessions.session("lakestream tests")
+    """A session as the compactor has it, but for what costs more than it saves with a few hundred rows."""
+    session = sessions.session("lakestream tests", extra=SMALL)
     yield session
     session.stop()
 

@@ -199,7 +199,7 @@ class World:
                 self.spark,
                 self.lake,
                 stream,
-                Options(commit_bytes=self.dice.choice([20_000, *[1 << 28] * 7])),
+                Options(commit_bytes=self.dice.choice([20_000, *[1 << 28] * 15])),
             )
             if not crash:
                 compaction.run()
