@@ -16,7 +16,7 @@ SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-"""Plans are interpreted: to compile each of them takes longer than to run it. What jobs do in their own Spark is compiled."""
+"""Plans are interpreted: compiling one takes longer than running it. What jobs do in Sparks of their own is compiled."""
 
 
 @pytest.fixture(scope="session")
