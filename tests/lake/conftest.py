@@ -16,7 +16,7 @@ SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-"""Plans are interpreted: compiling one takes longer than running it. What jobs do in Sparks of their own is compiled."""
+"""Plans are interpreted: compiling one takes longer than running it. In the jobs' own Sparks they are compiled."""
 
 
 @pytest.fixture(scope="session")
