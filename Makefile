@@ -11,6 +11,7 @@ INSTALLED := $(VENV)/.installed
 ARGS ?=
 # Processes that share the tests; each has a Spark of its own, of some 1.5 GiB.
 WORKERS ?= 2
+CLUSTER_WORKERS ?= 3
 
 # The first interpreter that is new enough; PYTHON=... overrides.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -91,7 +92,7 @@ test-socket: setup
 
 test-cluster: setup
 	@echo "== cluster: several servers, lakestream's beside nats-server's, with kills, pauses and cut links"
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/cluster $(ARGS)
+	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster $(ARGS)
 
 test-lake: setup jars
 	@echo "== lake: real Spark"

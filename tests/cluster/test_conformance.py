@@ -16,6 +16,8 @@ from tests.servers import Kind
 pytestmark = [pytest.mark.conformance, pytest.mark.cluster]
 
 TIMEOUT_S = 5.0
+REAL_TRIES = 3
+"""So often a scenario may begin anew because nats-server's own nodes did not get through it."""
 
 scenarios.load()
 
@@ -37,9 +39,15 @@ def play_both(scenario: Scenario, clusters: tuple[Kept, Kept]) -> None:
 
 
 def _difference(scenario: Scenario, clusters: tuple[Kept, Kept]) -> str:
-    with ThreadPoolExecutor(2) as threads:
-        expected, got = threads.map(lambda kept: _play(scenario, kept), clusters)
-    if stopped(expected):
+    for _ in range(REAL_TRIES):
+        with ThreadPoolExecutor(2) as threads:
+            expected, got = threads.map(lambda kept: _play(scenario, kept), clusters)
+        if not stopped(expected):
+            break
+        # On a busy machine a stream of its own that was just restored has been seen to stay without a leader.
+        warnings.warn(f"{scenario.id} stopped on nats-server: {stopped(expected)}", stacklevel=1)
+        clusters[0].drop()
+    else:
         return f"the scenario does not work against nats-server: {stopped(expected)}"
     assert expected, "a scenario that records nothing proves nothing"
     return compare(scenario.id, expected, got)
