@@ -20,7 +20,7 @@ from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.lake
 
-ROUNDS, COUNT = 4, 300
+ROUNDS, COUNT = 2, 300
 NOW = Policy(min_files=2, retain_ns=0)
 
 
@@ -34,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 async def read(client: Client, name: str, config: ConsumerConfig, wanted: int, paced: asyncio.Semaphore) -> list[int]:
     """Pull everything in small batches, each when it is allowed; the sequences as they came."""
-    sub = await client.jetstream().pull_subscribe("", name, "HIST", config=config)
+    sub = await client.jetstream().pull_subscribe(config.filter_subject or "", name, "HIST", config=config)
     seqs: list[int] = []
     while len(seqs) < wanted:
         await paced.acquire()
@@ -76,7 +76,7 @@ async def test_consumers_read_a_table_that_is_rewritten_and_vacuumed_meanwhile(s
     more = await publish(client, len(sent) + 1, COUNT)
     for _ in range(10 * ROUNDS * COUNT):
         paced.release()
-    await compaction.until_caught_up("HIST")
+    await compaction.run()  # what is left goes on while they read
     async with asyncio.timeout(120):
         everything, some, last = await asyncio.gather(*readers)
     assert everything == [*deep, *sorted(more)], "no gap, no repeat, in order, from the table into the log"

@@ -276,13 +276,13 @@ async def test_table_and_replay_are_the_stream_in_every_round(spark: Any, server
             world.archive = dice.random() < 0.3
             await world.begin(number // ROUNDS_OF_A_STREAM)
         await world.change()
-        if dice.random() < 0.3:
+        if dice.random() < 0.2:
             world.compact(crash=True)
         if dice.random() < 0.2:
             server.kill()
             server.start()
         await world.check(where)
-        if dice.random() < 0.15:
+        if dice.random() < 0.1:
             for done in maintainer.once():
                 assert done.failure is None, f"{where}: {done.failure}"
             await world.check(f"{where}, after maintenance")

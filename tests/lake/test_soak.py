@@ -88,8 +88,9 @@ async def change(url: str, dice: random.Random, count: int) -> None:
                 await js.publish(subject, data, headers={"N": str(dice.random())} if what < 0.2 else None)
             elif what < 0.97:
                 state = (await js.stream_info("SOAK")).state
+                last = max(1, state.last_seq)  # an empty stream begins behind it
                 with contextlib.suppress(APIError):
-                    await js.delete_msg("SOAK", dice.randint(max(1, state.first_seq), max(1, state.last_seq)))
+                    await js.delete_msg("SOAK", dice.randint(max(1, min(state.first_seq, last)), last))
             elif what < 0.99:
                 await js.purge_stream("SOAK", subject=f"SOAK.{dice.randrange(8)}", keep=dice.choice([0, 3]) or None)
             else:

@@ -55,7 +55,7 @@ def test_a_message_wakes_only_those_who_want_it() -> None:
     assert sorted(woken) == ["c11", "c7"]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_numbers_and_deliveries_stay_exact_whatever_happens(tmp_path: Path, seed: int) -> None:
     """Publishing, pulling, deleting, purging, other filters, consumers that come and go, a restart."""
     world, chance = World(tmp_path), random.Random(seed)

@@ -16,8 +16,8 @@ from tests.unit.consumer_world import SECOND, Message, World
 
 pytestmark = pytest.mark.unit
 
-STEPS = int(os.environ.get("LAKESTREAM_CONSUMER_STEPS", "250"))
-LIVES = int(os.environ.get("LAKESTREAM_CONSUMER_LIVES", "12"))
+STEPS = int(os.environ.get("LAKESTREAM_CONSUMER_STEPS", "150"))
+LIVES = int(os.environ.get("LAKESTREAM_CONSUMER_LIVES", "10"))
 SEED = int(os.environ.get("LAKESTREAM_CONSUMER_SEED", "1"))
 TOKENS = "abcd"
 
