@@ -9,11 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.pairs import FLAGS, Pair, Setup
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
+
+# Machines are noisy: how long an example takes says nothing.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 _SHOWN_LOGS = pytest.StashKey[list[Callable[[], str]]]()
 
