@@ -6,12 +6,11 @@ What one account's streams are is engine.py's, what all share shared.py's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from lakestream.jetstream.account_limits import UNLIMITED, JetStreamLimits
 from lakestream.jetstream.engine import Engine
-from lakestream.jetstream.ports import Bus, Clock, Io
-from lakestream.jetstream.shared import GLOBAL, EngineOptions, LakeLink, Log, Shared, Stores
+from lakestream.jetstream.shared import LakeLink, Shared
 from lakestream.jetstream.stream import Stream
 
 
@@ -22,21 +21,11 @@ class Engines:
     not know. It serves clients only once `serve` names its account.
 
     Args:
-        bus_of: an account's part of core NATS.
-        system: the account that hears what concerns the whole server.
+        shared: what every engine has.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        io: Io,
-        stores: Stores,
-        options: EngineOptions,
-        log: Log,
-        bus_of: Callable[[str], Bus],
-        system: str = GLOBAL,
-    ) -> None:
-        self.shared = Shared(clock, io, stores, options, log, bus_of, system)
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
         self._engines: dict[str, Engine] = {}
         self.shared.engines = lambda: list(self)
 

@@ -16,7 +16,7 @@ from lakestream.jetstream.batches import BatchLimits
 from lakestream.jetstream.cluster import JetStreamCluster
 from lakestream.jetstream.engine import Engine
 from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.shared import EngineOptions
+from lakestream.jetstream.shared import EngineOptions, Shared
 from lakestream.jetstream.system_api import SystemApi
 from lakestream.jetstream.transfer_api import TransferApi
 from lakestream.log.errors import LogError
@@ -92,13 +92,15 @@ class JetStream:
         except (LogError, OSError) as error:
             raise StartError(f"cannot use the store {self._options.store_dir!r}: {error}") from error
         self.engines = Engines(
-            clock,
-            io,
-            self.stores,
-            _engine_options(self._options, identity, self.stores.root, options.max_pending),
-            log,
-            accounts.bus,
-            GLOBAL_ACCOUNT if accounts.alone else accounts.system.name,
+            Shared(
+                clock,
+                io,
+                self.stores,
+                _engine_options(self._options, identity, self.stores.root, options.max_pending),
+                log,
+                accounts.bus,
+                GLOBAL_ACCOUNT if accounts.alone else accounts.system.name,
+            )
         )
         if options.lake.enabled:
             lake = options.lake.url or os.path.join(self._options.store_dir, "lake")

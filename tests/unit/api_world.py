@@ -16,7 +16,7 @@ from typing import Any
 from lakestream.jetstream.api import Api
 from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.shared import EngineOptions, Stores
+from lakestream.jetstream.shared import EngineOptions, Shared, Stores
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_api import StreamApi
 from lakestream.log.record import Record
@@ -134,7 +134,7 @@ class ApiWorld:
         self.hub.join(Subscription(self.client, b"_INBOX.me.*", b"", b"1"))
         named = EngineOptions(**{"server_name": "srv", "server_id": "NSRV", **options})
         made: Any = MemoryStores(self.io) if stores is None else stores(self.io)
-        self.engines = Engines(self.clock, self.io, made, named, Logger(), lambda account: self.hub)
+        self.engines = Engines(Shared(self.clock, self.io, made, named, Logger(), lambda account: self.hub))
         self.engine = self.engines.serve("$G")
         self.api = Api(self.engine, [StreamApi(self.engine)])
         self._number = 0

@@ -18,7 +18,7 @@ from lakestream.jetstream.api import Api
 from lakestream.jetstream.consumer import Consumer
 from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.shared import EngineOptions
+from lakestream.jetstream.shared import EngineOptions, Shared
 from lakestream.log.store import LogOptions, Store
 from lakestream.server.hub import Hub
 from lakestream.server.interest import Subscription
@@ -236,7 +236,7 @@ class World:
         io = InlineIo(self.clock)
         stores = DirectoryStores(io, directory) if directory is not None else MemoryStores(io)
         fields = EngineOptions(server_name="test", server_id="ID", **options)
-        engines = Engines(self.clock, io, stores, fields, Logger(), lambda account: self.hub)
+        engines = Engines(Shared(self.clock, io, stores, fields, Logger(), lambda account: self.hub))
         self.engine = engines.serve("$G")
         engines.recover()
         self.api = Api(self.engine)

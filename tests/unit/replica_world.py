@@ -21,7 +21,7 @@ from lakestream.jetstream.operations import CreateConsumer, CreateStream
 from lakestream.jetstream.ports import ClientInfo, Delivery
 from lakestream.jetstream.replica import Replica
 from lakestream.jetstream.replicas import Replicas
-from lakestream.jetstream.shared import EngineOptions
+from lakestream.jetstream.shared import EngineOptions, Shared
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.log.errors import LogError
@@ -228,7 +228,7 @@ class Node:
         files.sync = files.sync_directory = lambda what: None  # type: ignore[method-assign]
         self.groups = Groups(self.link, self.life, self.life, random=Random(world.random.random()), files=files)
         names = EngineOptions(server_name=name, server_id=name)
-        self.engines = Engines(self.life, self.life, self.stores, names, self.log, lambda account: self.hub)
+        self.engines = Engines(Shared(self.life, self.life, self.stores, names, self.log, lambda account: self.hub))
         self.engine = self.engines.serve("$G")
         self.acks = self.engine.acks
         self.replicas = Replicas(self.engines.shared, self, self.groups, self.link, self.link)

@@ -13,7 +13,7 @@ from lakestream.jetstream import expiry, intake
 from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.operations import DeleteMessage, Purge, Remove
-from lakestream.jetstream.shared import EngineOptions
+from lakestream.jetstream.shared import EngineOptions, Shared
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.log.errors import CorruptLog
@@ -46,7 +46,7 @@ class EngineWorld:
             JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1), LakeOptions(), self.io
         )
         options = EngineOptions(server_name="srv", server_id="NSRV")
-        self.engines = Engines(self.clock, self.io, self.stores, options, Logger(), lambda account: self.hub)
+        self.engines = Engines(Shared(self.clock, self.io, self.stores, options, Logger(), lambda account: self.hub))
         self.engine = self.engines.serve("$G")
         self.made: list[Stream | ApiError] = []
 

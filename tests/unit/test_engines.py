@@ -13,7 +13,7 @@ import pytest
 from lakestream.jetstream.account_limits import JetStreamLimits
 from lakestream.jetstream.api import Api
 from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.shared import EngineOptions
+from lakestream.jetstream.shared import EngineOptions, Shared
 from lakestream.jetstream.system_api import SystemApi
 from lakestream.lake import paths, staging
 from lakestream.log.names import RESERVED, account_directory, account_of
@@ -56,7 +56,7 @@ class World:
         )
         self.stores = stores
         named = EngineOptions(server_name="srv", server_id="NSRV", **options)
-        self.engines = Engines(self.clock, self.io, stores, named, self.log, self.hub, "SYS")
+        self.engines = Engines(Shared(self.clock, self.io, stores, named, self.log, self.hub, "SYS"))
         if lake:
             io: Any = self.io
             clock: Any = self.clock
