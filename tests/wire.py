@@ -229,6 +229,12 @@ class Wire:
         self.send(b"PING\r\n")
         return self.until("PONG", timeout)
 
+    def told(self) -> list[dict[str, Any]]:
+        """Every INFO, with the one that follows the first PONG: only a second PONG says that it is here."""
+        self.ping()
+        self.ping()
+        return self.infos
+
     def subscribe(self, subject: str, queue: str = "") -> str:
         """SUB; returns the sid."""
         sid = str(next(self._sids))

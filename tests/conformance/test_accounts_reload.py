@@ -33,8 +33,7 @@ def account_of(server: Server, user: str, password: str = "p") -> str:
     with Wire(server.address, {"user": user, "pass": password}) as wire:
         if told := what_became_of(wire):
             return told[0]
-        wire.ping()  # the second INFO comes behind the first PONG
-        return str(wire.infos[-1]["remote_account"])
+        return str(wire.told()[-1]["remote_account"])
 
 
 def reload(server: Server, text: str) -> str:

@@ -30,7 +30,7 @@ def _login(t: Script, label: str, **fields: Any) -> Wire | None:
     except Closed:
         t.frames(f"{label}: closed", list(wire.waiting))
         return None
-    t.note(f"{label}: INFO", [{key: info[key] for key in _SHOWN if key in info} for info in wire.infos[1:]])
+    t.note(f"{label}: INFO", [{key: info[key] for key in _SHOWN if key in info} for info in wire.told()[1:]])
     return wire
 
 

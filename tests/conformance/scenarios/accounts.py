@@ -21,9 +21,9 @@ def _shown(info: dict[str, Any]) -> dict[str, Any]:
 @table([(user, user) for user in ("sys", "nojs", "a", "a2", "conn")], ACCOUNTS)
 def what_info_says_of_the_account(t: Script, user: str) -> None:
     wire = t.connect(user=user)
-    wire.ping()
-    t.note("first", _shown(wire.infos[0]))
-    t.note("then", [_shown(info) for info in wire.infos[1:]])
+    first, *then = wire.told()
+    t.note("first", _shown(first))
+    t.note("then", [_shown(info) for info in then])
 
 
 @table(
@@ -46,7 +46,7 @@ def connecting(t: Script, fields: dict[str, Any]) -> None:
     try:
         while (frame := wire.next()).verb != "PONG":
             t.note("before PONG", t.show(frame))
-        t.note("account", wire.infos[-1].get("remote_account"))
+        t.note("account", wire.told()[-1].get("remote_account"))
     except Closed:
         t.note("closed", len(wire.infos))
 
