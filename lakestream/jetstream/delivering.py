@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 TURN_MSGS = 1024
 """A consumer delivers at most this many messages in one turn of the event loop, then lets others run."""
 
+FIRST_TURN_MSGS = 128
+"""The first turn after a pause delivers at most this many, each further one twice as many: while a client reads the
+first ones, the next are made."""
+
 BLOCK_MSGS = 512
 """At most this many messages are read and sent as one block."""
 
@@ -36,6 +40,7 @@ class Delivering:
         self._redelivery = consumer.redelivery
         self._clock = consumer.stream.clock
         self._scheduled = False
+        self._turn_msgs = FIRST_TURN_MSGS
         self.pace = OriginalPace(consumer.stream.clock, self.wake)
         self.resending = Resending(consumer, self.message, self.wake)
         base = f"{consumer.stream.name}.{consumer.name}".encode()
@@ -81,7 +86,8 @@ class Delivering:
     def turn(self) -> None:
         """Deliver what can be delivered, at most TURN_MSGS."""
         self._scheduled = False
-        consumer, budget = self._consumer, TURN_MSGS
+        consumer, budget, spent = self._consumer, self._turn_msgs, 0
+        self._turn_msgs = FIRST_TURN_MSGS
         while budget > 0:
             if not consumer.serving or consumer.pause.active or self._feed.fetching:
                 return
@@ -95,6 +101,8 @@ class Delivering:
             if not step:
                 return
             budget -= step
+            spent += step
+        self._turn_msgs = min(2 * spent, TURN_MSGS)
         self.wake()
 
     def _step(self, limit: int) -> int:

@@ -54,6 +54,10 @@ def _literal_tokens(pattern: bytes) -> bytes:
     return pattern
 
 
+NO_PREFIX = b"\n"
+"""No published subject begins with it."""
+
+
 class Interest:
     """The subscriptions of one account.
 
@@ -75,6 +79,9 @@ class Interest:
         self._below: dict[bytes, int] = {}
         self._until_sample = SAMPLE_EVERY
         self._sampled: set[bytes] = set()
+        # What was found for the last prefix below which all subjects have one answer: acks come by the hundred, and no
+        # two of them have the same subject.
+        self._prefix, self._below_prefix = NO_PREFIX, NOBODY
         self._watchers: dict[bytes, list[_Watcher]] = {}
         self._observer: Callable[[Subscription, bool], None] | None = None
 
@@ -92,6 +99,11 @@ class Interest:
         found = self._subjects.get(subject)
         if found is not None:
             return found
+        if subject.startswith(self._prefix) and subject[-1] != _DOT and b".." not in subject:
+            self._until_sample -= 1
+            if not self._until_sample:
+                self._sample(subject, subject.rpartition(b".")[0], self._below_prefix)
+            return self._below_prefix
         head, _, last = subject.rpartition(b".")
         if last:
             found = self._inboxes.get(head)
@@ -110,12 +122,16 @@ class Interest:
             if first < 0:
                 return self._remember(subject, head, self._full(subject, head, last))
             found = self._firsts.get(subject[:first])
-            if found is None:
+            if found is not None:
+                self._prefix, self._below_prefix = subject[: first + 1], found
+            else:
                 by_two = self._seconds.get(subject[:first])
                 second = subject.find(b".", first + 1)
                 if by_two is not None and second > 0:
                     found = by_two.get(subject[:second])
-                if found is None:
+                if found is not None:
+                    self._prefix, self._below_prefix = subject[: second + 1], found
+                else:
                     by_two_deep = self._deeps.get(subject[:first])
                     deep = by_two_deep.get(subject[:second]) if by_two_deep is not None and second > 0 else None
                     if deep is not None:
@@ -223,7 +239,7 @@ class Interest:
 
         Watchers whose value changes are told before this returns.
         """
-        subject = sub.subject
+        self._prefix, subject = NO_PREFIX, sub.subject
         if is_literal(subject):
             leaf = self._literals.get(subject)
             head = subject.rpartition(b".")[0]
@@ -260,7 +276,7 @@ class Interest:
 
         Watchers whose value changes are told before this returns.
         """
-        subject = sub.subject
+        self._prefix, subject = NO_PREFIX, sub.subject
         if is_literal(subject):
             leaf = self._literals.get(subject)
             if leaf is None or not leaf.discard(sub):

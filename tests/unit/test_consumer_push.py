@@ -215,7 +215,7 @@ def test_a_changed_deliver_subject(world: World) -> None:
     assert answer["error"]["err_code"] == 10013
 
 
-def test_one_turn_is_bounded(world: World) -> None:
+def test_turns_begin_small_and_are_bounded(world: World) -> None:
     world.client.subscribe("to.me")
     world.store(*["s.a"] * 3000)
     world.consumer(deliver_subject="to.me", ack_policy="none")
@@ -226,5 +226,12 @@ def test_one_turn_is_bounded(world: World) -> None:
     consumer = world.engine.streams["S"].consumers["d"]
     other.got.clear()
     consumer.apply_reset(type("Reset", (), {"seq": 1})())
+    sizes = []
+    for _ in range(6):
+        before = len(other.got)
+        consumer.delivering.turn()
+        sizes.append(len(other.got) - before)
+    assert sizes == [128, 256, 512, 1024, 1024, 56]
     consumer.delivering.turn()
-    assert len(other.got) == 1024
+    world.store(*["s.a"] * 300)
+    assert len(other.got) == 3300

@@ -407,3 +407,17 @@ def test_a_watcher_may_change_interest_and_end_watches_while_it_is_told() -> Non
     assert told == [("first", True), ("first", False)]
     interest.insert(extra)
     assert told[2:] == [("first", True), ("second", True)]
+
+
+def test_an_answer_for_all_below_a_prefix_ends_with_the_next_subscription() -> None:
+    interest = graph(b"$JS.ACK.>", b"$JS.API.>")
+    for number in range(3):
+        assert found(interest, b"$JS.ACK.S.c.%d" % number) == [b"$JS.ACK.>"]
+    for nobody in (b"$JS.ACK.", b"$JS.ACK..c", b"$JS.ACK.S.", b"$JS.ACK"):
+        assert found(interest, nobody) == []
+    one = subscription(b"$JS.ACK.S.c.7")
+    interest.insert(one)
+    assert found(interest, b"$JS.ACK.S.c.7") == [b"$JS.ACK.>", b"$JS.ACK.S.c.7"]
+    assert found(interest, b"$JS.ACK.S.c.8") == [b"$JS.ACK.>"]
+    interest.remove(one)
+    assert found(interest, b"$JS.ACK.S.c.7") == [b"$JS.ACK.>"]
