@@ -14,7 +14,7 @@ import msgspec
 from lakestream.jetstream import query
 from lakestream.jetstream.api_request import level_refused, prefixes
 from lakestream.jetstream.direct_batch import Batch, MessageHeaders, Multi, status
-from lakestream.jetstream.json_syntax import JsonError
+from lakestream.jetstream.json_syntax import JsonError, end_of_value, next_value
 from lakestream.jetstream.jsonio import parse
 from lakestream.jetstream.ports import ClientInfo, Handler, Subscribed
 from lakestream.jetstream.query import MsgGetRequest
@@ -74,13 +74,14 @@ def read_request(payload: bytes) -> MsgGetRequest:
         asked = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         asked = None
-    # What is not plain goes the exact way: times, numbers out of range, names in another case.
+    # What is not plain goes the exact way: times, numbers out of range (Invariant: 2^64 is refused, not wrapped), names
+    # in another case.
     if asked is not None and not (asked.start_time or asked.up_to_time):
         named = asked.seq or asked.last_by_subj or asked.next_by_subj or asked.multi_last
-        if named and asked.seq >= 0 and asked.up_to_seq >= 0:
+        if named and not (asked.seq | asked.up_to_seq) >> 64 and not (asked.batch | asked.max_bytes) >> 31:
             return asked
-    if not payload.strip(b" \t\r\n"):
-        raise JsonError("unexpected EOF")
+    if next_value(payload, end_of_value(payload, next_value(payload, 0))) < len(payload):
+        raise JsonError("invalid character after top-level value")  # unlike other requests it is one value
     return parse(payload, MsgGetRequest, "JSApiMsgGetRequest", strict=False)
 
 
@@ -159,12 +160,13 @@ class Gets:
     def _from(self, reply: bytes, asked: MsgGetRequest, start: int) -> None:
         """One message, or a batch, from sequence `start` on; 0 comes of a start time beyond the last message."""
         store = self._stream.store
-        if not start and asked.start_time is not None:
+        beyond = not start and asked.start_time is not None
+        if beyond and asked.batch >= 0:
             self._say(reply, NOT_FOUND)
         elif asked.batch:
             pattern = asked.next_by_subj.encode()
-            pending = query.count_from(store, pattern, start)
-            if not pending:
+            pending = 0 if beyond else query.count_from(store, pattern, start)
+            if not pending and asked.batch > 0:
                 self._say(reply, NOT_FOUND)
                 return
             Batch(
@@ -189,8 +191,8 @@ class Gets:
         if asked.up_to_time is not None:
             answer = lambda seq: self._multi_through(reply, asked, query.through_time(store, seq))  # noqa: E731
             self._at_time(reply, asked.up_to_time, answer)
-        elif asked.up_to_seq > store.last_seq:
-            self._say(reply, NO_RESULTS)
+        elif asked.up_to_seq > store.last_seq and self._stream.config.storage != "memory":
+            self._say(reply, NO_RESULTS)  # as nats-server has it; its memory store looks at what there is
         else:
             self._multi_through(reply, asked, asked.up_to_seq or store.last_seq)
 
@@ -270,11 +272,12 @@ def unreadable(error: Exception) -> bytes:
 
 def _problem(asked: MsgGetRequest) -> bytes:
     """The status that refuses a contradictory request; empty when it makes sense."""
-    if asked.multi_last:
-        clash = asked.last_by_subj or asked.next_by_subj or (asked.up_to_seq and asked.up_to_time)
-        return BAD if clash else b""
-    if asked.names_nothing:
+    if asked.names_nothing and not asked.multi_last:
         return EMPTY
-    if asked.clashes or (asked.batch and asked.last_by_subj):
-        return BAD
-    return b""
+    contradictory = (
+        asked.clashes
+        or (asked.up_to_seq and asked.up_to_time)
+        or (asked.multi_last and (asked.last_by_subj or asked.next_by_subj))
+        or (asked.batch > 0 and asked.last_by_subj)
+    )
+    return BAD if contradictory else b""

@@ -164,12 +164,19 @@ def test_allow_direct_is_what_opens_and_closes_it(world: ApiWorld) -> None:
         (b"[]", MALFORMED),
         (b'{"seq":"x"}', MALFORMED),
         (b'{"seq":-1}', MALFORMED),
+        (b'{"seq":18446744073709551616}', MALFORMED),
+        (b'{"multi_last":["a.1"],"up_to_seq":18446744073709551616}', MALFORMED),
+        (b'{"seq":1,"batch":9223372036854775808}', MALFORMED),
+        (b'{"seq":1} {"seq":3}', MALFORMED),
         (b'{"start_time":"x"}', MALFORMED),
         (b'{"multi_last":["a.1"],"up_to_time":"x"}', MALFORMED),
         (b'{"seq":3,"last_by_subj":"a.1"}', BAD),
         (b'{"next_by_subj":"a.1","last_by_subj":"a.1"}', BAD),
         (b'{"start_time":"2020-01-01T00:00:00Z","seq":3}', BAD),
         (b'{"start_time":"2020-01-01T00:00:00Z","seq":3,"batch":2}', BAD),
+        (b'{"start_time":"2020-01-01T00:00:00Z","seq":3,"multi_last":["a.1"]}', BAD),
+        (b'{"seq":3,"up_to_seq":4,"up_to_time":"2020-01-01T00:00:00Z"}', BAD),
+        (b'{"seq":18446744073709551615}', NOT_FOUND),
         (b'{"batch":3,"last_by_subj":"a.1"}', BAD),
         (b'{"multi_last":["a.1"],"last_by_subj":"a.1"}', BAD),
         (b'{"multi_last":["a.1"],"next_by_subj":"a.1"}', BAD),
@@ -234,6 +241,38 @@ def test_batches(world: ApiWorld, body: Any, messages: list[Answer]) -> None:
 def test_bare_batches_leave_the_count_at_the_end_as_it_was(world: ApiWorld) -> None:
     answers = world.direct("A", {"batch": 3, "seq": 4, "no_hdr": True})
     assert answers == [(b"", b"m4"), (b"", b"m6"), (b"", b"m7"), *several((7, 6, 0))[1:]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"batch": -1, "seq": 99},
+        {"batch": -1, "seq": 1, "next_by_subj": "zz"},
+        {"batch": -1, "start_time": "2100-01-01T00:00:00Z"},
+    ],
+)
+def test_a_negative_batch_of_nothing_has_an_end_all_the_same(world: ApiWorld, body: Any) -> None:
+    assert world.direct("A", body) == several(end=(0, 0))
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "1600-01-01T00:00:00Z", "1969-12-31T23:59:59.999999999Z"])
+def test_times_long_before_the_first_message_overflow_nothing(world: ApiWorld, at: str) -> None:
+    assert got(world.direct("A", {"start_time": at})) == [message(1)]
+    assert world.direct("A", {"multi_last": ["a.*"], "up_to_time": at}) == NO_RESULTS
+
+
+@pytest.mark.parametrize("at", ["2263-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_times_long_after_the_last_message_overflow_nothing(world: ApiWorld, at: str) -> None:
+    assert world.direct("A", {"start_time": at}) == NOT_FOUND
+    assert got(world.direct("A", {"multi_last": ["a.1"], "up_to_time": at})) == several((10, 0, 0), up_to=10)
+
+
+def test_up_to_a_sequence_that_is_not_there_yet(world: ApiWorld) -> None:
+    """As in nats-server: a stream in memory answers with what it has, one on disk with nothing."""
+    assert world.direct("A", {"multi_last": ["a.1"], "up_to_seq": 11}) == NO_RESULTS
+    world.create("M", subjects=["m"], allow_direct=True, storage="memory")
+    world.publish("m", b"x")
+    assert b"Nats-UpTo-Sequence: 7\r\n" in world.direct("M", {"multi_last": ["m"], "up_to_seq": 7})[-1][0]
 
 
 def test_a_negative_batch_is_only_its_end(world: ApiWorld) -> None:
@@ -424,7 +463,11 @@ async def test_last_by_subject_from_the_lake(world: ApiWorld) -> None:
 
 async def test_a_message_deleted_while_the_lake_is_read_is_not_shown(world: ApiWorld) -> None:
     lake = world.to_lake("A", 7)
-    lake.before = lambda: world.stream("A").store.live.discard(3) and None
+
+    def forget() -> None:
+        world.stream("A").store.live.discard(3)
+
+    lake.before = forget
     reply = world.send("$JS.API.DIRECT.GET.A", {"seq": 3})
     await world.awaited()
     assert world.answers(reply) == NOT_FOUND
