@@ -7,11 +7,13 @@ by the 204 status (ADR-31).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from lakestream.jetstream.gotime import Stamps
-from lakestream.jetstream.ports import Delivery
+from lakestream.jetstream.ports import Delivery, Found, PastUnavailableError
 from lakestream.log.errors import LogError
 from lakestream.log.record import Record
 
@@ -206,6 +208,49 @@ class Multi(Run):
 
     def _end_lines(self) -> bytes:
         return super()._end_lines() + b"Nats-UpTo-Sequence: %d\r\n" % self._through
+
+
+class AsItWas(Multi):
+    """What `found` found in the past. Every piece is read from there, wherever its messages are now."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        headers: MessageHeaders,
+        reply: bytes,
+        found: Found,
+        seqs: Sequence[int],
+        limit: int,
+        max_bytes: int,
+    ) -> None:
+        super().__init__(stream, headers, reply, seqs, limit, max_bytes, found.through)
+        self._found = found
+
+    def _step(self) -> None:
+        seqs = list(islice(self._seqs, max(min(PIECE, self._left), 0)))
+        if self._stream.closed:
+            return
+        if seqs:
+            self._stream.clock.spawn(self._step_from_past(seqs))
+        else:
+            self._deliver([], False)
+
+    async def _step_from_past(self, seqs: list[int]) -> None:
+        try:
+            records = await self._found.read(seqs, PIECE_BYTES)
+        except PastUnavailableError as error:
+            self._break_off(error)
+            return
+        except Exception as error:
+            self._break_off(error)
+            raise
+        if self._stream.closed:
+            return
+        if records:
+            self._seqs = chain(seqs[bisect_right(seqs, records[-1].seq) :], self._seqs)
+            self._deliver(records, True)
+        else:
+            self._break_off(PastUnavailableError(f"sequence {seqs[0]} can not be read any more"))
 
 
 async def fetch_many(stream: Stream, seqs: Sequence[int]) -> list[Record]:

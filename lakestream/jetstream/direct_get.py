@@ -13,10 +13,10 @@ import msgspec
 
 from lakestream.jetstream import query
 from lakestream.jetstream.api_request import level_refused, prefixes
-from lakestream.jetstream.direct_batch import Batch, MessageHeaders, Multi, status
+from lakestream.jetstream.direct_batch import AsItWas, Batch, MessageHeaders, Multi, status
 from lakestream.jetstream.json_syntax import JsonError, end_of_value, next_value
 from lakestream.jetstream.jsonio import parse
-from lakestream.jetstream.ports import ClientInfo, Handler, Subscribed
+from lakestream.jetstream.ports import ClientInfo, Handler, Past, PastUnavailableError, Subscribed
 from lakestream.jetstream.query import MsgGetRequest
 from lakestream.jetstream.reader import HistoryUnavailableError
 from lakestream.log.errors import LogError
@@ -188,7 +188,9 @@ class Gets:
 
     def _multi(self, reply: bytes, asked: MsgGetRequest) -> None:
         store = self._stream.store
-        if asked.up_to_time is not None:
+        if self._stream.past is not None and (asked.up_to_seq or asked.up_to_time is not None):
+            self._stream.clock.spawn(self._multi_of_the_past(reply, asked, self._stream.past))
+        elif asked.up_to_time is not None:
             answer = lambda seq: self._multi_through(reply, asked, query.through_time(store, seq))  # noqa: E731
             self._at_time(reply, asked.up_to_time, answer)
         elif asked.up_to_seq > store.last_seq and self._stream.config.storage != "memory":
@@ -206,9 +208,36 @@ class Gets:
             self._say(reply, NO_RESULTS)
         else:
             wanted = [seq for seq in found if seq >= asked.seq]
-            limit = asked.batch if asked.batch > 0 else MAX_RESULTS
-            max_bytes = asked.max_bytes or self._max_bytes
+            limit, max_bytes = self._limits(asked)
             Multi(self._stream, self._headers, reply, wanted, limit, max_bytes, through).start()
+
+    async def _multi_of_the_past(self, reply: bytes, asked: MsgGetRequest, past: Past) -> None:
+        """The same of a stream that keeps its past: as it was then, not what is left of that."""
+        patterns = [pattern.encode() for pattern in asked.multi_last]
+        before_ns = query.instant(asked.up_to_time) if asked.up_to_time is not None else 0
+        if asked.up_to_seq > self._stream.store.last_seq:
+            self._say(reply, NO_RESULTS)
+            return
+        try:
+            found = await past.find(patterns, asked.up_to_seq, before_ns, MAX_RESULTS)
+        except PastUnavailableError as error:
+            self._say(reply, unreadable(error))
+            return
+        except Exception as error:
+            self._say(reply, unreadable(error))
+            raise
+        if found is None:
+            self._say(reply, TOO_MANY)
+        elif not found.seqs:
+            self._say(reply, NO_RESULTS)
+        else:
+            wanted = [seq for seq in found.seqs if seq >= asked.seq]
+            limit, max_bytes = self._limits(asked)
+            AsItWas(self._stream, self._headers, reply, found, wanted, limit, max_bytes).start()
+
+    def _limits(self, asked: MsgGetRequest) -> tuple[int, int]:
+        """How many messages, and how many bytes, a multi_last request gets at most."""
+        return asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
 
     # ------------------------------------------------------------------ one message
     def _answer_one(self, reply: bytes, seq: int, bare: bool) -> None:

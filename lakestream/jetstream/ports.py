@@ -135,3 +135,33 @@ class History(Protocol):
 
     async def first_at(self, time_ns: int) -> int:
         """The lowest sequence in the table whose time is ≥ `time_ns`; 0 when there is none."""
+
+
+class Found(Protocol):
+    """Messages of a stream as it was at a point."""
+
+    through: int
+    """The last sequence that was stored by then."""
+    seqs: list[int]
+    """What was found, ascending; also messages that were removed since."""
+
+    async def read(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
+        """A beginning of `seqs`, which are some of those found: as many messages as fit into `max_bytes`, at least one.
+
+        Raises PastUnavailableError (as_it_was.py).
+        """
+
+
+class Past(Protocol):
+    """A stream that can be read as it was."""
+
+    async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> Found | None:
+        """The last message of each matching subject; None when they are more than `limit`.
+
+        Right after `up_to_seq` was stored; or, when that is 0, of what was stored before `before_ns`.
+        Raises PastUnavailableError.
+        """
+
+
+class PastUnavailableError(Exception):
+    """What a stream held then can not be told any more, or not now; the text says why."""

@@ -37,7 +37,7 @@ from lakestream.jetstream.operations import (
     encode,
 )
 from lakestream.jetstream.parts import Part
-from lakestream.jetstream.ports import Bus, Clock, Handler, History, Io
+from lakestream.jetstream.ports import Bus, Clock, Handler, History, Io, Past
 from lakestream.jetstream.publish import Publish
 from lakestream.jetstream.read_ahead import Room
 from lakestream.jetstream.reader import Reader
@@ -93,6 +93,7 @@ class Stream:
         self.consumers: dict[str, Consumer] = {}
         self.audience = Audience(self.consumers)
         self.history: History | None = None
+        self.past: Past | None = None
         self.use: AccountUse | None = None
         """What it tells how much it holds, once it is among a server's streams."""
         self.failed: ApiError | None = None

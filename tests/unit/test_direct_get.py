@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.jetstream import direct_batch, query
+from lakestream.jetstream.ports import PastUnavailableError
 from lakestream.log.errors import LogError
+from lakestream.log.record import Record
 from tests.unit.api_world import ApiWorld, stampless
 
 pytestmark = pytest.mark.unit
@@ -505,6 +508,93 @@ def test_damage_is_said(world: ApiWorld) -> None:
     expected = [(b"NATS/1.0 500 segment 1, offset 64: its crc  does not match\r\n\r\n", b"")]
     assert world.direct("A.a.1") == expected
     assert world.direct("A", {"seq": 1}) == expected
+
+
+# ---------------------------------------------------------------------------------------------------- the past
+class Past:
+    """`Past` and `Found` over what a stream once held; counts what is read."""
+
+    def __init__(self, world: ApiWorld, *, wrong: str = "", piece: int = 100) -> None:
+        store = world.stream("A").store
+        self.records = [record for seq in range(1, 11) if (record := store.read(seq)) is not None]
+        self.asked: list[tuple[list[bytes], int, int, int]] = []
+        self.reads: list[list[int]] = []
+        self.wrong, self.piece = wrong, piece
+        self.through = 10
+        self.seqs: list[int] = []
+        self.too_many = False
+
+    async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> Past | None:
+        self.asked.append((list(patterns), up_to_seq, before_ns, limit))
+        if self.wrong:
+            raise PastUnavailableError(self.wrong)
+        return None if self.too_many else self
+
+    async def read(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
+        self.reads.append(list(seqs))
+        return [record for record in self.records if record.seq in seqs][: self.piece]
+
+
+@pytest.fixture
+def past(world: ApiWorld) -> Past:
+    """The past of stream A, of which everything is gone now."""
+    past = Past(world)
+    world.ask("STREAM.PURGE.A")
+    past.seqs, past.through = [2, 3, 4], 5
+    world.stream("A").past = past
+    return past
+
+
+async def asked_of_the_past(world: ApiWorld, body: Any) -> list[tuple[bytes, bytes]]:
+    reply = world.send("$JS.API.DIRECT.GET.A", body)
+    await world.awaited()
+    return world.answers(reply)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 100])
+async def test_a_stream_with_a_past_is_asked_how_it_was(world: ApiWorld, past: Past, piece: int) -> None:
+    past.piece = piece
+    answers = await asked_of_the_past(world, {"multi_last": ["a.*", "b"], "up_to_seq": 5})
+    assert got(answers) == several((2, 2, 0), (3, 1, 2), (4, 0, 3), up_to=5)
+    assert past.asked == [([b"a.*", b"b"], 5, 0, 1024)]
+
+
+async def test_the_past_of_a_time(world: ApiWorld, past: Past) -> None:
+    await asked_of_the_past(world, {"multi_last": ["a.*"], "up_to_time": "1970-01-01T00:00:01.000000002Z"})
+    assert past.asked == [([b"a.*"], 0, 1_000_000_002, 1024)]
+
+
+@pytest.mark.parametrize(
+    ("body", "messages"),
+    [
+        ({"seq": 3}, [(3, 1, 0), (4, 0, 3)]),
+        ({"batch": 2}, [(2, 2, 0), (3, 1, 2)]),
+        ({"max_bytes": 1}, [(2, 2, 0)]),
+        ({"batch": 2, "seq": 3}, [(3, 1, 0), (4, 0, 3)]),
+    ],
+)
+async def test_the_past_is_paged_as_the_present_is(world: ApiWorld, past: Past, body: Any, messages: Any) -> None:
+    answers = await asked_of_the_past(world, {"multi_last": ["a.*"], "up_to_seq": 5, **body})
+    assert got(answers) == several(*messages, up_to=5)
+
+
+async def test_the_past_without_results(world: ApiWorld, past: Past) -> None:
+    body = {"multi_last": ["a.*"], "up_to_seq": 5}
+    assert await asked_of_the_past(world, {**body, "up_to_seq": 11}) == NO_RESULTS
+    assert past.asked == []
+    past.seqs = []
+    assert await asked_of_the_past(world, body) == NO_RESULTS
+    past.too_many = True
+    assert await asked_of_the_past(world, body) == TOO_MANY
+    past.wrong = "of that time\r\nnothing is kept"
+    assert await asked_of_the_past(world, body) == [(b"NATS/1.0 500 of that time  nothing is kept\r\n\r\n", b"")]
+
+
+async def test_the_present_does_not_ask_the_past(world: ApiWorld, past: Past) -> None:
+    world.publish("a.1", b"m11")
+    assert len(await asked_of_the_past(world, {"multi_last": ["a.*"]})) == 2
+    assert len(await asked_of_the_past(world, {"seq": 11, "batch": 5})) == 2
+    assert past.asked == []
 
 
 # ---------------------------------------------------------------------------------------------------- properties
