@@ -209,11 +209,14 @@ class Feed:
         records = await self._stream.fetch_run(seq, limit, size, self.selection.narrowing())
         if not records:
             return Run([], 0, 0)
-        wanted, resume = self.selection.matches, records[-1].seq + 1
+        resume = records[-1].seq + 1
         following = self._store.live.next_at_or_after(resume)
         if following and self._store.is_local(following):
             following = 0
-        return Run([record for record in records if wanted(record.subject)], resume, following)
+        if not self.unfiltered:
+            wanted = self.selection.matches
+            records = [record for record in records if wanted(record.subject)]
+        return Run(records, resume, following)
 
     async def _read_picked(self, seq: int, limit: int, size: int) -> Run:
         picked = self._picked

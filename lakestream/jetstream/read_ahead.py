@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from lakestream.jetstream.ports import Clock
+from lakestream.jetstream.reader import all_live
 from lakestream.jetstream.selection import Found
 from lakestream.log.record import Record
 from lakestream.log.sequences import SequenceSet
@@ -58,13 +59,14 @@ class Run(NamedTuple):
 
 
 class _Block:
-    """A run that is being delivered."""
+    """A run that is being delivered; `at` is how many of its records are done with."""
 
-    __slots__ = ("records", "resume", "size")
+    __slots__ = ("at", "records", "resume", "size")
 
     def __init__(self, run: Run) -> None:
         self.records, self.resume = run.records, run.resume
-        self.size = sum(len(record.data) + len(record.header) for record in run.records)
+        self.at = 0
+        self.size = sum([len(record.data) + len(record.header) for record in run.records])
 
 
 class ReadAhead:
@@ -109,12 +111,19 @@ class ReadAhead:
         """The next messages, at most `limit`, of those that exist from `floor` on; None: none are here."""
         while self._blocks:
             block = self._blocks[0]
-            records = block.records
-            block.records = records = [one for one in records if one.seq >= floor and one.seq in live]
-            if records:
-                if len(records) > limit:
-                    return Found(records[:limit], records[limit].seq, 0)
-                return Found(records, block.resume, 0)
+            records, at = block.records, block.at
+            while at < len(records):
+                some = records[at : at + limit]
+                if some[0].seq < floor or not all_live(some, live):
+                    # Those that remain stand before what was not looked at yet, so that `advance` can count them off.
+                    wanted = [one for one in some if one.seq >= floor and one.seq in live]
+                    dropped = len(some) - len(wanted)
+                    records[at + dropped : at + len(some)] = wanted
+                    at += dropped
+                    some = wanted
+                if some:
+                    block.at, end = at, at + len(some)
+                    return Found(some, records[end].seq if end < len(records) else block.resume, 0)
             self._drop()
         return None
 
@@ -122,8 +131,8 @@ class ReadAhead:
         """The first `taken` of what `peek` gave go out."""
         if self._blocks:
             block = self._blocks[0]
-            block.records = block.records[taken:]
-            if not block.records:
+            block.at += taken
+            if block.at >= len(block.records):
                 self._drop()
 
     def _drop(self) -> None:

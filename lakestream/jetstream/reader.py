@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream.log.record import Record
+from lakestream.log.sequences import SequenceSet
 
 if TYPE_CHECKING:
     from lakestream.jetstream.ports import History
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 
 class HistoryUnavailableError(Exception):
     """A live message is neither in the log nor readable from the lake."""
+
+
+def all_live(some: Sequence[Record], live: SequenceSet) -> bool:
+    """Whether these messages, ascending, surely all exist; quick where there are no gaps between them."""
+    first, last = some[0].seq, some[-1].seq
+    return last - first + 1 == len(some) == live.count(first, last)
+
+
+def _living(rows: list[Record], live: SequenceSet) -> list[Record]:
+    """Those of some messages, ascending, that exist."""
+    return rows if rows and all_live(rows, live) else [row for row in rows if row.seq in live]
 
 
 class Reader:
@@ -114,8 +126,7 @@ class Reader:
         history = self._history(first)
         while first <= last:
             rows = await history.read(first, last, limit, subjects, max_bytes)
-            live = self._stream.store.live
-            found = [row for row in rows if row.seq in live]
+            found = _living(rows, self._stream.store.live)
             if found or not rows or (len(rows) < limit and not max_bytes):
                 return found
             first = rows[-1].seq + 1

@@ -119,13 +119,13 @@ class BlockCache:
             for start in self._starts.pop(owner, []):
                 self.size -= self._blocks.pop((owner, start)).size
 
+    def held(self, owner: int) -> int:
+        """The bytes of an owner's blocks."""
+        with self._lock:
+            return sum(self._blocks[owner, start].size for start in self._starts.get(owner, ()))
+
     def _evict(self) -> None:
         (owner, start), block = self._blocks.popitem(last=False)
         self.size -= block.size
         starts = self._starts[owner]
         del starts[bisect_left(starts, start)]
-
-
-def cost(records: list[Record]) -> int:
-    """Bytes that a list of records takes."""
-    return sum(len(each.subject) + len(each.header) + len(each.data) + RECORD_OVERHEAD for each in records)

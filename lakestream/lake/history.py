@@ -15,16 +15,25 @@ from __future__ import annotations
 
 import itertools
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from lakestream.lake.cache import END, Block, BlockCache, cost
+from lakestream.lake.cache import END, RECORD_OVERHEAD, Block, BlockCache
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.history_index import Snapshot, TableIndex, Wanted
-from lakestream.lake.history_rows import records
-from lakestream.lake.history_scan import POINT_ROWS, SEQUENTIAL_ROWS, Slab, TableScan
+from lakestream.lake.history_rows import content_bytes, records
+from lakestream.lake.history_scan import (
+    ALONE,
+    POINT_ROWS,
+    SEQUENTIAL_BYTES,
+    SEQUENTIAL_MOST,
+    SEQUENTIAL_ROWS,
+    Extent,
+    Slab,
+    TableScan,
+)
 from lakestream.lake.schema import subject_text
 from lakestream.lake.storage import open_storage
 from lakestream.log.record import Record
@@ -41,6 +50,8 @@ LOOK_ROWS = 4_096
 LOOK_MOST = 1 << 24
 ATTEMPTS = 3
 """Snapshots tried before a read fails."""
+READERS = 64
+"""Sequential readers of a table whose steps may have grown, at most."""
 NEAR_FILES = 16
 """Where a sequence may be in more files than this, only the one of its subject is looked into."""
 
@@ -65,6 +76,7 @@ class TableHistory:
         storage = open_storage(table)
         self._index = TableIndex(table, storage)
         self._scan = TableScan(table, storage)
+        self._strides: dict[int, Extent] = {}  # how much a sequential reader takes next, by where that begins
         self._expected = -1  # where sequential reading would go on
         self._looked = 2  # rows that had to be looked at for each message by subject, when that was asked last
         self._lock = threading.Lock()
@@ -185,27 +197,24 @@ class TableHistory:
         self, first: int, last: int, limit: int, max_bytes: int, subjects: frozenset[bytes] | None
     ) -> list[Record]:
         found: list[Record] = []
-        size = 0
+        most = 0
         while first <= last:
             block = self._cache.find(self._blocks, first)
             if block is None:
                 block = self._load(first, limit)
                 if block is None:
                     break
-            stored = block.records
-            start = bisect_left(stored, first, key=_seq)
-            for at in range(start, len(stored)):
-                record = stored[at]
-                if record.seq > last:
-                    return found
-                if subjects is not None and record.subject not in subjects:
-                    continue
-                size += len(record.subject) + len(record.header) + len(record.data)
-                if max_bytes and found and size > max_bytes:
-                    return found
-                found.append(record)
-                if len(found) >= limit:
-                    return found
+            taken = _within(block, first, last)
+            if subjects is not None:
+                taken = [record for record in taken if record.subject in subjects]
+            most += block.size
+            # A block's cost is above what its messages count for: mostly they need no look one by one.
+            full = bool(max_bytes) and most > max_bytes
+            if full:
+                taken, full = _fitting(taken, max_bytes - _content(found), not found)
+            found += taken[: limit - len(found)]
+            if full or len(found) >= limit:
+                break
             first = block.last + 1
         return found
 
@@ -219,16 +228,28 @@ class TableHistory:
             slab = self._cache.find(self._slabs, first)
             if slab is None:
                 room = self._room(self._slabs, first)
-                slab = self._ask(lambda it: self._scan.slab(it, first, room, sequential), first)
+                extent = self._strides.pop(first, Extent()) if sequential else ALONE
+                slab = self._ask(lambda it: self._scan.slab(it, first, room, extent), first)
                 if slab is None:
                     return None
                 self._cache.put(self._slabs, slab)
+                if sequential:
+                    self._stride_after(slab, extent)
             block = self._cut(slab, first, sequential)
             self._cache.put(self._blocks, block)
         if sequential and block.last >= slab.last:
             self._cache.discard(self._slabs, slab.first)  # read to its end: what is left of it are blocks
         self._expected = block.last + 1
         return block
+
+    def _stride_after(self, slab: Slab, extent: Extent) -> None:
+        """Who has read this much goes on with twice as much, as far as the cache has room for it beside the steps of
+        others."""
+        room = self._cache.max_bytes * 3 // 4 - self._cache.held(self._slabs)
+        size = max(SEQUENTIAL_BYTES, min(extent.size * 2, SEQUENTIAL_MOST, room))
+        if len(self._strides) >= READERS:
+            self._strides.clear()
+        self._strides[slab.last + 1] = Extent(extent.rows * size // extent.size, size)
 
     def _cut(self, slab: Slab, first: int, sequential: bool) -> Block:
         """The block around `first` of what was read: from there on in sequence, else aligned."""
@@ -248,8 +269,9 @@ class TableHistory:
         if end - begin > count:
             end = begin + count
             high = int(seqs[end]) - 1
-        found = records(slab.rows.slice(begin, end - begin))
-        return Block(low, high, found, cost(found))
+        rows = slab.rows.slice(begin, end - begin)
+        found = records(rows)
+        return Block(low, high, found, content_bytes(rows, found) + len(found) * RECORD_OVERHEAD)
 
     def _room(self, owner: int, first: int) -> tuple[int, int]:
         """The range around `first` to fill; what another thread has just filled is filled once more, and not kept."""
@@ -339,6 +361,27 @@ def _wanted(literal: frozenset[bytes] | set[bytes], patterns: Sequence[bytes] = 
         at = next(place for place, token in enumerate(before) if token in (b"*", b">"))
         heads.append(subject_text(b".".join([*before[:at], b""]) if at else b"")[0])
     return Wanted((subject_text(subject)[0] for subject in literal), heads)
+
+
+def _within(block: Block, first: int, last: int) -> list[Record]:
+    """The messages of a block with first ≤ seq ≤ last."""
+    stored = block.records
+    start = bisect_left(stored, first, key=_seq) if first > block.first else 0
+    end = bisect_right(stored, last, key=_seq) if last < block.last else len(stored)
+    return stored[start:end]
+
+
+def _fitting(some: list[Record], room: int, at_least_one: bool) -> tuple[list[Record], bool]:
+    """The first messages that stay within `room` bytes together, and whether others are left over."""
+    for at, record in enumerate(some):
+        room -= len(record.subject) + len(record.header) + len(record.data)
+        if room < 0 and not (at_least_one and at == 0):
+            return some[:at], True
+    return some, False
+
+
+def _content(some: list[Record]) -> int:
+    return sum([len(record.subject) + len(record.header) + len(record.data) for record in some])
 
 
 def _at(block: Block, seq: int) -> list[Record]:

@@ -163,7 +163,7 @@ def records(table: Any) -> list[Record]:
     """Rows of COLUMNS as records."""
     if table.num_rows == 0:
         return []
-    subjects = _byte_values(table.column("subject"))
+    subjects = _shared_values(table.column("subject"))
     raw_subjects = table.column("subject_bytes")
     if raw_subjects.null_count < table.num_rows:
         kept = raw_subjects.to_pylist()
@@ -180,8 +180,31 @@ def records(table: Any) -> list[Record]:
     )
 
 
+def content_bytes(table: Any, found: list[Record]) -> int:
+    """The bytes of subjects, header blocks and payloads of rows of COLUMNS; `found` are their records."""
+    import pyarrow.compute as pc
+
+    plain = ("headers", "header_block", "subject_bytes")
+    if any(table.column(name).null_count < table.num_rows for name in plain):
+        return sum([len(one.subject) + len(one.header) + len(one.data) for one in found])
+    return sum(pc.sum(pc.binary_length(table.column(name))).as_py() or 0 for name in ("subject", "data"))
+
+
+def _shared_values(column: Any) -> list[bytes]:
+    """As `_byte_values`, with one object for all rows that have the same value."""
+    import pyarrow as pa
+
+    values: list[bytes] = []
+    for chunk in column.chunks:
+        array = chunk.dictionary_encode()
+        known = _byte_values(pa.chunked_array([array.dictionary]))
+        values.extend(map(known.__getitem__, array.indices.to_numpy().tolist()))
+    return values
+
+
 def _byte_values(column: Any) -> list[bytes]:
     """A string or binary column without nulls as bytes objects; much faster than `to_pylist`."""
+    import numpy as np
     import pyarrow as pa
 
     values: list[bytes] = []
@@ -195,10 +218,9 @@ def _byte_values(column: Any) -> list[bytes]:
         if data is None:
             values.extend([b""] * len(array))
             continue
-        bounds = memoryview(offsets).cast("q")[array.offset : array.offset + len(array) + 1].tolist()
-        base = bounds[0]
-        content = data.slice(base, bounds[-1] - base).to_pybytes()
-        values.extend([content[a - base : b - base] for a, b in itertools.pairwise(bounds)])
+        bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+        content = data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
+        values.extend([content[a:b] for a, b in itertools.pairwise((bounds - bounds[0]).tolist())])
     return values
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,9 @@ SEQUENTIAL_SQL_ROWS = 32_768
 """… and from large ones, where a step costs more."""
 SEQUENTIAL_BYTES = 8 * 1024 * 1024
 """Size at which such a step ends all the same."""
+SEQUENTIAL_MOST = 24 * 1024 * 1024
+"""Size up to which the steps of a reader grow that goes on and on: a query looks at whole pages of every file that has
+some of its rows, so that larger steps look at each page less often."""
 POINT_ROWS = 512
 """Rows that a step takes when single messages are asked for."""
 POINT_BYTES = 2 * 1024 * 1024
@@ -56,6 +59,17 @@ class Slab(msgspec.Struct, frozen=True, gc=False):
     last: int
     rows: Any
     size: int
+
+
+class Extent(NamedTuple):
+    """How much of large files a step takes: at most so many rows and, roughly, bytes."""
+
+    rows: int = SEQUENTIAL_SQL_ROWS
+    size: int = SEQUENTIAL_BYTES
+
+
+ALONE = Extent(POINT_ROWS, POINT_BYTES)
+"""That of a read of single messages."""
 
 
 class TableScan:
@@ -78,8 +92,11 @@ class TableScan:
         self._sql.close()
 
     # ------------------------------------------------------------------ by sequence
-    def slab(self, snapshot: Snapshot, first: int, room: tuple[int, int], sequential: bool) -> Slab | None:
-        """The messages around `first`, or after it where no file covers it, within `room`; None: there are no more."""
+    def slab(self, snapshot: Snapshot, first: int, room: tuple[int, int], extent: Extent) -> Slab | None:
+        """The messages around `first`, or after it where no file covers it, within `room`; None: there are no more.
+
+        Where the files are small, several of them are read whole, whatever `extent` says, unless it is ALONE.
+        """
         import numpy as np
 
         places = np.flatnonzero(snapshot.maxs >= first)
@@ -88,7 +105,7 @@ class TableScan:
         start = max(first, int(snapshot.mins[places[0]]))
         if start > room[1]:
             return Slab(first, room[1], joined([], COLUMNS), 0)
-        wanted = SEQUENTIAL_ROWS if sequential else POINT_ROWS
+        wanted = POINT_ROWS if extent is ALONE else SEQUENTIAL_ROWS
         group, last = self._group(snapshot, places, start, wanted)
         if group:
             before = snapshot.maxs[snapshot.maxs < start]
@@ -100,7 +117,7 @@ class TableScan:
                 pass
             else:
                 return self._measured(Slab(low, high, rows, rows.nbytes))
-        return self._slab_by_query(snapshot, first, start, room, sequential)
+        return self._slab_by_query(snapshot, first, start, room, extent)
 
     def _group(self, snapshot: Snapshot, places: Any, start: int, wanted: int) -> tuple[list[FileEntry], int]:
         """Small files that hold all messages from `start` to the sequence returned beside them; none: not possible."""
@@ -119,10 +136,8 @@ class TableScan:
             reach = max(reach, file.max_seq)
         return group, snapshot.max_seq
 
-    def _slab_by_query(
-        self, snapshot: Snapshot, first: int, start: int, room: tuple[int, int], sequential: bool
-    ) -> Slab:
-        size, most = (SEQUENTIAL_BYTES, SEQUENTIAL_SQL_ROWS) if sequential else (POINT_BYTES, POINT_ROWS)
+    def _slab_by_query(self, snapshot: Snapshot, first: int, start: int, room: tuple[int, int], extent: Extent) -> Slab:
+        most, size = extent
         near = snapshot.overlapping(start, start + most)
         limit = max(1, min(most, size // self._row_size(near)))
         last = min(snapshot.max_seq, room[1], start + _span(near, start, limit) * self._stretch - 1)

@@ -73,6 +73,21 @@ class Replay:
         """When a message was stored."""
         return str(self.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})["message"]["time"])
 
+    def multi_last(self, stream: str, patterns: list[str], up_to_time: str, messages: int) -> int:
+        """Read the answers to a direct get of several subjects, as they were at a time: so many and the closing status.
+        Returns the sequence that it was answered for."""
+        body = json.dumps({"multi_last": patterns, "up_to_time": up_to_time}).encode()
+        subject = f"$JS.API.DIRECT.GET.{stream}".encode()
+        self._socket.sendall(b"PUB %s %s.m %d\r\n%s\r\n" % (subject, self._inbox, len(body), body))
+        window, seen = b"", 0
+        while b"204 EOB" not in window:
+            tail, window = window[-_KEEP:], window[-_KEEP:] + self._receive()
+            seen += window.count(b"Nats-Time-Stamp") - tail.count(b"Nats-Time-Stamp")
+            if b"NATS/1.0 4" in window or b"NATS/1.0 5" in window:
+                raise RuntimeError(window.decode(errors="replace"))
+        assert seen == messages, f"{seen} of {messages} messages"
+        return int(window.partition(b"UpTo-Sequence: ")[2].split()[0])
+
     def read(self, stream: str, messages: int, deliver_policy: str = "all", **config: Any) -> None:
         """Read so many messages of a new consumer as an ordered one does: pushed, without acks, with flow control."""
         number = next(self._numbers)

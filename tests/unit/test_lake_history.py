@@ -265,7 +265,27 @@ def test_the_cache_never_overlaps_and_never_exceeds_its_limit(
             assert cache.find(key[0], each.last) is each
 
 
-def test_the_overhead_is_counted() -> None:
-    from lakestream.lake.cache import cost
+def test_a_block_counts_what_its_records_take(tmp_path: Path) -> None:
+    for name, header in (("plain", b""), ("headers", b"NATS/1.0\r\nA: 1\r\n\r\n")):
+        stored = [record(seq, b"s.\xff" if header and seq % 2 else b"", bytes(seq), header) for seq in range(1, 21)]
+        write(tmp_path / name, stored, bucketed=True)
+        cache = BlockCache()
+        history = TableHistory(str(tmp_path / name), cache)
+        assert history.read(1, 20, 20) == stored
+        history._cache.drop(history._slabs)
+        content = sum(len(each.subject) + len(each.header) + len(each.data) for each in stored)
+        assert cache.size == content + 20 * RECORD_OVERHEAD
 
-    assert cost([Record(1, 2, b"ab", b"c", b"defg")]) == 7 + RECORD_OVERHEAD
+
+@pytest.mark.parametrize("size", [1, 100, 1000])
+def test_a_read_ends_before_the_message_that_is_too_much(tmp_path: Path, size: int) -> None:
+    """Whether it lies in the first block or in a later one, from its beginning or not."""
+    stored = [record(seq, b"s", bytes(size)) for seq in range(1, 2001)]
+    write(tmp_path / "t", stored)
+    history = TableHistory(str(tmp_path / "t"))
+    for first in (1, 300, 7):
+        for count in (1, 2, 3, 511, 512, 513, 1030, 1500):
+            for more in (0, 1, size):
+                found = history.read(first, 2000, 2000, max_bytes=count * (size + 1) + more)
+                assert found == stored[first - 1 : first - 1 + count]
+    assert history.read(1, 2000, 30, max_bytes=40 * (size + 1)) == stored[:30]
