@@ -28,6 +28,7 @@ from lakestream.jetstream.operations import (
     decode_operation,
     decode_progress,
 )
+from lakestream.jetstream.origin import key_of
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record, columns, iter_records, record_length
@@ -89,6 +90,8 @@ class Applier:
         for seq, subject in limits.enforce(stream.config, store, subjects):
             self._tell_removed(seq, subject)
         for effect in effects:
+            if effect.source:
+                stream.copying.positions.note(effect.source)
             if effect.rollup:
                 for seq, subject in limits.roll_up(store, effect.seq, effect.rollup, effect.subject):
                     self._tell_removed(seq, subject)
@@ -189,6 +192,8 @@ class Applier:
             if record.header:
                 effect = publish.effect_of(record.header, config, record.seq, record.time_ns, record.subject)
                 effects = [effect] if effect.schedule else []
+                if effect.source:
+                    stream.copying.positions.note(effect.source)
                 if effect.ttl_ns and record.seq in stream.store.live:
                     stream.expiry.track(effect.seq, effect.time_ns, effect.ttl_ns)
             if effects or len(stream.schedules):
@@ -266,8 +271,12 @@ class Applier:
         return len(removed)
 
     def _update(self, operation: UpdateStream) -> object:
-        stream = self._stream
-        stream.adopt(offline.stream_config(operation.config))
+        stream, config = self._stream, offline.stream_config(operation.config)
+        if config.sources and stream.store.msgs:
+            before = [key_of(source) for source in stream.config.sources]
+            wanted = [key_of(source) for source in config.sources]
+            stream.copying.positions.added((key for key in wanted if key not in before), stream.store.last_time)
+        stream.adopt(config)
         self._removals(limits.enforce_all(stream.config, stream.store))
         stream.expiry.arm()
         stream.on_updated(stream)

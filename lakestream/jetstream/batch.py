@@ -35,11 +35,13 @@ class Effect(msgspec.Struct, gc=False):
     """> 0: lifetime; -1: never expires; 0: the stream's max_age alone decides."""
     schedule: bytes = b""
     """The header block, if it means something to the stream's schedules."""
+    source: bytes = b""
+    """Where it came from, if that is another stream: the value of `Nats-Stream-Source`."""
 
     @property
     def acts(self) -> bool:
         """Whether something is to be done when the message is stored; its message id is known before."""
-        return bool(self.rollup or self.ttl_ns or self.schedule)
+        return bool(self.rollup or self.ttl_ns or self.schedule or self.source)
 
 
 class Batch:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakestream.jetstream import consumer_rules as rules
-from lakestream.jetstream import stream_identity
+from lakestream.jetstream import sourcing, stream_identity
 from lakestream.jetstream.account_limits import lowest
 from lakestream.jetstream.api_request import Request, Routes, Where, level_refused
 from lakestream.jetstream.cluster_info import consumer_shown
@@ -190,6 +190,8 @@ class ConsumerApi:
         if config.num_replicas > 1 and self._engine.cluster is None:
             raise api_error(10074)
         stream = self._stream(asked.stream_name)
+        if config.direct and config.sourcing:
+            config = sourcing.as_served(config, stream)
         self._in_turn(request, stream, lambda finished: self._create_next(request, asked, config, stream, finished))
 
     def _create_next(

@@ -43,9 +43,10 @@ _EXCLUDED = (
 # Decimals: adding and printing numbers of any length takes time in proportion to it, which Python's int does not offer.
 _EXACT = Context(prec=MAX_VALUE_DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation, Rounded])
 
-_sources: msgspec.json.Decoder[dict[str, dict[str, str] | None] | None] = msgspec.json.Decoder(
-    dict[str, dict[str, str] | None] | None
-)
+Sources = dict[str, dict[str, str] | None]
+"""What other counters told last, by stream and subject."""
+
+_sources: msgspec.json.Decoder[Sources | None] = msgspec.json.Decoder(Sources | None)
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -95,8 +96,12 @@ def count(view: View, message: Publish) -> None:
 
 def stored_value(record: Record) -> Decimal:
     """What a subject's last message counts up to. Raises ApiError when it does not say so."""
+    return _number_of(record.data)
+
+
+def _number_of(payload: bytes) -> Decimal:
     try:
-        text = _value.decode(record.data).val.encode()
+        text = _value.decode(payload).val.encode()
     except msgspec.DecodeError:
         raise api_error(10172) from None
     if not _NUMBER.fullmatch(text) or len(text) > MAX_VALUE_DIGITS:
@@ -106,17 +111,45 @@ def stored_value(record: Record) -> Decimal:
 
 def _with_sources(header: bytes, before: bytes) -> bytes:
     """The header block with what the subject's last message says of other counters that were added up into it."""
-    told = headers.get(before, SOURCES)
-    if not told:
-        return header
+    sources = _read_sources(before)
+    return headers.replaced(header, SOURCES, _shown_sources(sources)) if sources else header
+
+
+def _read_sources(header: bytes) -> Sources:
+    told = headers.get(header, SOURCES)
     try:
-        sources = _sources.decode(told)
+        return (_sources.decode(told) or {}) if told else {}
     except msgspec.DecodeError:
         raise api_error(10172) from None
-    if not sources:
-        return header
+
+
+def _shown_sources(sources: Sources) -> bytes:
     ordered = {
         name: dict(sorted(by_subject.items())) if by_subject is not None else None
         for name, by_subject in sorted(sources.items())
     }
-    return headers.replaced(header, SOURCES, dumps(ordered))
+    return dumps(ordered)
+
+
+def merge(view: View, message: Publish, origin: str, subject: bytes) -> None:
+    """Give a message that came from the counter `subject` of stream `origin` the value that it has here with it.
+
+    What a counter of an origin stands for is the value it told last; that it told before is part of the sum already.
+    Raises ApiError, NotHere.
+    """
+    told = _number_of(message.payload)
+    last_seq = view.last_of(message.subject)
+    last = view.record(last_seq) if last_seq else None
+    before = stored_value(last) if last is not None else Decimal(0)
+    sources = _read_sources(last.header) if last is not None else {}
+    name = subject.decode("utf-8", "replace")
+    known = (sources.get(origin) or {}).get(name, "0")
+    try:
+        delta = _EXACT.subtract(told, Decimal(known))
+        total = _EXACT.add(before, delta)
+    except DecimalException:
+        raise api_error(10171) from None
+    sources[origin] = {**(sources.get(origin) or {}), name: str(told)}
+    message.payload = b'{"val":"%b"}' % str(total or Decimal(0)).encode()
+    header = headers.replaced(message.header, INCREMENT, str(delta or Decimal(0)).encode())
+    message.header = headers.replaced(header, SOURCES, _shown_sources(sources))

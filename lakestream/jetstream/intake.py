@@ -17,7 +17,7 @@ import msgspec
 from lakestream.jetstream import limits, publish, traces
 from lakestream.jetstream.batch import MAX_BATCH_BYTES, After, Batch, Effect
 from lakestream.jetstream.errors import ApiError, api_error
-from lakestream.jetstream.operations import UpdateStream
+from lakestream.jetstream.operations import Purge, UpdateStream
 from lakestream.jetstream.ports import ClientInfo
 from lakestream.jetstream.publish import Publish
 from lakestream.jetstream.republish import Republisher
@@ -39,6 +39,12 @@ _logger = logging.getLogger(__name__)
 
 MEMBER_OF_FAST_BATCH = b".$FI"
 """How the reply subject of such a message ends, whatever the stream makes of it; see fast.py."""
+
+NOT_NOW = ApiError(503, 0, "not now")
+"""Why a copied message is not taken when that is nobody's fault: something else has to come first."""
+
+TELLING = frozenset({10070, 10071, 10201})
+"""Refusals that tell what is stored: the last message id, the last sequence, that a message id is known."""
 
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 OVERLOADED = b"NATS/1.0 429 Too Many Requests\r\n\r\n"
@@ -155,7 +161,7 @@ class Intake:
         if self._stream.operations and self._changing():
             self.defer(lambda: self._judge(message), message.reply, message.size)
             return
-        message.subject = self._renamed(message.subject)
+        message.subject = self.renamed(message.subject)
         config = self._stream.config
         if not (traces.only(message) and (config.allow_atomic or config.allow_batched)):
             # What is not stored is part of no batch either.
@@ -169,7 +175,7 @@ class Intake:
         contexts = [proposal.context for proposal in self._stream.uncommitted()]
         return any(isinstance(each, Asked) and isinstance(each.operation, UpdateStream) for each in contexts)
 
-    def _renamed(self, subject: bytes) -> bytes:
+    def renamed(self, subject: bytes) -> bytes:
         """What the stream's transform makes of a subject, before every rule; one that it does not select stays."""
         renamed = None if self._transform is None else self._transform.apply(subject)
         return subject if renamed is None else renamed
@@ -252,11 +258,61 @@ class Intake:
         self._batch = None
         return last
 
+    def take_at(
+        self, seq: int, time_ns: int, subject: bytes, header: bytes, payload: bytes, effect: Effect
+    ) -> ApiError | None:
+        """Store a message of a mirror, under a sequence and a time that are given; or why not."""
+        stream = self._stream
+        if self.moving or stream.failed is not None or stream.closed or not stream.leading:
+            return NOT_NOW
+        subject = self.renamed(subject)
+        refused = self.view.room(subject, limits.accounted(stream.config, subject, header, payload), False)
+        if refused is not None or self.pending_bytes > MAX_BUFFERED_BYTES:
+            return refused or NOT_NOW
+        batch = self._batch
+        if batch is None or seq != self.next_seq or batch.size >= MAX_BATCH_BYTES:
+            batch = self._batch = Batch(seq)
+            stream.gather_batch(batch)
+        # Invariant 5: whatever the origin's clock did.
+        effect.seq, effect.subject = seq, subject
+        effect.time_ns = self.last_time = now = max(time_ns, self.last_time)
+        self.next_seq = seq + 1
+        if self._republisher is not None:
+            again = self._republisher.prepare(subject, header, payload)
+            if again is not None:
+                batch.after.append((seq, now, again))
+        self.pending_bytes += batch.add(seq, now, subject, b"", header, payload)
+        if effect.acts:
+            batch.effects.append(effect)
+            if effect.rollup:
+                self._batch = None
+        return None
+
+    @property
+    def moving(self) -> bool:
+        """Whether an operation is in flight that may move the sequence or change the rules."""
+        contexts = [each.context for each in self._stream.uncommitted()] if self._stream.operations else []
+        return any(isinstance(each, Asked) and isinstance(each.operation, Purge | UpdateStream) for each in contexts)
+
+    def skip(self, through: int) -> None:
+        """Sequences through this one are given out: an operation that says so is about to be proposed."""
+        self._batch = None
+        self.next_seq = through + 1
+
+    def when_safe(self, then: Callable[[], None]) -> None:
+        """Call `then` once every message that was taken is committed; not at all when this node ceases to lead."""
+        for proposal in reversed(self._stream.uncommitted()):
+            if isinstance(proposal.context, Batch):
+                batch = proposal.context
+                batch.after.append((batch.first_seq, batch.last_time, lambda _, __: then()))
+                return
+        then()
+
     def take_own(self, subject: bytes, header: bytes, payload: bytes, after: After | None = None) -> int:
         """Store a message of the server itself, which no rule refuses; returns its sequence, 0 where not `settled`."""
         if not self.settled:
             return 0
-        subject = self._renamed(subject)
+        subject = self.renamed(subject)
         effect = publish.effect_of(header, self._stream.config)
         return self.take(Publish(subject, b"", header, payload, None, b"", after), effect)
 

@@ -15,6 +15,7 @@ from lakestream.jetstream import counters, schedule_rules, traces
 from lakestream.jetstream.batch import After, Effect
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.ports import ClientInfo
+from lakestream.jetstream.source_state import HEADER as SOURCE
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.jetstream.ttl import parse_ttl, raised
 from lakestream.log.record import Record
@@ -190,7 +191,7 @@ def _count(view: View, message: Publish) -> None:
 
 
 def _check_source(given: Given) -> None:
-    if b"Nats-Stream-Source" in given:
+    if SOURCE in given:
         raise api_error(10227)
 
 
@@ -259,14 +260,17 @@ def effect_of(header: bytes, config: StreamConfig, seq: int = 0, time_ns: int = 
 
 def _effect(given: Given, header: bytes, config: StreamConfig, seq: int, time_ns: int, subject: bytes) -> Effect:
     """`effect_of` of a block whose values are at hand."""
-    rollup = given.get(b"Nats-Rollup", b"").lower()
+    rollup, source = given.get(b"Nats-Rollup", b"").lower(), given.get(SOURCE, b"")
+    if (source or config.mirror is not None) and (not config.allow_rollup_hdrs or config.deny_purge):
+        rollup = b""  # it was allowed where the message comes from
     ttl = given.get(b"Nats-TTL") if config.allow_msg_ttl else None  # elsewhere a copied one is a header like any
     return Effect(
         seq=seq,
         time_ns=time_ns,
         subject=subject,
-        msg_id=given.get(b"Nats-Msg-Id", b""),
+        msg_id=given.get(b"Nats-Msg-Id", b"") if config.mirror is None else b"",
         rollup=rollup if rollup in (b"sub", b"all") else b"",
         ttl_ns=parse_ttl(ttl) if ttl else 0,
         schedule=header if config.allow_msg_schedules and schedule_rules.MARK in header else b"",
+        source=source,
     )

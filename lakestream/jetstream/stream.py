@@ -21,6 +21,7 @@ from lakestream.jetstream.atomic import Atomic
 from lakestream.jetstream.audience import Audience
 from lakestream.jetstream.batch import Batch, Effect
 from lakestream.jetstream.batches import BatchRoom
+from lakestream.jetstream.copying import Copying
 from lakestream.jetstream.dedupe import Dedupe
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.expiry import Expiry
@@ -124,18 +125,17 @@ class Stream:
         self._open: list[Proposal] = []
         self._flying: list[Proposal] = []
         self._scheduled = self._progress_timer = False
-        self.applier = Applier(self)
-        self.intake = Intake(self)
+        self.applier, self.intake = Applier(self), Intake(self)
         self.ingest: Handler = self.intake.ingest
         """What the subscriptions of the stream's subjects call; see `Intake.ingest`."""
         self.view = self.intake.view
-        self.shredding = Shredding(self)
-        self.syncing = Syncing(self)
+        self.shredding, self.syncing = Shredding(self), Syncing(self)
         room = batches or BatchRoom()
-        self.atomic, self.fast = Atomic(self, room), Fast(self, room)
+        self.atomic, self.fast, self.copying = Atomic(self, room), Fast(self, room), Copying(self)
         self.intake.routes += [self.fast.route, self.atomic.route]
         self.parts: list[Part] = [self.shredding, self.syncing, self.expiry, self.schedules, self.atomic, self.fast]
         """What works only while this node leads."""
+        self.parts.append(self.copying)
         self.intake.rewind()
         self.adopt(self.config)
 
@@ -215,6 +215,7 @@ class Stream:
         self.applier.adopt(config)
         self.atomic.adopt(config)
         self.fast.adopt(config)
+        self.copying.adopt(config)
 
     # ------------------------------------------------------------------ decide
     def take(self, message: Publish, effect: Effect | None, time_ns: int = 0) -> int:
@@ -524,6 +525,7 @@ class Stream:
             consumers=[(name, consumer.snapshot()) for name, consumer in self.consumers.items()],
             removing=removing + self.retention.unsettled(),
             created=self.created,
+            sources=self.copying.positions.dump(),
         )
         return msgspec.msgpack.encode(state)
 
@@ -535,6 +537,7 @@ class Stream:
         self.dedupe.load(state.ids, state.last_msg_id, state.last_msg_id_seq, state.dedupe)
         self.expiry.load(state.ttls)
         self.schedules.load(state.schedules)
+        self.copying.positions.load(state.sources)
         self.retention.load(state.removing)
         for name, snapshot in state.consumers:
             self.consumers[name] = Consumer.restore(self, name, snapshot)
@@ -571,6 +574,8 @@ class Stream:
         """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients are told."""
         self.closed = True
         self.serving = False
+        if deleted:
+            self.copying.removed()
         for part in self.parts:
             part.stop()
         if deleted:

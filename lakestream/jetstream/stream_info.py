@@ -69,5 +69,6 @@ def info_shown(
         fields["domain"] = domain
     if cluster:
         fields["cluster"] = cluster
+    fields |= stream.copying.info()
     fields["ts"] = format_time(now_ns)
     return fields

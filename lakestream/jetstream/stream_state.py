@@ -33,6 +33,8 @@ class StreamState(msgspec.Struct):
     """The duplicate window; see `Dedupe.dump`."""
     schedules: list[tuple[bytes, int, int]] = []
     """Message schedules: (subject, sequence, when it fires next)."""
+    sources: list[tuple[str, int, str, int]] = []
+    """How far it has come in its sources; see `source_state.Positions.dump`."""
 
 
 class Asked(msgspec.Struct, gc=False):

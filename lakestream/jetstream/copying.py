@@ -1,0 +1,97 @@
+"""What a stream copies from others: the part that its leader has of a mirror, or of sources.
+
+Belongs here: when sessions begin and end (with leadership, and with the configuration), and what INFO shows of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lakestream.jetstream.jsonio import shown
+from lakestream.jetstream.mirror import Mirror
+from lakestream.jetstream.source_state import Positions
+from lakestream.jetstream.sources import Source
+from lakestream.jetstream.stream_config import StreamConfig, StreamSource
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.stream import Stream
+
+
+class Copying:
+    """The sessions of one stream. A part of it: see `Part`."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.positions = Positions()
+        """How far the stream has come in its sources, by what is committed."""
+        self._at_work: list[Mirror | Source] = []
+        self._started = False
+
+    # ------------------------------------------------------------------ life
+    def start(self) -> None:
+        """See `Part.start`."""
+        self._started = True
+        self.adopt(self._stream.config)
+
+    def stop(self) -> None:
+        """See `Part.stop`."""
+        self._started = False
+        for one in self._at_work:
+            one.session.end()
+        self._at_work = []
+
+    def removed(self) -> None:
+        """The stream is gone for good: no origin need keep anything for it. Before `stop`."""
+        for one in self._at_work:
+            one.session.end(remove=True)
+        self._at_work = []
+
+    def adopt(self, config: StreamConfig) -> None:
+        """Take a configuration: what is copied as before goes on."""
+        if not self._started:
+            return
+        stream, before = self._stream, list(self._at_work)
+        self._at_work = []
+        if config.mirror is not None:
+            wanted = [config.mirror]
+            kind: type[Mirror | Source] = Mirror
+        else:
+            wanted, kind = config.sources, Source
+        for source in wanted:
+            one = next((other for other in before if isinstance(other, kind) and other.source == source), None)
+            if one is not None:
+                before.remove(one)
+                self._at_work.append(one)
+                continue
+            one = kind(stream, source)
+            self._at_work.append(one)
+            one.session.begin()
+        for gone in before:
+            gone.session.end(remove=True)
+
+    # ------------------------------------------------------------------ what INFO shows
+    def info(self) -> dict[str, Any]:
+        """The fields `mirror` or `sources` of StreamInfo; nothing for other streams."""
+        config = self._stream.config
+        if config.mirror is not None:
+            return {"mirror": self._shown(config.mirror)}
+        if config.sources:
+            return {"sources": [self._shown(source) for source in config.sources]}
+        return {}
+
+    def _shown(self, source: StreamSource) -> dict[str, Any]:
+        one = next((one for one in self._at_work if one.source == source), None)
+        fields: dict[str, Any] = {"name": source.name}
+        if source.external is not None:
+            fields["external"] = shown(source.external)
+        fields["lag"] = one.session.lag if one is not None else 0
+        if one is not None and one.seq:
+            fields["seq"] = one.seq
+        fields["active"] = one.session.active_ns() if one is not None else -1
+        if one is not None and one.session.error is not None:
+            fields["error"] = one.session.error.as_dict()
+        if source.filter_subject:
+            fields["filter_subject"] = source.filter_subject
+        if source.subject_transforms:
+            fields["subject_transforms"] = [shown(each) for each in source.subject_transforms]
+        return fields

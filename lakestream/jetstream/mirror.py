@@ -1,0 +1,68 @@
+"""A mirror: the messages of another stream with their sequences and times.
+
+Belongs here: what a mirror does with what its session brings. A run of consecutive sequences is a batch like any, so
+replicas, recovery and the lake see nothing new; sequences that the origin has not got any more are not given out here
+either. What is deleted in the origin later stays (streams.md §9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lakestream.jetstream import publish, source_state
+from lakestream.jetstream.errors import ApiError
+from lakestream.jetstream.operations import Skip
+from lakestream.jetstream.origin import Origin, Start
+from lakestream.jetstream.stream_config import StreamSource
+from lakestream.jetstream.upstream import Received, Session
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.stream import Stream
+
+
+class Mirror:
+    """What fills one mirror, while this node leads it. See `upstream.Taker`."""
+
+    def __init__(self, stream: Stream, source: StreamSource) -> None:
+        self._stream = stream
+        self._origin = Origin(source, stream.account, stream.name, mirror=True)
+        self.source = source
+        self.session = Session(self._origin, stream.bus, stream.clock, self)
+
+    @property
+    def seq(self) -> int:
+        """Not shown: it is the stream's last sequence."""
+        return 0
+
+    def start(self) -> Start:
+        """See `Taker.start`: after what is here already, that which is on its way included."""
+        following = self._stream.intake.next_seq
+        if following > 1:
+            return Start(following)
+        return Start(self.source.opt_start_seq, self.source.opt_start_time)
+
+    def opened(self, before: int, identity: str) -> bool:
+        """See `Taker.opened`."""
+        stream = self._stream
+        if before >= stream.intake.next_seq:
+            stream.intake.skip(before)
+            stream.propose(Skip(before))
+        return True
+
+    def renewed(self) -> None:
+        """See `Taker.renewed`: sequences can not begin anew, so it goes on when the origin has come that far."""
+
+    def take(self, message: Received) -> ApiError | None:
+        """See `Taker.take`."""
+        stream = self._stream
+        if message.seq < stream.intake.next_seq:
+            return None  # it is here
+        subject = self._origin.renamed(message.subject)
+        header = source_state.of_stream(message.header)
+        effect = publish.effect_of(header, stream.config)
+        return stream.intake.take_at(message.seq, message.time_ns, subject, header, message.payload, effect)
+
+    def when_safe(self, then: Callable[[], None]) -> None:
+        """See `Taker.when_safe`."""
+        self._stream.intake.when_safe(then)

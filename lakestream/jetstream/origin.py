@@ -1,0 +1,147 @@
+"""What a mirror or a source reads from, as its configuration says it.
+
+Belongs here: the names of an origin, the requests that lead to a consumer of it, and what becomes of its subjects
+(streams.md §9). Nothing here does anything: upstream.py reads, mirror.py and sources.py store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from typing import Any
+
+import msgspec
+
+from lakestream.jetstream.stream_config import StreamSource
+from lakestream.protocol import headers
+from lakestream.protocol.subjects import matches
+from lakestream.protocol.transforms import Transform
+
+HEARTBEAT_NS = 1_000_000_000
+LIFE_NS = 10_000_000_000
+"""A consumer that nobody listens to any more goes after so long (10 s)."""
+ACK_WAIT_NS = 79_200_000_000_000
+"""22 h: what nats-server asks for; nothing is acked."""
+
+_API = b"$JS.API."
+_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Where to begin: at a sequence, else at a time (RFC 3339), else at the beginning. `identity`: of the origin as it
+    was known; "" when it is not."""
+
+    seq: int = 0
+    time: str | None = None
+    identity: str = ""
+
+
+class Origin:
+    """One origin of one stream.
+
+    Args:
+        stream: the stream that copies, in `account`.
+        mirror: whether that is a mirror; else it has sources.
+    """
+
+    def __init__(self, source: StreamSource, account: str, stream: str, *, mirror: bool) -> None:
+        self.source = source
+        self._account, self._stream, self._mirror = account, stream, mirror
+        external = source.external
+        self.index = index_of(source)
+        """What `Nats-Stream-Source` calls it."""
+        self.filters, destinations = selected(source)
+        self.header_filters = "\f".join(self.filters) + " " + "\f".join(destinations)
+        self.key = key_of(source)
+        """Tells the sources of a stream from each other, also those of one origin."""
+        self._transforms = [
+            (each.src.encode() or b">", Transform(each.src.encode(), each.dest.encode()) if each.dest else None)
+            for each in source.subject_transforms
+        ]
+        kind = "MIRROR" if mirror else "SRC"
+        self.consumer = f"JS_{kind}_{short_hash(f'{account} {stream} {self.key}')}"
+        """What its consumer is asked to be called: the same after a restart."""
+        self._api = _API
+        if external is not None and external.api:
+            self._api = external.api.encode().rstrip(b".") + b"."
+
+    def deliver_to(self, token: bytes) -> bytes:
+        """A subject for messages that nobody else uses."""
+        external = self.source.external
+        own = b"$JS.M." if self._mirror else b"$JS.S."
+        if external is not None and external.deliver:
+            return b"%b.%b" % (external.deliver.encode().rstrip(b"."), token)
+        return own + token
+
+    def renamed(self, subject: bytes) -> bytes:
+        """What a message's subject becomes: the first transform that selects it decides."""
+        for source, transform in self._transforms:
+            if matches(source, subject):
+                renamed = None if transform is None else transform.apply(subject)
+                return subject if renamed is None else renamed
+        return subject
+
+    # ------------------------------------------------------------------ requests
+    def request(self, start: Start, deliver: bytes) -> tuple[bytes, bytes, dict[str, Any]]:
+        """Subject, header block and body of the request for a consumer."""
+        config: dict[str, Any] = {"name": self.consumer, "deliver_policy": "all"}
+        if start.seq:
+            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start.seq}
+        elif start.time:
+            config |= {"deliver_policy": "by_start_time", "opt_start_time": start.time}
+        config |= {"ack_policy": "none", "ack_wait": ACK_WAIT_NS, "max_deliver": 1}
+        subject = b"%bCONSUMER.CREATE.%b" % (self._api, self.source.name.encode())
+        if len(self.filters) > 1:
+            config["filter_subjects"] = self.filters
+        elif self.filters != [">"]:
+            config["filter_subject"] = self.filters[0]
+            subject += f".{self.consumer}.{self.filters[0]}".encode()
+        kind = "_nats.mirror." if self._mirror else "_nats.src."
+        config |= {
+            "replay_policy": "instant",
+            "flow_control": True,
+            "deliver_subject": deliver.decode(),
+            "idle_heartbeat": HEARTBEAT_NS,
+            "inactive_threshold": LIFE_NS,
+            "num_replicas": 0,
+            "direct": True,
+            "sourcing": True,
+            "metadata": {f"{kind}acc": self._account, f"{kind}stream": self._stream},
+        }
+        told = [(b"Nats-Required-Api-Level", b"4")]
+        if not self._mirror:
+            told = [(b"Nats-Required-Api-Level", b"5"), (b"Nats-Stream-Identity", start.identity.encode())]
+        return subject, headers.build(told), {"stream_name": self.source.name, "config": config, "action": ""}
+
+    def removal(self) -> bytes:
+        """The subject of the request that removes its consumer."""
+        return b"%bCONSUMER.DELETE.%b.%b" % (self._api, self.source.name.encode(), self.consumer.encode())
+
+
+def index_of(source: StreamSource) -> str:
+    """What `Nats-Stream-Source` calls an origin."""
+    index = source.name
+    if source.external is not None:
+        index += f":{short_hash(source.external.api)}"
+    if source.consumer is not None:
+        index += f":C={source.consumer.name}"
+    return index
+
+
+def selected(source: StreamSource) -> tuple[list[str], list[str]]:
+    """The filters of a source, and where each of them leads."""
+    if not source.subject_transforms:
+        return [source.filter_subject or ">"], [">"]
+    pairs = [(each.src or ">", each.dest or ">") for each in source.subject_transforms]
+    return [src for src, _ in pairs], [dest for _, dest in pairs]
+
+
+def key_of(source: StreamSource) -> str:
+    """Tells the sources of a stream from each other, also those of one origin."""
+    filters, destinations = selected(source)
+    return " ".join((index_of(source), "\f".join(filters), "\f".join(destinations)))
+
+
+def short_hash(text: str) -> str:
+    """Eight letters and digits for a text, as nats-server makes them: the first bytes of its SHA-256."""
+    return "".join(_DIGITS[byte % len(_DIGITS)] for byte in hashlib.sha256(text.encode()).digest()[:8])

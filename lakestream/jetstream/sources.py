@@ -1,0 +1,108 @@
+"""Sources: messages of other streams among a stream's own.
+
+Belongs here: what a stream with sources does with what their sessions bring: under a sequence of its own, with where
+it came from in its header (streams.md §9). How far a source has come follows from that
+header and is source_state.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lakestream.jetstream import counters, limits, publish, source_state
+from lakestream.jetstream.errors import ApiError
+from lakestream.jetstream.gotime import format_time
+from lakestream.jetstream.intake import NOT_NOW
+from lakestream.jetstream.origin import Origin, Start
+from lakestream.jetstream.publish import NotHere, Publish
+from lakestream.jetstream.source_state import Position
+from lakestream.jetstream.stream_config import StreamSource
+from lakestream.jetstream.upstream import Received, Session
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.stream import Stream
+
+
+class Source:
+    """One source of a stream, while this node leads it. See `upstream.Taker`."""
+
+    def __init__(self, stream: Stream, source: StreamSource) -> None:
+        self._stream = stream
+        self._origin = Origin(source, stream.account, stream.name, mirror=False)
+        self.source = source
+        self.session = Session(self._origin, stream.bus, stream.clock, self)
+        known = stream.copying.positions.get(self._origin.key) or Position(0)
+        self._seq, self._identity, self._since_ns = known.seq, known.identity, known.since_ns
+        """The last message taken, on its way or stored, and of which origin."""
+
+    @property
+    def seq(self) -> int:
+        """The last sequence of the origin that is here."""
+        return self._seq
+
+    def start(self) -> Start:
+        """See `Taker.start`."""
+        if self._seq:
+            return Start(self._seq + 1, identity=self._identity)
+        if self._since_ns:
+            return Start(time=format_time(self._since_ns))
+        return Start(self.source.opt_start_seq, self.source.opt_start_time, self._identity)
+
+    def opened(self, before: int, identity: str) -> bool:
+        """See `Taker.opened`."""
+        if identity and self._identity and identity != self._identity:
+            self.renewed()
+            return False
+        self._identity = identity or self._identity
+        return True
+
+    def renewed(self) -> None:
+        """See `Taker.renewed`."""
+        self._seq, self._identity, self._since_ns = 0, "", 0
+
+    def take(self, message: Received) -> ApiError | None:
+        """See `Taker.take`."""
+        stream = self._stream
+        if message.seq <= self._seq:
+            return None  # it is here
+        if stream.intake.moving:
+            return NOT_NOW
+        origin = self._origin
+        where = f"{origin.index} {message.seq} {origin.header_filters} ".encode() + message.subject
+        if self._identity:
+            where += b" " + self._identity.encode()
+        header = source_state.with_source(source_state.of_stream(message.header), where)
+        taken = Publish(origin.renamed(message.subject), b"", header, message.payload)
+        refused = self._store(taken, message.subject)
+        if refused is None:
+            self._seq = message.seq
+        return refused
+
+    def _store(self, message: Publish, told_by: bytes) -> ApiError | None:
+        """Store a message whose subject was `told_by`."""
+        stream = self._stream
+        view, config = stream.view, stream.config
+        message.subject = stream.intake.renamed(message.subject)
+        effect = publish.effect_of(message.header, config)
+        if effect.msg_id and config.duplicate_window and view.seen(effect.msg_id):
+            return None
+        if config.allow_msg_counter:
+            if view.unsettled(message.subject, message.header):
+                return NOT_NOW
+            try:
+                counters.merge(view, message, self._origin.source.name, told_by)
+            except NotHere as missing:
+                stream.intake.fetch(missing.seq)
+                return NOT_NOW
+            except ApiError as error:
+                return error
+        length = limits.accounted(config, message.subject, message.header, message.payload)
+        refused = view.room(message.subject, length, bool(effect.rollup))
+        if refused is not None:
+            return refused
+        return None if stream.take(message, effect) else NOT_NOW
+
+    def when_safe(self, then: Callable[[], None]) -> None:
+        """See `Taker.when_safe`."""
+        self._stream.intake.when_safe(then)

@@ -1,0 +1,276 @@
+"""Reading another stream in order, as mirrors and sources do.
+
+Belongs here: one session with an origin, wherever that is: its consumer is asked for through the API, by whatever
+prefix leads there, and messages come to a subject of our own (streams.md §9). The session keeps them in order, answers
+flow control once they are safe, notices silence and gaps, and begins again. What becomes of a message is its `Taker`'s.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import string
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from lakestream.jetstream.errors import ApiError
+from lakestream.jetstream.intake import NOT_NOW
+from lakestream.jetstream.jsonio import dumps
+from lakestream.jetstream.origin import Origin, Start
+from lakestream.jetstream.ports import Bus, ClientInfo, Clock, Subscribed, Timer
+from lakestream.protocol import headers
+
+FIRST_NS = 100_000_000
+"""A session begins this long (100 ms) after it was asked for, and up to as much again, so that many do not at once."""
+ANSWER_NS = 5_000_000_000
+"""How long to wait for the answer to a request for a consumer (5 s)."""
+SILENCE_NS = 3_500_000_000
+"""Heartbeats come every second; an origin that says nothing for so long (3.5 s) is asked anew."""
+LOOK_NS = 500_000_000
+"""How often to look whether it is silent (0.5 s)."""
+SHORTEST_PAUSE_NS, LONGEST_PAUSE_NS = 500_000_000, 120_000_000_000
+"""Pause after an attempt that failed: 0.5 s at first, twice as long each time, at most 2 min."""
+MAX_EARLY = 10_000
+"""Messages that may come before the answer that says where they begin; with more the attempt is given up."""
+
+ANOTHER_STREAM = 10225
+"""The error of an origin whose identity is not the one that was told."""
+
+LAST_CONSUMER, LAST_STREAM, STALLED = b"Nats-Last-Consumer", b"Nats-Last-Stream", b"Nats-Consumer-Stalled"
+_LETTERS = string.digits + string.ascii_letters
+_CONTROL = b"NATS/1.0 "
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """A message of the origin: its sequence and time there, and how many come after it."""
+
+    seq: int
+    time_ns: int
+    subject: bytes
+    header: bytes
+    payload: bytes
+    pending: int
+
+
+class Taker(Protocol):
+    """What uses a session."""
+
+    def start(self) -> Start:
+        """Where the origin is to be read from."""
+
+    def opened(self, before: int, identity: str) -> bool:
+        """The origin will send what it has after sequence `before`; False: not what was meant, begin again."""
+
+    def renewed(self) -> None:
+        """The origin that was known is gone, another stream has its name."""
+
+    def take(self, message: Received) -> ApiError | None:
+        """Take a message, in order; or why not (`NOT_NOW`, when nobody need know): it has to come again."""
+
+    def when_safe(self, then: Callable[[], None]) -> None:
+        """Call `then` once everything taken is committed; never, when that can not be said any more."""
+
+
+class _Place(msgspec.Struct, frozen=True):
+    consumer_seq: int = 0
+    stream_seq: int = 0
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What is read of the answer to CONSUMER.CREATE."""
+
+    name: str = ""
+    delivered: _Place = _Place()
+    num_pending: int = 0
+    error: _Failure | None = None
+
+
+_answer = msgspec.json.Decoder(_Answer)
+
+
+class Session:
+    """Reads one origin for as long as it runs. Everything is in the event loop."""
+
+    def __init__(self, origin: Origin, bus: Bus, clock: Clock, taker: Taker) -> None:
+        self._origin, self._bus, self._clock, self._taker = origin, bus, clock, taker
+        self.lag = 0
+        """How many messages the origin has that did not come yet."""
+        self.error: ApiError | None = None
+        """Why there is no consumer; None while there is one, or before the first answer."""
+        self._last_ns = 0
+        """When the origin was last heard from."""
+        self._running = self._open = False
+        self._fails = 0
+        self._subscribed: list[Subscribed] = []
+        self._timer: Timer | None = None
+        self._delivered = (0, 0)
+        """(consumer sequence, stream sequence) of what came last."""
+        self._early: list[tuple[bytes, bytes, bytes, bytes]] = []
+        self._round = 0
+        """Attempts so far: what was asked for in an earlier one is not answered any more."""
+
+    def active_ns(self) -> int:
+        """How long ago the origin was last heard from; -1: never."""
+        return max(self._clock.now() - self._last_ns, 0) if self._last_ns else -1
+
+    # ------------------------------------------------------------------ life
+    def begin(self) -> None:
+        """Read, from soon on."""
+        self._running = True
+        self._wait(FIRST_NS + random.randrange(FIRST_NS), self._attempt)
+
+    def end(self, remove: bool = False) -> None:
+        """Read no more. `remove`: nor will anybody else; what the origin keeps for it may go."""
+        self._close()
+        self._running = False
+        if remove:
+            self._bus.publish(self._origin.removal(), b"$JSC.R." + _token(), b"", b"")
+
+    def _close(self) -> None:
+        """End the attempt that is under way."""
+        self._round += 1
+        self._open = False
+        self._early = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for subscription in self._subscribed:
+            subscription.cancel()
+        self._subscribed = []
+
+    def _wait(self, delay_ns: int, then: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._clock.call_later(delay_ns, then)
+
+    def _again(self, error: ApiError | None = None) -> None:
+        """This attempt has come to nothing, or to its end: make another after a pause."""
+        if not self._running:
+            return
+        self._close()
+        self.error = error or self.error
+        pause = min(SHORTEST_PAUSE_NS << min(self._fails, 16), LONGEST_PAUSE_NS)
+        self._fails += 1
+        self._wait(pause + random.randrange(pause // 4), self._attempt)
+
+    # ------------------------------------------------------------------ asking for a consumer
+    def _attempt(self) -> None:
+        if not self._running:
+            return
+        self._close()
+        origin, bus = self._origin, self._bus
+        deliver, reply = origin.deliver_to(_token()), b"$JSC.R." + _token()
+        self._subscribed = [bus.subscribe(deliver, self._came), bus.subscribe(reply, self._answered)]
+        subject, header, body = origin.request(self._taker.start(), deliver)
+        self._wait(ANSWER_NS, self._again)
+        bus.publish(subject, reply, header, dumps(body))
+
+    def _answered(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        if self._open or not self._running:
+            return
+        try:
+            answer = _answer.decode(payload) if payload else _Answer()
+        except msgspec.DecodeError:
+            answer = _Answer()
+        if answer.error is not None:
+            failed = answer.error
+            if failed.err_code == ANOTHER_STREAM:
+                self._taker.renewed()
+                self._again()
+                return
+            self._again(ApiError(failed.code, failed.err_code, failed.description))
+            return
+        if not answer.name:  # nobody serves there (503), or it is no answer
+            self._again()
+            return
+        identity = headers.get(header, b"Nats-Stream-Identity") or b""
+        self._delivered = (answer.delivered.consumer_seq, answer.delivered.stream_seq)
+        if not self._taker.opened(answer.delivered.stream_seq, identity.decode("utf-8", "replace")):
+            self._again()
+            return
+        self._open, self.error, self._last_ns = True, None, self._clock.now()
+        self.lag = answer.num_pending
+        self._wait(LOOK_NS, self._look)
+        early, self._early = self._early, []
+        for each in early:
+            if self._open:
+                self._came(*each, client)
+
+    def _look(self) -> None:
+        """Whether the origin still speaks."""
+        if self._clock.now() - self._last_ns > SILENCE_NS:
+            self._again()
+        else:
+            self._wait(LOOK_NS, self._look)
+
+    # ------------------------------------------------------------------ messages
+    def _came(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        if not self._open:
+            if self._running and len(self._early) < MAX_EARLY:
+                self._early.append((subject, reply, header, payload))
+            return
+        self._last_ns = self._clock.now()
+        if header.startswith(_CONTROL) and not payload:
+            self._control(reply, header)
+            return
+        # $JS.ACK[.<domain>.<account>].<stream>.<consumer>.<deliveries>.<seq>.<consumer seq>.<time>.<pending>[.<random>]
+        tokens = reply.split(b".")
+        at = {9: 5, 11: 7, 12: 7}.get(len(tokens), 0)
+        if not at or tokens[1] != b"ACK":
+            return
+        try:
+            seq, consumer_seq, time_ns, pending = map(int, tokens[at : at + 4])
+        except ValueError:  # of somebody who is no origin
+            return
+        if consumer_seq != self._delivered[0] + 1:
+            self._again()  # something got lost on the way
+            return
+        refused = self._taker.take(Received(seq, time_ns, subject, header, payload, pending))
+        if refused is not None:
+            self._again(None if refused is NOT_NOW else refused)
+            return
+        self._delivered = (consumer_seq, seq)
+        self.lag = pending
+        self._fails = 0
+
+    def _control(self, reply: bytes, header: bytes) -> None:
+        """A heartbeat, a flow control request, or the end."""
+        if not header.startswith(b"NATS/1.0 100"):
+            self._again()  # the consumer is gone
+            return
+        if reply:
+            self._confirm(reply)
+            return
+        last = headers.get(header, LAST_CONSUMER)
+        if last is not None and last.isdigit() and int(last) != self._delivered[0]:
+            self._again()
+            return
+        self._fails = 0
+        stalled = headers.get(header, STALLED)
+        if stalled:
+            self._confirm(stalled)
+
+    def _confirm(self, to: bytes) -> None:
+        """Answer a flow control request once what came before it is safe: so no more comes than can be stored, and
+        an origin that waits for acks lets nothing go that is not stored here."""
+        attempt, (consumer_seq, seq) = self._round, self._delivered
+        block = headers.build([(LAST_CONSUMER, b"%d" % consumer_seq), (LAST_STREAM, b"%d" % seq)])
+
+        def safe() -> None:
+            if self._open and self._round == attempt:
+                self._bus.publish(to, b"", block, b"")
+
+        self._taker.when_safe(safe)
+
+
+def _token() -> bytes:
+    """A name that nobody else has."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(8)).encode()
