@@ -62,7 +62,7 @@ class Acking:
         if self._explicit:
             if self._sample and plain and seq in ledger.pending:
                 self._sampled(seq, consumer_seq, deliveries, now)
-            acked = ledger.ack(seq, now, consumer_seq)
+            acked = ledger.ack(seq, now)
             if len(self._redelivery):
                 self._redelivery.dequeue(seq)
             if consumer.stream.config.retention != "limits" and (acked or self._left(seq)):

@@ -166,17 +166,18 @@ class Ledger:
         self._moved = True
 
     # ------------------------------------------------------------------ acks
-    def ack(self, seq: int, now: int, consumer_seq: int = 0) -> bool:
-        """One message is done; False when it was not pending (then `consumer_seq` is from the ack subject)."""
+    def ack(self, seq: int, now: int) -> bool:
+        """One message is done; False when it was not pending: then the floor stays, as in nats-server."""
         self.last_ack_ns = now
-        self._moved = self._acked = True
+        self._moved = True
         if self.redelivered and self.redelivered.pop(seq, 0):
             self._uncounted.add(seq)
         consumer = self.pending.pop(seq, 0)
-        if (consumer or consumer_seq) == self.floor_consumer + 1:
-            self._front_acked = True
         if not consumer:
             return False
+        self._acked = True
+        if consumer == self.floor_consumer + 1:
+            self._front_acked = True
         del self.deadline[seq]
         if self.logged:
             self._dirty.add(seq)

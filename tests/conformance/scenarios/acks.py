@@ -182,6 +182,31 @@ def a_late_ack_lets_an_exhausted_message_go(t: Script, retention: str) -> None:
     t.state_when("S", lambda state: state["messages"] == 1)
 
 
+@table(
+    [
+        ("alone", 1, (0,)),
+        ("twice", 1, (0, 0)),
+        ("the_older_of_two", 2, (0, 1)),
+        ("the_newer_of_two", 2, (1, 0)),
+        ("all_of_three", 3, (1, 2, 0)),
+    ]
+)
+def a_late_ack_of_an_exhausted_message_and_the_floor(t: Script, count: int, order: tuple[int, ...]) -> None:
+    _stage(t, count, ack_wait=SECOND // 5, max_deliver=1)
+    frames = t.pull("S", "c", {"batch": count}, count)
+    t.pull("S", "c", {"batch": 1, "expires": SECOND}, 1)
+    t.numbers_when("S", "c", lambda info: info["num_ack_pending"] == 0)
+    for number in order:
+        t.ack(frames[number])
+        t.numbers("S", "c")
+    t.fill_seen("S", "c", ["a.1"] * 2)
+    more = t.pull("S", "c", {"batch": 2}, 2)
+    t.ack(frames[0])
+    t.numbers("S", "c")
+    t.ack(more[0])
+    t.numbers("S", "c")
+
+
 @scenario
 def ack_none_needs_none(t: Script) -> None:
     _stage(t, ack_policy="none")
