@@ -166,6 +166,11 @@ class LocalStreams:
         if assignment is not None and assignment.peers[0] == self._meta.me and not replica.stream.created:
             self._urge(replica, 0)
 
+    def caught_up(self, replica: Replica) -> None:
+        """See `Host.caught_up`."""
+        if replica.stream is not None and not replica.stream.hidden:
+            self._engines.of(replica.account).refresh(replica.stream)
+
     def leads(self, replica: Replica) -> None:
         """See `Host.leads`."""
         assert replica.stream is not None  # Invariant: it leads

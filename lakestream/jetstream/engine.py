@@ -272,7 +272,8 @@ class Engine:
             self._subscriptions[stream.name] = [
                 self.bus.subscribe(subject.encode(), stream.ingest) for subject in stream.config.subjects
             ]
-        if stream.config.allow_direct:
+        readable = self.cluster is None or self.cluster.replicas.readable(stream.uid)
+        if readable and stream.config.allow_direct:
             self.direct.attach(stream)
 
     def _unsubscribe(self, name: str) -> None:

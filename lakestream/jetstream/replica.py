@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from lakestream.jetstream.replicas import Replicas
     from lakestream.raft import member as raft
 
+LOOK_NS = 50_000_000
+"""How soon to look whether a new follower has what its leader has (50 ms); then after twice as long, and so on."""
+LOOK_MAX_NS = 1_000_000_000
+"""At the latest after so long (1 s)."""
+NEAR = 64
+"""A follower that lacks no more entries than these of what was committed a moment ago is as good as its leader."""
 REST_NS = 10_000_000
 """How soon to look again whether a failed member's last write has ended (10 ms)."""
 
@@ -75,6 +81,10 @@ class Replica:
         self.closed = self.making = self.removed = False
         self.wanted = self.started = False
         """Whether it is known to be assigned to this node, and whether it takes part in its group."""
+        self._caught_up: Stream | None = None
+        """The stream, once it has led or had what its leader has."""
+        self._goal = 0
+        """What was committed when its leader was first heard: less is a past that no client may see again."""
         self._membership = Membership(())
         self._member: raft.Member | None = None
         self._fetch: Fetch | None = None
@@ -84,6 +94,12 @@ class Replica:
     def leading(self) -> bool:
         """Whether this node leads the stream and serves it."""
         return self.stream is not None and self.stream.leading and self.stream.serving
+
+    @property
+    def readable(self) -> bool:
+        """Whether clients may read from it: it is, or has been, as its leader is. From then on it may lag as a
+        follower does; before, it may be empty, or as it was when this node was last there."""
+        return self.stream is not None and self.stream is self._caught_up
 
     @property
     def refillable(self) -> bool:
@@ -234,6 +250,23 @@ class Replica:
         stream.join(self.group, self._replicas.peers.me)
         stream.store.watch_damage(lambda error: self._replicas.repairs.found(self, error))
         self.stream = stream
+        self._goal = 0
+        self._look_when(LOOK_NS, stream)
+
+    def _look_when(self, delay_ns: int, stream: Stream) -> None:
+        self._replicas.shared.clock.call_later(delay_ns, lambda: self._look(delay_ns, stream))
+
+    def _look(self, delay_ns: int, stream: Stream) -> None:
+        """Whether the stream has caught up with its leader."""
+        if self.closed or self.stream is not stream or self.readable or self.group is None:
+            return
+        heard, applied = self.group.heard_commit, stream.store.applied
+        self._goal = self._goal or heard
+        if heard and applied >= self._goal and heard - applied <= NEAR:
+            self._caught_up = stream
+            self._replicas.host.caught_up(self)
+        else:
+            self._look_when(min(2 * delay_ns, LOOK_MAX_NS), stream)
 
     def start(self) -> None:
         """Take part in the group."""
@@ -324,6 +357,7 @@ class Replica:
 
     def _ready(self, stream: Stream) -> None:
         if stream is self.stream and not self.closed:
+            self._caught_up = stream
             self._replicas.host.leads(self)
 
     # ------------------------------------------------------------------ state from another node

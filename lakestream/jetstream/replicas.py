@@ -32,7 +32,10 @@ class Host(Protocol):
     """What replicas tell the engine. Everything in the event loop."""
 
     def opened(self, replica: Replica) -> None:
-        """`replica.stream` is there and follows. Direct gets may be answered from it."""
+        """`replica.stream` is there and follows. What it holds may be old, see `caught_up`."""
+
+    def caught_up(self, replica: Replica) -> None:
+        """Its stream, which follows, has come to what its leader has: direct gets may be answered from it."""
 
     def leads(self, replica: Replica) -> None:
         """Its stream leads and is ready: subscribe its subjects. Called once for each leadership, after everything
@@ -284,6 +287,11 @@ class Replicas:
         self.shared.io.submit(destroy, destroyed)
 
     # ------------------------------------------------------------------ accounts
+    def readable(self, uid: str) -> bool:
+        """Whether clients may read from a stream of this node. One that is nobody's replica is whole."""
+        replica = self.by_uid.get(uid)
+        return replica is None or replica.readable
+
     def served(self, account: str) -> None:
         """An account has JetStream from now on."""
         for replica in list(self.by_uid.values()):

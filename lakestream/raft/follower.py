@@ -47,6 +47,8 @@ def on_append(state: State, sender: str, message: Append) -> None:
         _ask_where_to(state)
         if state.forgetful:
             return  # not even a sign of life: a former leader must not take it for a follower
+    if message.commit > state.heard_commit:
+        state.heard_commit = message.commit
     if state.installing is not None:
         # The log is about to be replaced: nothing goes into it, and nothing more is acknowledged.
         state.acked = state.durable_match()
@@ -140,6 +142,8 @@ def on_quiesce(state: State, sender: str, message: Quiesce) -> None:
     _lead_by(state, sender)
     if state.forgetful:
         return
+    if message.index > state.heard_commit:
+        state.heard_commit = message.index
     log = state.log
     same = log.last == message.index and log.terms.last_term == message.last_term
     if not same or log.durable < message.index or state.recovering or state.installing is not None:

@@ -119,6 +119,11 @@ class Group:
         return self._last_index if self._member is None else self._member.core.commit
 
     @property
+    def heard_commit(self) -> int:
+        """The most that any leader said is committed, since this process began; 0: none was heard yet."""
+        return self._last_index if self._member is None else self._member.core.heard_commit
+
+    @property
     def membership(self) -> Membership | None:
         """Who belongs to the group as of its newest entry; None for a group of one."""
         return None if self._member is None else self._member.membership

@@ -56,6 +56,8 @@ class State:
         leader completeness), and what its Appends proved."""
         self.acked = 0
         """What the leader of `term` was last told of it."""
+        self.heard_commit = 0
+        """The most that any leader said is committed, since this process began; 0: no leader said anything yet."""
         self.installing: Install | None = None
         self.recovering = False
         self.forgetful = False

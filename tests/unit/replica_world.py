@@ -249,6 +249,9 @@ class Node:
     def opened(self, replica: Replica) -> None:
         self._attach(replica)
 
+    def caught_up(self, replica: Replica) -> None:
+        self.engine.refresh(self.stream)
+
     def leads(self, replica: Replica) -> None:
         self.events.append(("leads", replica.name))
         assert replica.stream is not None
