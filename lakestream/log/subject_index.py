@@ -1,86 +1,57 @@
 """Which sequences each subject has.
 
-Belongs here: the last sequence of every subject in one dict (what publishes and direct gets ask for), and its earlier
-ones in ascending arrays (history, limits per subject, purges). Only live messages are listed.
+Belongs here: the sequences of every subject (histories.py has the forms), first of all the last one, which is what
+publishes and direct gets ask for. Only live messages are listed. Those subjects that are in memory are in one dict.
+Once a wildcard is asked for, or there are many subjects, they are also kept in order (subject_leaves.py); from then on
+those that nobody has written to for a while may lie in a file, if all of them would take more memory than there is for
+them (index_memory.py).
 """
 
 from __future__ import annotations
 
-from array import array
+import logging
+import os
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import chain, islice
 
-import msgspec
-from msgspec import msgpack
-
+from lakestream.log.cold_rows import Block, BlockFile, encode_rows, first_name
+from lakestream.log.files import Files
+from lakestream.log.histories import (
+    FULL,
+    MASK,
+    PACKED,
+    PAIR,
+    Ascending,
+    Held,
+    count,
+    held,
+    oldest,
+    pack,
+    unpack,
+    without,
+)
+from lakestream.log.index_memory import STEP, IndexMemory
+from lakestream.log.subject_leaves import LEAF_ROWS, LeafCopy, Leaves
 from lakestream.protocol import subjects as grammar
 
-_SHRINK_AT = 64  # heads shorter than this are not worth moving an array for
-
-
-class _Ascending(msgspec.Struct, gc=False):
-    """Ascending sequences; cheap at both ends. There may be millions: the garbage collector does not look at them."""
-
-    items: array[int]
-    epoch: int
-    """Snapshots taken before it was made."""
-    head: int = 0
-    """Items before it are gone."""
-    shared: bool = False
-    """A snapshot has these items too: they are not changed, only others appended."""
-
-    def __len__(self) -> int:
-        return len(self.items) - self.head
-
-    def remove(self, seq: int) -> bool:
-        """Remove `seq`, moving whichever side is shorter; False when it is not there."""
-        items, head = self.items, self.head
-        if items[head] == seq:
-            self._advance(head + 1)
-            return True
-        at = bisect_left(items, seq, head)
-        if at == len(items) or items[at] != seq:
-            return False
-        if self.shared:
-            self._unshare()
-            return self.remove(seq)
-        if at - head < len(items) - at:
-            items[head + 1 : at + 1] = items[head:at]
-            self._advance(head + 1)
-        else:
-            del items[at]
-        return True
-
-    def drop_below(self, seq: int) -> int:
-        """Remove everything < `seq`; returns how many."""
-        at = bisect_left(self.items, seq, self.head)
-        dropped = at - self.head
-        self._advance(at)
-        return dropped
-
-    def pop(self) -> int:
-        """Remove the last one and return it."""
-        if self.shared:
-            self._unshare()
-        return self.items.pop()
-
-    def _unshare(self) -> None:
-        self.items, self.head, self.shared = self.items[self.head :], 0, False
-
-    def _advance(self, head: int) -> None:
-        self.head = head
-        if head > _SHRINK_AT and head * 2 > len(self.items):
-            self._unshare()  # amortised: at least as many were dropped as now move
-
-
-ORDERED_SUBJECTS = 250_000
-"""Up to so many subjects an ordered list of them is kept once a wildcard was asked for (8 bytes each); ordering more
-would hold the event loop for too long."""
+ORDERED_SUBJECTS = 1 << 15
+"""So many subjects are kept in order whether or not a wildcard was asked for: to order more at once takes too long."""
 SCANNED_SUBJECTS = 64
 """So few are faster looked through."""
-FRESH_SUBJECTS = 4096
-"""New subjects that are looked through beside the ordered list before it is ordered anew."""
+FRESH_SUBJECTS = 1024
+"""Subjects new in memory that are gathered before they are put in order."""
+LOOK_MESSAGES = 8192
+"""After so many messages memory is looked at, also when no subjects came."""
+FEW = 4
+"""A subject with so many messages left is kept in the short form again."""
+SCRATCH = "index.cold"
+"""What the file in a stream's directory is called for the moment in which it has a name."""
+
+_SAMPLE = 32
+_SLOT = 64  # bytes of a dict's slot, and of the pointers in leaves: more or less
+_logger = logging.getLogger(__name__)
 
 
 def _literal_head(filter: bytes) -> bytes:
@@ -94,70 +65,133 @@ def _literal_head(filter: bytes) -> bytes:
 
 
 class Snapshot:
-    """A SubjectIndex as it was at one moment. Made in the event loop, written in a thread while the index goes on."""
+    """A SubjectIndex as it was at one moment. Made in the event loop, read in a thread while the index goes on."""
 
-    __slots__ = ("_more", "_names", "_newest", "_older")
+    __slots__ = ("_held", "_leaves", "_through")
 
-    def __init__(self, last: dict[bytes, int], earlier: dict[bytes, _Ascending]) -> None:
-        self._names, self._newest = list(last), list(last.values())
-        self._more, self._older = list(earlier), list(earlier.values())
+    def __init__(self, held: dict[bytes, Held], leaves: list[LeafCopy] | None, through: int) -> None:
+        self._held, self._leaves, self._through = held, leaves, through
 
-    def to_bytes(self) -> bytes:
-        """The whole index, for `SubjectIndex.from_bytes`. Any thread."""
-        counts = array("Q", bytes(8 * len(self._names)))
-        more = dict(zip(self._more, self._older, strict=True))
-        parts = [b"".join(self._names), array("I", map(len, self._names)).tobytes()]
-        parts += [array("Q", self._newest).tobytes(), b""]
-        for number, name in enumerate(self._names):
-            older = more.get(name)
-            if older is not None:
-                # What was appended since then is not older than the newest of then.
-                stop = bisect_left(older.items, self._newest[number], older.head)
-                counts[number] = stop - older.head
-                parts.append(older.items[older.head : stop].tobytes())
-        parts[3] = counts.tobytes()
-        sizes = msgpack.encode([len(part) for part in parts[:4]])
-        return b"".join([len(sizes).to_bytes(4, "little"), sizes, *parts])
+    def rows(self) -> Iterator[dict[bytes, int]]:
+        """All subjects in order with their packed sequences, some hundred at a time. Raises CorruptLog, OSError."""
+        for leaf in self._parts():
+            yield leaf.rows(self._held, self._through)
+
+    def blocks(self) -> Iterator[tuple[bytes, int, bytes]]:
+        """(its first subject, number of rows, bytes) of blocks that hold everything. Raises CorruptLog, OSError."""
+        for leaf in self._parts():
+            block = leaf.encoded
+            if block is not None:
+                data = block.read()
+                yield first_name(data), block.count, data
+                continue
+            rows = leaf.rows(self._held, self._through)
+            names, packed = list(rows), list(rows.values())
+            for at in range(0, len(names), LEAF_ROWS):
+                some = names[at : at + LEAF_ROWS]
+                yield some[0], len(some), encode_rows(some, packed[at : at + LEAF_ROWS])
+
+    def _parts(self) -> Iterable[LeafCopy]:
+        if self._leaves is not None:
+            return self._leaves
+        names = sorted(self._held)
+        return (LeafCopy(names[at : at + LEAF_ROWS], None, None, None) for at in range(0, len(names), LEAF_ROWS))
 
 
 class SubjectIndex:
     """Subject → its live sequences. Invariant: a subject is listed iff it has at least one live message."""
 
-    __slots__ = ("_earlier", "_epoch", "_fresh", "_last", "_ordered")
+    __slots__ = (
+        "__weakref__",
+        "_directory",
+        "_epoch",
+        "_files",
+        "_fresh",
+        "_held",
+        "_leaves",
+        "_look_at",
+        "_scratch",
+        "_shared",
+        "_through",
+        "memory",
+    )
 
     def __init__(self) -> None:
         self._epoch = 0  # snapshots taken so far
-        self._last: dict[bytes, int] = {}
-        self._earlier: dict[bytes, _Ascending] = {}  # never empty: an entry goes with its last item
-        self._ordered: list[bytes] = []  # subjects in byte order, made when first asked for; some may be gone by now
-        self._fresh: list[bytes] = []  # subjects that came since then, while `_ordered` is in use
+        self._through = 0  # the newest sequence so far
+        self._look_at = LOOK_MESSAGES  # when that is here, `_look`
+        self._held: dict[bytes, Held] = {}  # those in memory
+        self._leaves: Leaves | None = None
+        self._fresh: list[bytes] = []  # subjects that came into memory and are in no leaf yet, once there are leaves
+        self._files: Files | None = None
+        self._directory = ""
+        self._scratch: BlockFile | None = None
+        self._shared: IndexMemory | None = None
+        self.memory = 0
+        """Roughly how many bytes are in memory, as of the last time that it was looked at; 0 while they are few."""
+
+    @classmethod
+    def over(cls, rows: dict[bytes, int]) -> SubjectIndex:
+        """The index of subjects with these packed sequences."""
+        made = cls()
+        made._held = {name: held(packed, 0) for name, packed in rows.items()}
+        made._through = max((packed & MASK for packed in rows.values()), default=0)
+        if len(rows) > ORDERED_SUBJECTS:
+            made._ordered()
+        return made
+
+    @classmethod
+    def cold(cls, lows: list[bytes], blocks: list[Block], through: int) -> SubjectIndex:
+        """The index of what lies in these blocks, in order, which begin with the subjects `lows`."""
+        made = cls()
+        made._leaves = Leaves.over(made._held, lows, blocks)
+        made._through = through
+        return made
+
+    def keep_within(self, memory: IndexMemory, files: Files, directory: str) -> None:
+        """Leave memory for a file in this directory when there is not enough of it."""
+        self._shared, self._files, self._directory = memory, files, directory
+        memory.add(self)
+        self._weigh()
 
     def __len__(self) -> int:
-        return len(self._last)
+        leaves = self._leaves
+        return len(self._held) if leaves is None else len(self._held) - leaves.gone + leaves.cold
 
     def __contains__(self, subject: bytes) -> bool:
-        return subject in self._last
+        return bool(self._find(subject))
 
+    # ------------------------------------------------------------------ change
     def add_run(self, subjects: Sequence[bytes], first_seq: int) -> None:
         """Add one message for each of `subjects`, numbered from `first_seq` on. Sequences only ever grow."""
-        last, earlier = self._last, self._earlier
-        count = len(subjects)
-        if count > 1 and subjects.count(subjects[0]) == count:
-            self._add_same(subjects[0], first_seq, first_seq + count)
-            return
-        get, get_earlier = last.get, earlier.get
-        fresh = self._fresh.append if self._ordered else None
-        for seq, subject in enumerate(subjects, first_seq):
-            previous = get(subject)
-            last[subject] = seq
-            if previous is not None:
-                older = get_earlier(subject)
-                if older is None:
-                    earlier[subject] = _Ascending(array("Q", (previous,)), self._epoch)
+        mine = self._held
+        number = len(subjects)
+        if number > 1 and subjects.count(subjects[0]) == number:
+            self._add_same(subjects[0], first_seq, number)
+        else:
+            leaves = self._leaves
+            get, arrived = mine.get, None if leaves is None else self._arrived
+            for seq, subject in enumerate(subjects, first_seq):
+                value = get(subject)
+                if value is None:
+                    if arrived is not None:
+                        value = arrived(subject)
+                    if value is None:
+                        mine[subject] = seq
+                        continue
+                if not isinstance(value, int):
+                    value.items.append(seq)
+                elif value < FULL:
+                    mine[subject] = value << 64 | seq
+                    if not value and leaves is not None:
+                        leaves.gone -= 1
                 else:
-                    older.items.append(previous)
-            elif fresh is not None:
-                fresh(subject)
+                    mine[subject] = self._longer(value, seq)
+        self._through = first_seq + number - 1
+        if len(self._fresh) >= FRESH_SUBJECTS:
+            self._settle()
+        elif self._through >= self._look_at:
+            self._look()
 
     def add(self, subject: bytes, seq: int) -> None:
         """Add one message, newer than all of its subject."""
@@ -165,21 +199,22 @@ class SubjectIndex:
 
     def remove(self, subject: bytes, seq: int) -> bool:
         """Remove one message; False when it is not listed."""
-        last = self._last.get(subject)
-        if last is None:
+        value = self._held.get(subject)
+        if value is None:
+            value = self._warm(subject)
+        if isinstance(value, int):
+            rest = without(value, seq)
+            if rest == value:
+                return False
+            self._put(subject, rest)
+            return True
+        value = self._own(subject, value)
+        if value.items[-1] == seq:
+            value.pop()
+        elif not value.remove(seq):
             return False
-        older = self._earlier.get(subject)
-        if older is None:
-            if last == seq:
-                del self._last[subject]
-            return last == seq
-        older = self._own(subject, older)
-        if last == seq:
-            self._last[subject] = older.pop()
-        elif not older.remove(seq):
-            return False
-        if len(older) == 0:
-            del self._earlier[subject]
+        if len(value) <= FEW:
+            self._put(subject, value.packed())
         return True
 
     def remove_many(self, subject: bytes, gone: Collection[int]) -> None:
@@ -189,190 +224,279 @@ class SubjectIndex:
                 self.remove(subject, seq)
             return
         dead = gone if isinstance(gone, (set, frozenset, range)) else set(gone)
-        kept = [seq for seq in self.seqs(subject) if seq not in dead]
-        self._replace(subject, kept)
+        seqs = self.seqs(subject)
+        kept = [seq for seq in seqs if seq not in dead]
+        if len(kept) < len(seqs):
+            self._warm(subject)
+            self._put(subject, pack(kept))
 
     def discard_below(self, seq: int) -> None:
-        """Remove every message < `seq`, of all subjects."""
-        dead = [subject for subject, last in self._last.items() if last < seq]
-        for subject in dead:
-            del self._last[subject]
-            self._earlier.pop(subject, None)
-        empty = []
-        for subject, shared in list(self._earlier.items()):
-            older = self._own(subject, shared)
-            older.drop_below(seq)
-            if len(older) == 0:
-                empty.append(subject)
-        for subject in empty:
-            del self._earlier[subject]
+        """Remove every message < `seq`, of all subjects. Looks at each of them."""
+        for subject in self._cold_subjects():
+            if self.first(subject) < seq:
+                self._warm(subject)  # which changes no leaf
+        for subject, value in list(self._held.items()):
+            if isinstance(value, int):
+                if 0 < oldest(value) < seq:
+                    self._put(subject, pack(each for each in unpack(value) if each >= seq))
+            elif value.items[value.head] < seq:
+                value = self._own(subject, value)
+                value.drop_below(seq)
+                if len(value) <= FEW:
+                    self._put(subject, value.packed())
+        while self._shared is not None and self._shared.used > self._shared.limit and self.cool(STEP):
+            continue
 
     def clear(self) -> None:
         """Remove everything."""
-        self._ordered, self._fresh = [], []
-        self._last.clear()
-        self._earlier.clear()
+        self._held.clear()
+        self._leaves, self._fresh = None, []
+        self._weigh()
 
+    # ------------------------------------------------------------------ ask
     def last(self, subject: bytes) -> int:
         """The newest sequence of `subject`; 0 when it has none."""
-        return self._last.get(subject, 0)
+        value = self._held.get(subject)
+        if type(value) is int:  # the quickest question: direct gets and publishes ask for nothing else
+            return value if value < PAIR else value & MASK
+        if isinstance(value, Ascending):
+            return value.items[-1]
+        return self._leaves.find(subject) & MASK if self._leaves is not None and self._leaves.cold else 0
 
     def first(self, subject: bytes) -> int:
         """The oldest sequence of `subject`; 0 when it has none."""
-        older = self._earlier.get(subject)
-        return self._last.get(subject, 0) if older is None else older.items[older.head]
+        value = self._find(subject)
+        return oldest(value) if isinstance(value, int) else value.items[value.head]
 
     def count(self, subject: bytes) -> int:
         """How many messages `subject` has."""
-        if subject not in self._last:
-            return 0
-        older = self._earlier.get(subject)
-        return 1 if older is None else len(older) + 1
+        value = self._find(subject)
+        return count(value) if isinstance(value, int) else len(value)
 
     def seqs(self, subject: bytes, lo: int = 0, hi: int = 1 << 63) -> list[int]:
         """The sequences of `subject` in `lo` … `hi`, both included, ascending."""
-        last = self._last.get(subject)
-        if last is None:
-            return []
-        older = self._earlier.get(subject)
-        found: list[int] = []
-        if older is not None:
-            items = older.items
-            start = bisect_left(items, lo, older.head)
-            found = items[start : bisect_right(items, hi, start)].tolist()
-        if lo <= last <= hi:
-            found.append(last)
-        return found
+        value = self._find(subject)
+        if isinstance(value, int):
+            return [seq for seq in unpack(value) if lo <= seq <= hi]
+        start = bisect_left(value.items, lo, value.head)
+        return value.items[start : bisect_right(value.items, hi, start)].tolist()
 
     def last_at_or_before(self, subject: bytes, seq: int) -> int:
         """The newest sequence ≤ `seq` of `subject`; 0 when there is none."""
-        last = self._last.get(subject, 0)
-        if last <= seq:
-            return last
-        older = self._earlier.get(subject)
-        if older is None:
-            return 0
-        at = bisect_right(older.items, seq, older.head)
-        return older.items[at - 1] if at > older.head else 0
+        value = self._find(subject)
+        if isinstance(value, int):
+            while value & MASK > seq:
+                value >>= 64
+            return value & MASK
+        at = bisect_right(value.items, seq, value.head)
+        return value.items[at - 1] if at > value.head else 0
 
     def next_at_or_after(self, subject: bytes, seq: int) -> int:
         """The oldest sequence ≥ `seq` of `subject`; 0 when there is none."""
-        last = self._last.get(subject, 0)
-        if last < seq:
-            return 0
-        older = self._earlier.get(subject)
-        if older is None:
-            return last
-        at = bisect_left(older.items, seq, older.head)
-        return older.items[at] if at < len(older.items) else last
+        value = self._find(subject)
+        if isinstance(value, int):
+            found = 0
+            while value and value & MASK >= seq:
+                found = value & MASK
+                value >>= 64
+            return found
+        at = bisect_left(value.items, seq, value.head)
+        return value.items[at] if at < len(value.items) else 0
 
     def count_range(self, subject: bytes, lo: int, hi: int) -> int:
         """How many messages `subject` has in `lo` … `hi`, both included."""
-        last = self._last.get(subject)
-        if last is None:
-            return 0
-        total = 1 if lo <= last <= hi else 0
-        older = self._earlier.get(subject)
-        if older is not None:
-            start = bisect_left(older.items, lo, older.head)
-            total += bisect_right(older.items, hi, start) - start
-        return total
+        value = self._find(subject)
+        if isinstance(value, int):
+            if value & MASK == value:
+                return 1 if value and lo <= value <= hi else 0
+            return sum(lo <= seq <= hi for seq in unpack(value))
+        start = bisect_left(value.items, lo, value.head)
+        return bisect_right(value.items, hi, start) - start
 
     def matching(self, filter: bytes) -> list[bytes]:
-        """The subjects that match `filter`, in no particular order.
+        """The subjects that match `filter`, in no particular order; see `some_matching`."""
+        return list(chain.from_iterable(self.some_matching(filter)))
 
-        A lookup for a literal. For a wildcard behind literal tokens only the subjects that begin with those are looked
-        at, while there are at most ORDERED_SUBJECTS; else all are.
+    def some_matching(self, filter: bytes) -> Iterator[list[bytes]]:
+        """The subjects that match `filter`, each once, some at a time: so a caller can stop who has seen enough.
+
+        A lookup for a literal. For a wildcard behind literal tokens only subjects in the range of those are looked
+        at. The index may not change until the last ones came. Raises CorruptLog, OSError.
         """
         if grammar.is_literal(filter):
-            return [filter] if filter in self._last else []
+            if filter in self:
+                yield [filter]
+            return
+        head = _literal_head(filter)
+        if self._leaves is None and head and len(self._held) > SCANNED_SUBJECTS:
+            self._ordered()
+        if self._leaves is None:
+            parts: Iterable[list[bytes]] = (list(self._held),)
+        else:
+            self._settle()
+            parts = self._leaves.walk(head)
         if filter == b">":
-            return list(self._last)
+            yield from parts
+            return
         match = grammar.to_regex(filter).fullmatch
-        return [subject for subject in self._beginning(_literal_head(filter)) if match(subject)]
-
-    def _beginning(self, head: bytes) -> Iterable[bytes]:
-        """At least the subjects that begin with `head`, each once."""
-        last = self._last
-        if not head or not SCANNED_SUBJECTS < len(last) <= ORDERED_SUBJECTS:
-            self._ordered, self._fresh = [], []
-            return last
-        ordered, fresh = self._ordered, self._fresh
-        if not ordered or len(ordered) > 2 * len(last):
-            ordered = self._ordered = sorted(last)
-            fresh = self._fresh = []
-        elif len(fresh) > FRESH_SUBJECTS:
-            # Nearly in order already, so that sorting is little more than a merge.
-            ordered = self._ordered = sorted(dict.fromkeys(name for name in chain(ordered, fresh) if name in last))
-            fresh = self._fresh = []
-        start = bisect_left(ordered, head)
-        stop = bisect_left(ordered, head[:-1] + b"/", start)  # the byte after the dot that ends every head
-        found = [subject for subject in ordered[start:stop] if subject in last]
-        if fresh:
-            found += [subject for subject in fresh if subject in last]
-            return dict.fromkeys(found)  # a subject that went and came again is in both lists
-        return found
-
-    def newest(self) -> tuple[list[bytes], list[int]]:
-        """Every subject, and beside it its newest sequence, as of now."""
-        return list(self._last), list(self._last.values())
+        for part in parts:
+            found = [subject for subject in part if match(subject)]
+            if found:
+                yield found
 
     def items(self) -> Iterator[tuple[bytes, int]]:
-        """Every subject with its newest sequence."""
-        return iter(self._last.items())
+        """Every subject with its newest sequence. The index may not change meanwhile."""
+        for subject, value in self._held.items():
+            if value:
+                yield subject, value & MASK if isinstance(value, int) else value.items[-1]
+        for subject in self._cold_subjects():
+            yield subject, self.last(subject)
 
     def snapshot(self) -> Snapshot:
-        """The index as it is now. Takes a few lists of pointers; arrays are copied once they change."""
+        """The index as it is now. Copies a dict and some lists; what they hold is copied once it changes."""
         self._epoch += 1
-        return Snapshot(self._last, self._earlier)
+        leaves = self._leaves
+        if leaves is None:
+            return Snapshot(self._held.copy(), None, self._through)
+        self._settle()
+        return Snapshot(self._held.copy(), [leaves.copy(at) for at in range(len(leaves.leaves))], self._through)
 
-    def to_bytes(self) -> bytes:
-        """The whole index, for `from_bytes`."""
-        return self.snapshot().to_bytes()
+    # ------------------------------------------------------------------ order and memory
+    def cool(self, subjects: int) -> int:
+        """Move about so many subjects from memory to a file; 0 when that can not be. See index_memory.py."""
+        leaves = self._ordered()
+        leaves.place(self._fresh)
+        self._fresh = []
+        try:
+            if self._scratch is None:
+                assert self._files is not None, "only those that have a directory are asked"
+                self._scratch = BlockFile.make_scratch(self._files, os.path.join(self._directory, SCRATCH))
+            moved = leaves.cool(self._scratch, subjects)
+        except OSError as error:
+            _logger.error("%s: the subject index stays in memory: %s", self._directory, error)
+            return 0
+        self._weigh()
+        return moved
 
-    def _own(self, subject: bytes, older: _Ascending) -> _Ascending:
-        """A subject's earlier sequences, to be changed other than at the end: no snapshot has them."""
-        if older.epoch != self._epoch:
-            older = self._earlier[subject] = _Ascending(older.items, self._epoch, older.head, shared=True)
-        return older
+    @property
+    def cold_subjects(self) -> int:
+        """How many subjects are not in memory."""
+        return self._leaves.cold if self._leaves is not None else 0
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> SubjectIndex:
-        """The index that `to_bytes` wrote."""
-        at = 4 + int.from_bytes(data[:4], "little")
-        sections: list[bytes] = []
-        for size in msgpack.decode(data[4:at], type=list[int]):
-            sections.append(data[at : at + size])
-            at += size
-        lengths, last, counts = array("I", sections[1]), array("Q", sections[2]), array("Q", sections[3])
-        made = cls()
-        ends = accumulate(lengths)
-        names = [sections[0][end - length : end] for end, length in zip(ends, lengths, strict=True)]
-        made._last = dict(zip(names, last, strict=True))
-        for name, count in zip(names, counts, strict=True):
-            if count:
-                made._earlier[name] = _Ascending(array("Q", data[at : at + 8 * count]), 0)
-                at += 8 * count
-        return made
+    def _ordered(self) -> Leaves:
+        if self._leaves is None:
+            self._leaves, self._fresh = Leaves.of(self._held), []
+        return self._leaves
 
-    def _add_same(self, subject: bytes, first_seq: int, end: int) -> None:
-        """Messages `first_seq` … `end` - 1, all of one subject."""
-        previous = self._last.get(subject)
-        self._last[subject] = end - 1
-        older = self._earlier.get(subject)
-        if older is None:
-            older = self._earlier[subject] = _Ascending(array("Q"), self._epoch)
-        if previous is not None:
-            older.items.append(previous)
-        elif self._ordered:
-            self._fresh.append(subject)
-        older.items.extend(range(first_seq, end - 1))
-
-    def _replace(self, subject: bytes, seqs: list[int]) -> None:
-        self._earlier.pop(subject, None)
-        if not seqs:
-            self._last.pop(subject, None)
+    def _settle(self) -> None:
+        """Put into order what is new in memory."""
+        leaves, fresh = self._leaves, self._fresh
+        if leaves is None or not fresh:
             return
-        self._last[subject] = seqs.pop()
-        if seqs:
-            self._earlier[subject] = _Ascending(array("Q", seqs), self._epoch)
+        self._fresh = []
+        leaves.place(fresh)
+        if leaves.listed > len(self._held) + len(self._held) // 2 + FRESH_SUBJECTS:
+            leaves.clean(4 * len(fresh))
+        self._weigh()
+        if self._shared is not None:
+            self._shared.grown()
+
+    def _weigh(self) -> None:
+        """Guess the memory from some of the oldest and newest."""
+        mine = self._held
+        if len(mine) < FRESH_SUBJECTS:
+            self.memory = 0
+            return
+        some = [*islice(mine.items(), _SAMPLE), *islice(reversed(mine.items()), _SAMPLE)]
+        size = sum(map(_bytes_of, some)) // len(some)
+        self.memory = len(mine) * (size + _SLOT)
+
+    def _cold_subjects(self) -> Iterator[bytes]:
+        leaves = self._leaves
+        if leaves is not None and leaves.cold:
+            self._settle()
+            mine = self._held
+            for part in leaves.walk(b""):
+                for subject in part:
+                    if subject not in mine:
+                        yield subject
+
+    def _find(self, subject: bytes) -> Held:
+        value = self._held.get(subject)
+        if value is None:
+            return self._leaves.find(subject) if self._leaves is not None and self._leaves.cold else 0
+        return value
+
+    def _arrived(self, subject: bytes) -> Held | None:
+        """A subject that is not in memory is about to enter it: what it has, None when it is new."""
+        value = self._warm(subject)
+        if value:
+            return value
+        self._fresh.append(subject)
+        return None
+
+    def _warm(self, subject: bytes) -> Held:
+        """Take a subject that is not in memory into it, if it is in a file; 0 if it is not."""
+        leaves = self._leaves
+        packed = leaves.find(subject) if leaves is not None and leaves.cold else 0
+        if leaves is None or not packed:
+            return 0
+        leaves.cold -= 1
+        value = self._held[subject] = held(packed, self._epoch)
+        self._fresh.append(subject)
+        return value
+
+    def _put(self, subject: bytes, packed: int) -> None:
+        """What a subject that is in memory has from now on."""
+        leaves = self._leaves
+        if packed:
+            self._held[subject] = held(packed, self._epoch)
+        elif leaves is None or not leaves.find(subject):
+            del self._held[subject]
+        else:
+            self._held[subject] = 0
+            leaves.gone += 1
+
+    def _own(self, subject: bytes, value: Ascending) -> Ascending:
+        """A subject's sequences, to be changed other than at the end: no snapshot has them."""
+        if value.epoch != self._epoch:
+            value = self._held[subject] = Ascending(value.items, self._epoch, value.head, shared=True)
+        return value
+
+    def _longer(self, packed: int, seq: int) -> Ascending:
+        items = unpack(packed)
+        items.append(seq)
+        return Ascending(items, self._epoch)
+
+    def _add_same(self, subject: bytes, first_seq: int, number: int) -> None:
+        """So many messages of one subject."""
+        mine, seqs = self._held, range(first_seq, first_seq + number)
+        value = mine.get(subject)
+        if value is None and self._leaves is not None:
+            value = self._arrived(subject)
+        elif value == 0 and self._leaves is not None:
+            self._leaves.gone -= 1
+        if isinstance(value, Ascending):
+            value.items.extend(seqs)
+            return
+        before = value or 0
+        if count(before) + number <= PACKED:
+            mine[subject] = before << 64 * number | pack(seqs)
+        else:
+            items = unpack(before)
+            items.extend(seqs)
+            mine[subject] = Ascending(items, self._epoch)
+
+    def _look(self) -> None:
+        self._look_at = self._through + LOOK_MESSAGES
+        if self._leaves is None and len(self._held) > ORDERED_SUBJECTS:
+            self._ordered()
+        self._weigh()
+        if self._shared is not None:
+            self._shared.grown()
+
+
+def _bytes_of(item: tuple[bytes, Held]) -> int:
+    subject, value = item
+    size = sys.getsizeof(subject) + sys.getsizeof(value)
+    return size if isinstance(value, int) else size + sys.getsizeof(value.items)

@@ -1,31 +1,81 @@
-"""SubjectIndex against a dict of lists."""
+"""SubjectIndex against a dict of lists, also when most of it lies in files."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import struct
+import tempfile
+import zlib
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
 
-from lakestream.log import subject_index
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import msgpack
+
+from lakestream.log import checkpoint, index_memory, subject_index, subject_leaves
+from lakestream.log.checkpoint import State, read_checkpoint, write_checkpoint
+from lakestream.log.errors import CorruptLog
+from lakestream.log.files import Files
+from lakestream.log.histories import PACKED
+from lakestream.log.index_memory import IndexMemory
+from lakestream.log.sequences import SequenceSet
 from lakestream.log.subject_index import Snapshot, SubjectIndex
 from lakestream.protocol.subjects import matches
 
 pytestmark = pytest.mark.unit
 
-names = st.sampled_from([b"a", b"a.b", b"a.c", b"b.b", b"KV.x.y"])
+COLD = [b"cold.%02d" % number for number in range(12)]
+NAMED = [b"a", b"a.b", b"a.c", b"b.b", b"KV.x.y", *COLD]
+names = st.sampled_from(NAMED)
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.lists(names, min_size=1, max_size=12)),
+        st.tuples(st.just("add"), st.lists(names, min_size=1, max_size=30)),
         st.tuples(st.just("same"), st.tuples(names, st.integers(1, 90))),
         st.tuples(st.just("remove"), st.tuples(names, st.integers(0, 200))),
         st.tuples(st.just("first"), names),
+        st.tuples(st.just("last"), names),
         st.tuples(st.just("many"), st.tuples(names, st.sets(st.integers(1, 200), max_size=30))),
+        st.tuples(st.just("all"), names),
         st.tuples(st.just("below"), st.integers(1, 200)),
+        st.tuples(st.just("cool"), st.integers(1, 20)),
+        st.tuples(st.just("clean"), st.integers(1, 20)),
+        st.tuples(st.just("ask"), st.sampled_from([b">", b"cold.*", b"a.>", b"*.b"])),
         st.tuples(st.just("copy"), st.none()),
         st.tuples(st.just("snapshot"), st.none()),
     ),
     max_size=40,
 )
+
+
+@pytest.fixture(autouse=True)
+def _small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few subjects make many leaves, and everything that happens to a million happens to them."""
+    monkeypatch.setattr(subject_leaves, "LEAF_ROWS", 2)
+    monkeypatch.setattr(subject_leaves, "SPLIT_ROWS", 4)
+    monkeypatch.setattr(subject_leaves, "COLD_HISTORY", 20)
+    monkeypatch.setattr(subject_index, "LEAF_ROWS", 2)
+    monkeypatch.setattr(subject_index, "FRESH_SUBJECTS", 3)
+    monkeypatch.setattr(subject_index, "LOOK_MESSAGES", 5)
+    monkeypatch.setattr(subject_index, "SCANNED_SUBJECTS", 0)
+    monkeypatch.setattr(checkpoint, "LEFT_SUBJECTS", 4)
+
+
+def state(last_seq: int) -> State:
+    return State(
+        index=1, uid="u", stream="S", account="$G", config=b"", size=0, first_seq=1, last_seq=last_seq, last_time=0,
+        opened_index=1, removed=[], moved=False, live=SequenceSet().to_bytes(), extra=b"",
+    )  # fmt: skip
+
+
+def written(snapshot: Snapshot, directory: Path, last_seq: int) -> SubjectIndex:
+    """What a checkpoint of it is opened as."""
+    path = str(directory / "checkpoint")
+    write_checkpoint(Files(), path, checkpoint.Snapshot(state(last_seq), snapshot))
+    found = read_checkpoint(Files(), path)
+    assert found is not None
+    return found[1]
 
 
 class Model:
@@ -43,43 +93,56 @@ class Model:
         self.seqs = {name: seqs for name, seqs in kept.items() if seqs}
 
 
-def play(made: list[tuple[str, object]]) -> tuple[SubjectIndex, Model]:
-    index, model = SubjectIndex(), Model()
+def play(made: list[tuple[str, object]], directory: Path) -> tuple[SubjectIndex, Model]:
+    memory, model = IndexMemory(1 << 30), Model()
+    index = SubjectIndex()
+    index.keep_within(memory, Files(), str(directory))
     taken: list[tuple[Snapshot, dict[bytes, list[int]]]] = []
     for step, what in made:
         if step in ("add", "same"):
             subjects = what if step == "add" else [what[0]] * what[1]  # type: ignore[index]
             index.add_run(subjects, model.next)  # type: ignore[arg-type]
             model.add(subjects)  # type: ignore[arg-type]
-        elif step in ("remove", "first"):
-            subject, seq = what if step == "remove" else (what, index.first(what))  # type: ignore[arg-type, misc]
+        elif step in ("remove", "first", "last"):
+            subject, seq = what if step == "remove" else (what, getattr(index, step)(what))  # type: ignore[misc]
             assert index.remove(subject, seq) == (seq in model.seqs.get(subject, []))
             model.keep(lambda name, n, subject=subject, seq=seq: (name, n) != (subject, seq))
-        elif step == "many":
-            subject, gone = what  # type: ignore[misc]
+        elif step in ("many", "all"):
+            subject, gone = what if step == "many" else (what, range(1, model.next))  # type: ignore[misc]
             index.remove_many(subject, gone)
             model.keep(lambda name, n, subject=subject, gone=gone: name != subject or n not in gone)
         elif step == "below":
             index.discard_below(what)  # type: ignore[arg-type]
             model.keep(lambda name, n, floor=what: n >= floor)
+        elif step == "cool":
+            index.cool(what)  # type: ignore[arg-type]
+        elif step == "clean":
+            index._ordered().clean(what)  # type: ignore[arg-type]
+        elif step == "ask":
+            found = index.matching(what)  # type: ignore[arg-type]
+            assert len(found) == len(set(found))
+            assert set(found) == {name for name in model.seqs if matches(what, name)}  # type: ignore[arg-type]
         elif step == "snapshot":
             taken.append((index.snapshot(), {name: list(seqs) for name, seqs in model.seqs.items()}))
         else:
-            index = SubjectIndex.from_bytes(index.to_bytes())
+            index = written(index.snapshot(), directory, model.next - 1)
+            index.keep_within(memory, Files(), str(directory))
+        assert len(index) == len(model.seqs), step
     for snapshot, then in taken:  # written late: nothing that happened since is in them
-        again = SubjectIndex.from_bytes(snapshot.to_bytes())
+        again = written(snapshot, directory, model.next - 1)
         assert {name: again.seqs(name) for name, _ in again.items()} == then
     return index, model
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps, st.integers(0, 220), st.integers(0, 220))
 def test_every_question_has_the_models_answer(made: list[tuple[str, object]], one: int, other: int) -> None:
-    index, model = play(made)
+    with tempfile.TemporaryDirectory() as directory:
+        index, model = play(made, Path(directory))
     assert len(index) == len(model.seqs)
     assert dict(index.items()) == {name: seqs[-1] for name, seqs in model.seqs.items()}
     lo, hi = min(one, other), max(one, other)
-    for name in (b"a", b"a.b", b"a.c", b"b.b", b"KV.x.y", b"unknown"):
+    for name in (*NAMED, b"unknown"):
         seqs = model.seqs.get(name, [])
         assert (name in index) == bool(seqs)
         assert index.count(name) == len(seqs)
@@ -93,10 +156,11 @@ def test_every_question_has_the_models_answer(made: list[tuple[str, object]], on
         assert index.next_at_or_after(name, one) == min((seq for seq in seqs if seq >= one), default=0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_filters_select_what_they_should(made: list[tuple[str, object]]) -> None:
-    index, model = play(made)
+    with tempfile.TemporaryDirectory() as directory:
+        index, model = play(made, Path(directory))
     present = set(model.seqs)
     assert set(index.matching(b">")) == present
     assert set(index.matching(b"a.*")) == present & {b"a.b", b"a.c"}
@@ -136,22 +200,168 @@ ACTIONS = st.one_of(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ACTIONS, max_size=80))
 def test_a_wildcard_behind_literal_tokens_finds_what_a_scan_finds(actions: list[tuple[str, bytes]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subject_index, "SCANNED_SUBJECTS", 0)
-        patch.setattr(subject_index, "FRESH_SUBJECTS", 2)
-        index = SubjectIndex()
-        held: dict[bytes, int] = {}
-        for seq, (action, name) in enumerate(actions, 1):
-            if action == "add":
-                index.add(name, seq)
-                held[name] = seq
-            elif action == "remove":
-                while seqs := index.seqs(name):
-                    index.remove(name, seqs[0])
-                held.pop(name, None)
-            else:
-                found = index.matching(name)
-                assert len(found) == len(set(found))
-                assert set(found) == {subject for subject in held if matches(name, subject)}
+    index = SubjectIndex()
+    held: dict[bytes, int] = {}
+    for seq, (action, name) in enumerate(actions, 1):
+        if action == "add":
+            index.add(name, seq)
+            held[name] = seq
+        elif action == "remove":
+            while seqs := index.seqs(name):
+                index.remove(name, seqs[0])
+            held.pop(name, None)
+        else:
+            found = index.matching(name)
+            assert len(found) == len(set(found))
+            assert set(found) == {subject for subject in held if matches(name, subject)}
+
+
+def filled(directory: Path, count: int, limit: int = 1 << 30) -> tuple[SubjectIndex, IndexMemory]:
+    """An index of `count` subjects with one message each, in the order of their names."""
+    index, memory = SubjectIndex(), IndexMemory(limit)
+    index.keep_within(memory, Files(), str(directory))
+    for first in range(0, count, 100):
+        index.add_run([b"k.%06d" % number for number in range(first, first + 100)], first + 1)
+    return index, memory
+
+
+def test_what_is_over_the_limit_of_memory_leaves_it_and_is_still_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject_index, "FRESH_SUBJECTS", 100)
+    monkeypatch.setattr(index_memory, "STEP", 200)
+    index, _ = filled(tmp_path, 20_000, 300_000)
+    assert index.memory <= 310_000
+    assert index.cold_subjects > 15_000
+    assert len(index) == 20_000
+    assert index.last(b"k.000007") == 8
+    assert index.last(b"k.1") == 0
+    assert sorted(index.matching(b"k.*"))[::10_000] == [b"k.000000", b"k.010000"]
+    assert list(tmp_path.iterdir()) == []  # nothing that a crash could leave behind
+
+
+def test_the_largest_of_all_indexes_makes_room(tmp_path: Path) -> None:
+    memory = IndexMemory(1 << 30)
+    large, small = SubjectIndex(), SubjectIndex()
+    for index, count in ((large, 5000), (small, 1500)):
+        index.keep_within(memory, Files(), str(tmp_path))
+        index.add_run([b"k.%06d" % number for number in range(count)], 1)
+        index._weigh()
+    assert memory.used == large.memory + small.memory
+    memory.limit = memory.used - 1
+    memory.grown()
+    assert (large.cold_subjects > 0, small.cold_subjects) == (True, 0)
+
+
+def test_an_index_that_nobody_has_any_more_counts_no_longer(tmp_path: Path) -> None:
+    index, memory = filled(tmp_path, 20_000)
+    assert memory.used > 1_000_000
+    del index
+    assert memory.used == 0
+
+
+class Full(Files):
+    """A disk that takes nothing."""
+
+    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_on_a_full_disk_everything_stays_in_memory(tmp_path: Path) -> None:
+    index = SubjectIndex()
+    index.keep_within(IndexMemory(1), Full(), str(tmp_path))
+    index.add_run([b"k.%06d" % number for number in range(5000)], 1)
+    assert index.cool(100) == 0
+    assert (len(index), index.cold_subjects) == (5000, 0)
+    assert index.last(b"k.000007") == 8
+
+
+def test_places_in_the_scratch_file_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject_leaves, "LEAF_ROWS", 256)
+    monkeypatch.setattr(subject_leaves, "SPLIT_ROWS", 512)
+    index, _ = filled(tmp_path, 5000)
+    index.cool(5000)
+    assert index._scratch is not None
+    size = index._scratch.size
+    seq = 5001
+    for _ in range(10):
+        for number in range(0, 5000, 7):
+            before = index.last(b"k.%06d" % number)
+            index.add(b"k.%06d" % number, seq)
+            index.remove(b"k.%06d" % number, before)
+            seq += 1
+        assert index.cool(5000) == 715
+    assert len(index) == 5000
+    assert index._scratch.size < 2 * size
+
+
+def test_a_place_is_not_used_again_while_a_snapshot_reads_it(tmp_path: Path) -> None:
+    index, _ = filled(tmp_path, 1000)
+    index.cool(1000)
+    snapshot = index.snapshot()
+    for seq in range(1001, 1011):
+        index.add_run([b"k.%06d" % number for number in range(1000)], seq * 1000)
+        index.cool(1000)
+    rows = {name: packed for part in snapshot.rows() for name, packed in part.items()}
+    assert rows == {b"k.%06d" % number: number + 1 for number in range(1000)}
+
+
+def test_a_damaged_block_is_named(tmp_path: Path) -> None:
+    index, _ = filled(tmp_path, 1000)
+    again = written(index.snapshot(), tmp_path, 1000)
+    path = tmp_path / "checkpoint"
+    data = path.read_bytes()
+    at = data.index(b"k.000500")
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(b"x")
+    with pytest.raises(CorruptLog, match=r"checkpoint.*a block of the subject index is damaged"):
+        again.last(b"k.000500")
+    with pytest.raises(CorruptLog, match="the crc of the checkpoint does not match"):
+        read_checkpoint(Files(), str(path))
+
+
+def test_new_subjects_behind_the_last_one_of_a_file_divide_its_leaf(tmp_path: Path) -> None:
+    index, memory = filled(tmp_path, 1000)
+    again = written(index.snapshot(), tmp_path, 1000)
+    again.keep_within(memory, Files(), str(tmp_path))
+    for number in range(1000, 3000):
+        again.add(b"k.%06d" % number, number + 1)
+    assert max(len(leaf.names) for leaf in again._ordered().leaves) < 20
+    assert len(again) == 3000
+    for number in range(1000, 3000):
+        again.remove(b"k.%06d" % number, number + 1)
+    assert len(again) == 1000
+    assert len(again.matching(b"k.>")) == 1000
+
+
+def test_a_checkpoint_of_the_first_version_is_read(tmp_path: Path) -> None:
+    last, earlier = {b"a": 7, b"b.c": 8}, {b"a": [1, 3]}
+    parts = [b"".join(last), array("I", map(len, last)).tobytes(), array("Q", last.values()).tobytes()]
+    parts.append(array("Q", [len(earlier.get(name, [])) for name in last]).tobytes())
+    sizes = msgpack.encode([len(part) for part in parts])
+    index = b"".join([len(sizes).to_bytes(4, "little"), sizes, *parts, array("Q", earlier[b"a"]).tobytes()])
+    head = msgpack.encode(state(8))
+    crc = zlib.crc32(index, zlib.crc32(head))
+    path = tmp_path / "checkpoint"
+    path.write_bytes(struct.pack("<4sIQQI", b"LKCP", 1, len(head), len(index), crc) + head + index)
+    found = read_checkpoint(Files(), str(path))
+    assert found is not None
+    assert found[0] == state(8)
+    assert (found[1].seqs(b"a"), found[1].seqs(b"b.c"), len(found[1])) == ([1, 3, 7], [8], 2)
+
+
+@pytest.mark.parametrize("length", [1, 2, PACKED, PACKED + 1, 70])
+def test_sequences_up_to_the_largest_there_is(length: int, tmp_path: Path) -> None:
+    last = (1 << 64) - 1
+    seqs = list(range(last - length + 1, last + 1))
+    index = SubjectIndex()
+    for seq in seqs:
+        index.add(b"a", seq)
+    again = written(index.snapshot(), tmp_path, last)
+    for one in (index, again):
+        assert one.seqs(b"a", 0, last) == seqs
+        assert (one.first(b"a"), one.last(b"a"), one.count(b"a")) == (seqs[0], last, length)

@@ -1,0 +1,126 @@
+"""The live sequences of one subject, as small as they can be kept.
+
+Belongs here: the two forms that they have in memory. Up to `PACKED` of them are one integer, the newest in its low 64
+bits and each older one 64 bits higher: most subjects have one message or a few, and an integer needs neither an object
+of ours nor an entry in a second dict. Longer ones are an `Ascending`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+import msgspec
+
+PACKED = 8
+"""So many sequences are kept in one integer."""
+MASK = (1 << 64) - 1
+"""Cuts the newest out of it."""
+FULL = 1 << 64 * (PACKED - 1)
+"""An integer below this has room for another one."""
+PAIR = 1 << 64
+"""An integer below this holds one at most."""
+_SHRINK_AT = 64  # heads shorter than this are not worth moving an array for
+
+
+class Ascending(msgspec.Struct, gc=False):
+    """Ascending sequences; cheap at both ends. There may be many: the garbage collector does not look at them."""
+
+    items: array[int]
+    epoch: int
+    """Snapshots taken before it was made."""
+    head: int = 0
+    """Items before it are gone."""
+    shared: bool = False
+    """A snapshot has these items too: they are not changed, only others appended."""
+
+    def __len__(self) -> int:
+        return len(self.items) - self.head
+
+    def remove(self, seq: int) -> bool:
+        """Remove `seq`, moving whichever side is shorter; False when it is not there."""
+        items, head = self.items, self.head
+        if items[head] == seq:
+            self._advance(head + 1)
+            return True
+        at = bisect_left(items, seq, head)
+        if at == len(items) or items[at] != seq:
+            return False
+        if self.shared:
+            self._unshare()
+            return self.remove(seq)
+        if at - head < len(items) - at:
+            items[head + 1 : at + 1] = items[head:at]
+            self._advance(head + 1)
+        else:
+            del items[at]
+        return True
+
+    def drop_below(self, seq: int) -> None:
+        """Remove everything < `seq`."""
+        self._advance(bisect_left(self.items, seq, self.head))
+
+    def packed(self, through: int = MASK) -> int:
+        """The sequences ≤ `through` as one integer, however many there are."""
+        found = self.items[self.head : bisect_right(self.items, through, self.head)]
+        found.reverse()
+        return int.from_bytes(found.tobytes(), "little")
+
+    def pop(self) -> None:
+        """Remove the last one."""
+        if self.shared:
+            self._unshare()
+        self.items.pop()
+
+    def _unshare(self) -> None:
+        self.items, self.head, self.shared = self.items[self.head :], 0, False
+
+    def _advance(self, head: int) -> None:
+        self.head = head
+        if head > _SHRINK_AT and head * 2 > len(self.items):
+            self._unshare()  # amortised: at least as many were dropped as now move
+
+
+Held = int | Ascending
+"""What a subject has: an integer (0: nothing), or what does not fit into one."""
+
+
+def count(packed: int) -> int:
+    """How many sequences an integer holds."""
+    return (packed.bit_length() + 63) >> 6
+
+
+def oldest(packed: int) -> int:
+    """The lowest of them; 0 when there is none."""
+    return packed if packed < PAIR else packed >> ((packed.bit_length() - 1) & ~63)
+
+
+def unpack(packed: int) -> array[int]:
+    """The sequences of an integer, ascending."""
+    found = array("Q", packed.to_bytes(count(packed) * 8, "little"))
+    found.reverse()
+    return found
+
+
+def pack(seqs: Iterable[int]) -> int:
+    """Ascending sequences as one integer."""
+    found = array("Q", seqs)
+    found.reverse()
+    return int.from_bytes(found.tobytes(), "little")
+
+
+def without(packed: int, seq: int) -> int:
+    """The integer without one of its sequences; the same when that is not in it."""
+    if packed & MASK == seq:
+        return packed >> 64
+    shift = (packed.bit_length() - 1) & ~63 if packed else 0
+    if packed >> shift == seq:  # the oldest: what limits by subject remove
+        return packed & ((1 << shift) - 1)
+    found = unpack(packed)
+    return pack(each for each in found if each != seq) if seq in found else packed
+
+
+def held(packed: int, epoch: int) -> Held:
+    """The form that an integer of any length has in memory."""
+    return packed if count(packed) <= PACKED else Ascending(unpack(packed), epoch)

@@ -1,0 +1,47 @@
+"""How much memory the subject indexes of a server take together.
+
+Belongs here: the limit (`max_index_memory`), and who makes room once it is exceeded: the index with the most in
+memory, a little with each step of whoever grows, so that nobody waits long. Everything runs in the event loop.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Protocol
+
+MAX_INDEX_MEMORY = 256 << 20
+"""Bytes of all subject indexes in memory. What is beyond it is read from disk when it is asked for."""
+STEP = 2048
+"""Subjects that leave memory in one step; a step comes with every 1,024 that enter."""
+
+
+class Cooling(Protocol):
+    """An index that can move what it has in memory to a file."""
+
+    memory: int
+    """Roughly how many bytes it has in memory."""
+
+    def cool(self, subjects: int) -> int:
+        """Move about so many subjects out of memory; returns how many it were."""
+
+
+class IndexMemory:
+    """The limit that all indexes of a server share."""
+
+    def __init__(self, limit: int = MAX_INDEX_MEMORY) -> None:
+        self.limit = limit
+        self._indexes: weakref.WeakSet[Cooling] = weakref.WeakSet()
+
+    @property
+    def used(self) -> int:
+        """Roughly how many bytes all of them have in memory."""
+        return sum(index.memory for index in self._indexes)
+
+    def add(self, index: Cooling) -> None:
+        """Another index, for as long as it lives."""
+        self._indexes.add(index)
+
+    def grown(self) -> None:
+        """One of them has taken in subjects: if it is too much by now, the largest gives up a few."""
+        if self.used > self.limit:
+            max(self._indexes, key=lambda index: index.memory).cool(STEP)
