@@ -169,12 +169,13 @@ def _shown(operation: Operation) -> str:
 
 
 class _Event:
-    """A call or an answer in the list of those that are still there."""
+    """A call or an answer in a list of those that are still there."""
 
-    __slots__ = ("answer", "before", "behind", "number")
+    __slots__ = ("answer", "before", "behind", "number", "time")
 
-    def __init__(self, number: int, answer: _Event | None) -> None:
+    def __init__(self, number: int, time: float, answer: _Event | None) -> None:
         self.number = number
+        self.time = time
         self.answer = answer
         """Of a call: its answer; None where none has to be explained. Of an answer: itself."""
         self.before: _Event | None = None
@@ -200,35 +201,43 @@ class _Event:
             self.behind.before = self
 
 
-def _events(history: Sequence[Operation]) -> _Event:
-    """The list of all calls and answers, behind an element that is neither.
+def _linked(events: list[_Event]) -> _Event:
+    """A list of these in the order of time, behind an element that is none of them.
 
     At equal times calls come first: the operations are taken as concurrent.
     """
-    moments: list[tuple[float, int, _Event]] = []
-    for number, operation in enumerate(history):
-        assert operation.began <= operation.ended, operation
-        answer = None
-        if operation.ended < NEVER:
-            answer = _Event(number, None)
-            answer.answer = answer
-            moments.append((operation.ended, 1, answer))
-        moments.append((operation.began, 0, _Event(number, answer)))
-    moments.sort(key=lambda moment: moment[:2])
-    front = last = _Event(-1, None)
-    for _, _, event in moments:
+    front = last = _Event(-1, -math.inf, None)
+    for event in sorted(events, key=lambda event: (event.time, event.is_answer)):
         last.behind, event.before = event, last
         last = event
     return front
 
 
+def _events(history: Sequence[Operation]) -> tuple[_Event, _Event]:
+    """The calls and answers of what has to be explained, and the calls of what need not have happened."""
+    needed: list[_Event] = []
+    optional: list[_Event] = []
+    for number, operation in enumerate(history):
+        assert operation.began <= operation.ended, operation
+        if operation.ended == NEVER:
+            optional.append(_Event(number, operation.began, None))
+            continue
+        answer = _Event(number, operation.ended, None)
+        answer.answer = answer
+        needed += [_Event(number, operation.began, answer), answer]
+    return _linked(needed), _linked(optional)
+
+
 class _Search(Generic[State]):
-    """The search through the history of one object."""
+    """The search through the history of one object.
+
+    What need not have happened is tried last: mostly it did not, or at the latest moment that explains an answer.
+    """
 
     def __init__(self, model: Model[State], history: Sequence[Operation]) -> None:
         self._model = model
         self._history = history
-        self._front = _events(history)
+        self._front, self._optional = _events(history)
         self._left = sum(operation.ended < NEVER for operation in history)
         chain = model.chain(history)
         self._behind = dict(zip(chain[1:], chain, strict=False))
@@ -244,8 +253,9 @@ class _Search(Generic[State]):
         state = self._model.initial()
         at = self._front.behind
         while self._left:
-            assert at is not None, "an answer is left, so there is one ahead"
-            if at.is_answer:
+            if at is not None and at.is_answer:
+                at = self._optional.behind
+            if at is None or (at.answer is None and at.time > self._limit().time):
                 self._note()
                 step = self._undo()
                 if step is None:
@@ -258,6 +268,14 @@ class _Search(Generic[State]):
             else:
                 at, state = self._front.behind, found
         return True
+
+    def _limit(self) -> _Event:
+        """The first answer that is still there: what was called later can not have happened before it."""
+        event = self._front.behind
+        while event is not None and not event.is_answer:
+            event = event.behind
+        assert event is not None, "an answer is left"
+        return event
 
     def _ways(self, number: int, state: State) -> list[State]:
         """Where an operation may lead now."""
@@ -298,16 +316,16 @@ class _Search(Generic[State]):
 
     def _note(self) -> None:
         """Keep what the report needs, where the search got further than ever."""
-        if len(self._taken) >= len(self.best) or not self.stuck:
-            self.best = [call.number for call, _, _ in self._taken]
-            self.stuck = []
-            event = self._front.behind
-            while event is not None and not event.is_answer:
+        if len(self._taken) < len(self.best) and self.stuck:
+            return
+        self.best = [call.number for call, _, _ in self._taken]
+        answer = self._limit()
+        self.stuck = [answer.number]
+        event = self._front.behind
+        while event is not None and event is not answer:
+            if event.number != answer.number:
                 self.stuck.append(event.number)
-                event = event.behind
-            if event is not None:
-                self.stuck.remove(event.number)
-                self.stuck.insert(0, event.number)
+            event = event.behind
 
 
 def explain(history: Iterable[Operation]) -> Violation | None:

@@ -16,6 +16,7 @@ import msgspec
 
 from lakestream.jetstream import limits, publish, traces
 from lakestream.jetstream.batch import MAX_BATCH_BYTES, After, Batch, Effect
+from lakestream.jetstream.confirming import Confirming
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.operations import Purge, UpdateStream
 from lakestream.jetstream.ports import ClientInfo
@@ -73,6 +74,7 @@ class Intake:
         """Messages of the lake that a rule asked for, by sequence, while what waited for them is judged."""
         self._deferred: list[tuple[Callable[[], None], bytes]] = []
         self._deferred_bytes = 0
+        self.confirming = Confirming(stream)
         self._fetching = False
         self._guarded = self._guards = False
         self._transform: Transform | None = None
@@ -421,8 +423,24 @@ class Intake:
 
     def reject(self, message: Publish, error: ApiError) -> None:
         """Answer a publish that a rule refuses, and tell its trace."""
-        if traces.refused(self._stream, message, error):
+        if not traces.refused(self._stream, message, error):
+            return
+        if error.err_code in TELLING and message.reply:
+            self._refuse_truly(message.reply, error)
+        else:
             self.refuse(message.reply, error)
+
+    def _refuse_truly(self, reply: bytes, error: ApiError) -> None:
+        """Answer with what is stored by now, once that is certain: who is told of a sequence may rely on it."""
+        newest, answer = self.next_seq - 1, self.refusal(error)
+
+        def confirmed(led: bool) -> None:
+            if led:
+                self.answer_at(newest, reply, answer)
+            else:
+                self._stream.bus.publish(reply, b"", NO_RESPONDERS, b"")
+
+        self.confirming.leading(confirmed)
 
     def refuse(self, reply: bytes, error: ApiError) -> None:
         """Answer a publish with an error; in a cluster only the leader does."""

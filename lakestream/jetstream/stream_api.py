@@ -7,6 +7,7 @@ stream_rules.py.
 
 from __future__ import annotations
 
+import functools
 from base64 import b64encode
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -377,6 +378,28 @@ class StreamApi:
         if asked.names_nothing or asked.clashes or asked.batch or asked.max_bytes or asked.multi_last:
             raise api_error(10003)
         stream = self.find(request.tokens[0])
+
+        def confirmed(led: bool) -> None:
+            try:
+                if led:
+                    self._get_stored(request, stream, asked)
+                elif self._engine.cluster is not None:  # whoever leads now may know
+                    again = functools.partial(self._get_again, request)
+                    self._engine.cluster.requests.dispatch(request, Where.STREAM, again)
+                else:
+                    raise api_error(10008)
+            except ApiError as error:
+                request.fail(error)
+
+        stream.intake.confirming.leading(confirmed)
+
+    def _get_again(self, request: Request) -> None:
+        try:
+            self._get_message(request)
+        except ApiError as error:
+            request.fail(error)
+
+    def _get_stored(self, request: Request, stream: Stream, asked: MsgGetRequest) -> None:
         start = asked.seq
         if asked.start_time is not None:
             at = stream.store.first_at(query.instant(asked.start_time))

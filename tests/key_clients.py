@@ -1,0 +1,293 @@
+"""Clients of the keys of a bucket, which write down everything they were told.
+
+Belongs here: the operations of Key-Value on the wire (ADR-8: put, create, update, delete, get from the stream's leader,
+direct get), done by many clients at the same time, and their history. What happens to the servers meanwhile is the
+tests' business, what the history must be like tests/linearizable.py's.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from tests.linearizable import NEVER, Operation, Outcome, explain, out_of_order
+from tests.wire import Closed, Frame, Wire, WireTimeout
+
+CLIENTS = 16
+KEYS = 4
+BUCKET = "linear"
+STREAM = f"KV_{BUCKET}"
+NO_MESSAGE = 10037
+WRONG_LAST = 10071
+NO_RESPONDERS = 503
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+VALUE = "Value"
+"""The header with a marker's value: its payload is empty, as clients make it."""
+PAUSE_S = 0.05
+"""Between two attempts to connect."""
+JOIN_S = 30.0
+
+_SEQUENCE = re.compile(r"wrong last sequence: (\d+)$")
+
+
+class DirectRead(NamedTuple):
+    """The answer to a direct get: it may be old, but it was true once. Fields as in `Operation`."""
+
+    key: str
+    began: float
+    ended: float
+    value: str
+    seq: int
+
+
+class History:
+    """What all clients were told. Each notes its own; read it when they have stopped."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.direct: list[DirectRead] = []
+        self.surprises: list[str] = []
+        """Errors that were answered and are none of an operation's outcomes."""
+
+    def note(self, operation: Operation) -> None:
+        """One more operation."""
+        self.operations.append(operation)
+
+    def died(self, at: float) -> None:
+        """The only server was dead at that time: what it had not done by then it did not do at all."""
+        kept = []
+        for each in self.operations:
+            if each.ended == NEVER:
+                if each.began >= at:
+                    continue
+                each = each._replace(ended=at)
+            kept.append(each)
+        self.operations = kept
+
+    def count(self, outcome: Outcome) -> int:
+        """How many writes ended so."""
+        return sum(each.write and each.outcome is outcome for each in self.operations)
+
+    def resolve(self, stored: dict[int, tuple[str, str]]) -> None:
+        """Tell the outcome of every write from all messages that the stream has: its (key, value) by sequence."""
+        by_value = {value: seq for seq, (_, value) in stored.items()}
+        resolved = []
+        for each in self.operations:
+            if each.outcome is Outcome.UNKNOWN:
+                if each.value not in by_value:
+                    continue
+                each = each._replace(outcome=Outcome.OK, seq=by_value[each.value])
+            resolved.append(each)
+        self.operations = resolved
+
+    def take_direct_gets_as_reads(self) -> None:
+        """There is only one server: nothing that it answers may be old."""
+        for key, began, ended, value, seq in self.direct:
+            self.note(Operation(key, began, ended, value, False, None, Outcome.OK, seq))
+
+    def check(self) -> str:
+        """Hold the history to what it must be like; returns a line of figures."""
+        violation = explain(self.operations)
+        assert violation is None, str(violation)
+        unordered = out_of_order(self.operations)
+        assert not unordered, f"a later write has an earlier sequence: {unordered[:3]}"
+        reads = sum(not each.write for each in self.operations)
+        kinds = ", ".join(f"{self.count(outcome)} {outcome.value}" for outcome in Outcome)
+        return f"{reads} reads, writes {kinds}, {len(self.direct)} direct gets"
+
+    def check_direct(self, stored: dict[int, tuple[str, str]]) -> None:
+        """Direct gets tell what was stored at some time, and nothing that is yet to be written."""
+        began = {each.value: each.began for each in self.operations if each.write}
+        for each in self.direct:
+            if each.seq:
+                assert stored.get(each.seq) == (each.key, each.value), f"never stored: {each}"
+                assert began.get(each.value, -math.inf) <= each.ended, f"read before it was written: {each}"
+
+
+class Client(threading.Thread):
+    """One client: one operation at a time, chosen at random, until told to stop; connects again when it must.
+
+    Args:
+        number: its place among the clients.
+        history: where it notes.
+        connect: makes a connection; OSError and such while there is nobody.
+        rng: what draws.
+        keep: markers leave the messages before them, so that the stream can tell of all writes afterwards.
+        insist: after a lost connection go on with another one; else the end of the connection is the end of the work.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        history: History,
+        connect: Callable[[], Wire],
+        rng: random.Random,
+        *,
+        keep: bool,
+        insist: bool,
+    ) -> None:
+        super().__init__(daemon=True, name=f"client {number}")
+        self.number = number
+        self.failure: BaseException | None = None
+        self._history = history
+        self._connect = connect
+        self._rng = rng
+        self._keep = keep
+        self._insist = insist
+        self._stopped = threading.Event()
+        self._written = 0
+        self._last: dict[str, int] = {}
+        """The last sequence that it heard of each key."""
+        self.answered = 0
+
+    def run(self) -> None:
+        """Work until `stop`, or until the connection is lost."""
+        try:
+            while not self._stopped.is_set():
+                try:
+                    with self._connect() as wire:
+                        while not self._stopped.is_set():
+                            self._step(wire)
+                except (OSError, Closed, WireTimeout):
+                    if not self._insist:
+                        return
+                    self._stopped.wait(PAUSE_S)
+        except BaseException as error:  # shown by the test, which runs in another thread
+            self.failure = error
+
+    def stop(self) -> None:
+        """Do no further operation."""
+        self._stopped.set()
+
+    def _step(self, wire: Wire) -> None:
+        key = f"k{self._rng.randrange(KEYS)}"
+        drawn = self._rng.random()
+        if drawn < 0.3:
+            self._get(wire, key)
+        elif drawn < 0.4:
+            self._direct_get(wire, key)
+        elif drawn < 0.5:
+            self._write(wire, key, None)
+        elif drawn < 0.6:
+            self._write(wire, key, 0)
+        elif drawn < 0.92:
+            self._write(wire, key, self._last.get(key, 0))
+        else:
+            marker = self._rng.choice(("DEL", "PURGE"))
+            self._write(wire, key, self._rng.choice((None, self._last.get(key, 0))), marker)
+        self.answered += 1
+
+    # ---- writing
+
+    def _write(self, wire: Wire, key: str, expected: int | None, marker: str = "") -> None:
+        self._written += 1
+        value = f"{self.number}-{self._written}-{self._rng.randrange(1 << 32):x}"
+        headers = {} if expected is None else {EXPECTED: str(expected)}
+        if marker:
+            headers |= {"KV-Operation": marker, VALUE: value}
+            if marker == "PURGE" and not self._keep:
+                headers["Nats-Rollup"] = "sub"
+        data = b"" if marker else value.encode()
+        operation = Operation(key, time.monotonic(), NEVER, value, True, expected, Outcome.UNKNOWN, 0, self.number)
+        try:
+            answer = wire.request(f"$KV.{BUCKET}.{key}", data, headers or None)
+        except BaseException:
+            self._history.note(operation)
+            raise
+        told = self._told(operation._replace(ended=time.monotonic()), answer)
+        if told is not None:
+            self._history.note(told)
+            self._last[key] = told.seq or self._last.get(key, 0)
+
+    def _told(self, operation: Operation, answer: Frame) -> Operation | None:
+        """What the answer says of a write; None when it did not happen and nothing can be learned from that."""
+        if answer.status == NO_RESPONDERS:
+            return None
+        fields: dict[str, Any] = answer.json()
+        error = fields.get("error")
+        if error is None:
+            return operation._replace(outcome=Outcome.OK, seq=fields["seq"])
+        if error["err_code"] == WRONG_LAST and (named := _SEQUENCE.search(error["description"])):
+            return operation._replace(outcome=Outcome.REFUSED, seq=int(named[1]))
+        self._history.surprises.append(str(error))
+        return operation._replace(ended=NEVER)
+
+    # ---- reading
+
+    def _get(self, wire: Wire, key: str) -> None:
+        began = time.monotonic()
+        answer = wire.api(f"STREAM.MSG.GET.{STREAM}", {"last_by_subj": f"$KV.{BUCKET}.{key}"})
+        ended = time.monotonic()
+        if "message" in answer:
+            seq, value = answer["message"]["seq"], _value_of_json(answer["message"])
+        elif answer.get("error", {}).get("err_code") == NO_MESSAGE:
+            seq, value = 0, ""
+        else:
+            self._history.surprises.append(str(answer))
+            return
+        self._last[key] = seq
+        self._history.note(Operation(key, began, ended, value, False, None, Outcome.OK, seq, self.number))
+
+    def _direct_get(self, wire: Wire, key: str) -> None:
+        began = time.monotonic()
+        answer = wire.request(f"$JS.API.DIRECT.GET.{STREAM}.$KV.{BUCKET}.{key}")
+        ended = time.monotonic()
+        if answer.status == NO_RESPONDERS:
+            return
+        if answer.status == 404:
+            self._history.direct.append(DirectRead(key, began, ended, "", 0))
+            return
+        assert not answer.status, answer
+        fields = answer.headers
+        value = fields.get(VALUE) or answer.data.decode()
+        seq = int(fields["Nats-Sequence"])
+        self._last[key] = max(seq, self._last.get(key, 0))
+        self._history.direct.append(DirectRead(key, began, ended, value, seq))
+
+
+def _value_of_json(message: dict[str, Any]) -> str:
+    header = base64.b64decode(message.get("hdrs", ""))
+    return Frame("HMSG", header=header).headers.get(VALUE) or base64.b64decode(message.get("data", "")).decode()
+
+
+def stored(wire: Wire) -> dict[int, tuple[str, str]]:
+    """All messages of the stream, as the node of this connection has them: (key, value) by sequence."""
+    found: dict[int, tuple[str, str]] = {}
+    while True:
+        reply = wire.new_reply()
+        wire.publish(f"$JS.API.DIRECT.GET.{STREAM}", b'{"seq":%d,"batch":1000}' % (max(found, default=0) + 1), reply)
+        while not (frame := wire.message(reply)).status:
+            fields = frame.headers
+            key = fields["Nats-Subject"].rpartition(".")[2]
+            found[int(fields["Nats-Sequence"])] = key, fields.get(VALUE) or frame.data.decode()
+        if frame.status == 404 or frame.headers["Nats-Num-Pending"] == "0":
+            return found
+
+
+def bucket(history: int = 1, replicas: int = 1) -> dict[str, Any]:
+    """The stream's configuration as clients make it; `history` -1 keeps everything."""
+    return {
+        "name": STREAM,
+        "subjects": [f"$KV.{BUCKET}.>"],
+        "max_msgs_per_subject": history,
+        "discard": "new",
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+        "allow_direct": True,
+        "num_replicas": replicas,
+    }
+
+
+def finish(clients: Iterable[Client]) -> None:
+    """Wait until they are done, and show what failed in them."""
+    for client in clients:
+        client.join(JOIN_S)
+        assert not client.is_alive(), f"{client.name} hangs"
+        if client.failure is not None:
+            raise client.failure
