@@ -1,21 +1,19 @@
-"""The unmodified npm package `nats` against the server under test; what it does is in js/client.cjs."""
+"""The unmodified npm packages `nats` and `@nats-io/*` on the real socket; what they do is in js/*.cjs.
+
+Buckets are played against nats-server and the server under test at once, and what the client got must be the same.
+"""
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
+from tests.clients import npm
+from tests.pairs import Pair
 from tests.servers import Server
 
 pytestmark = pytest.mark.conformance
 
-HERE = Path(__file__).parent / "js"
-TIMEOUT_S = 60
-TESTS = (
+CLIENT = (
     "core",
     "publish",
     "streams",
@@ -26,46 +24,100 @@ TESTS = (
     "orderedConsumer",
     "pushSubscribe",
     "orderedPush",
-    "kvPutGet",
-    "kvCreateUpdate",
-    "kvDeletePurge",
-    "kvHistoryKeys",
-    "kvWatch",
-    "objectStore",
 )
+KEY_VALUE = (
+    "putAndGet",
+    "getARevision",
+    "withoutDirectGet",
+    "createAndUpdate",
+    "expectedRevisions",
+    "oneOfManyCreates",
+    "countingByUpdates",
+    "deleteAndPurge",
+    "deleteByWildcard",
+    "purgeDeletes",
+    "purgeTheBucket",
+    "historyOfKeys",
+    "keys",
+    "watchAll",
+    "watchHistory",
+    "watchUpdatesOnly",
+    "watchWithoutDeletes",
+    "watchHeadersOnly",
+    "watchWildcards",
+    "watchSeveralFilters",
+    "watchResumes",
+    "watchManyChanges",
+    "status",
+    "compressed",
+    "limits",
+    "bucketTtl",
+    "openedAgain",
+    "republished",
+    "codecs",
+    "keysOfEverySpelling",
+)
+OBJECTS = (
+    "sizes",
+    "streamsOfParts",
+    "metadata",
+    "replaced",
+    "listed",
+    "deleted",
+    "watched",
+    "updated",
+    "links",
+    "sealed",
+    "status",
+    "expectedRevisions",
+    "interruptedUpload",
+    "fullStore",
+    "corruptedObject",
+    "storeTtl",
+    "severalAtOnce",
+    "large",
+)
+NEWER = {
+    "kv.cjs": (
+        "keysOfSeveralFilters",
+        "historyOfSeveralFilters",
+        "markerTtl",
+        "purgeWithTtl",
+        "createAfterAMarker",
+        "ttlWithoutMarkersIsRefused",
+        "watchTellsUpdates",
+        "bucketsAreListed",
+    ),
+    "objects.cjs": ("inBatches", "storesAreListed", "openedAgain"),
+}
+"""What only @nats-io/* can do."""
+BUCKETS = {"kv.cjs": KEY_VALUE, "objects.cjs": OBJECTS}
+LIBRARIES = {"nats": dict.fromkeys(NEWER, ()), "nats-io": NEWER}
+ROWS = [
+    (library, script, name)
+    for library, more in LIBRARIES.items()
+    for script, names in BUCKETS.items()
+    for name in (*names, *more[script])
+]
 
 
-@pytest.fixture(scope="module")
-def node() -> str:
-    """Node, with the pinned package installed beside the script."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.fail(
-            "node or npm is missing: install Node.js 20 or later with npm, for example "
-            "`apt-get install nodejs npm`, or from nodejs.org",
-            pytrace=False,
-        )
-    wanted = json.loads((HERE / "package.json").read_text())["dependencies"]["nats"]
-    manifest = HERE / "node_modules" / "nats" / "package.json"
-    if not manifest.exists() or json.loads(manifest.read_text())["version"] != wanted:
-        install = [npm, "ci", "--no-audit", "--no-fund"]
-        done = subprocess.run(install, cwd=HERE, capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode:
-            pytest.fail(f"`npm ci` in {HERE} failed:\n{done.stdout}{done.stderr}", pytrace=False)
-    return node
+@pytest.fixture(scope="module", autouse=True)
+def _packages() -> None:
+    npm.install()
 
 
-def test_every_test_of_the_script_is_run(node: str) -> None:
-    listed = subprocess.run([node, "client.cjs", "--list"], cwd=HERE, capture_output=True, text=True, check=True)
-    assert tuple(listed.stdout.split()) == TESTS
+def test_every_test_of_the_scripts_is_run() -> None:
+    assert npm.listed("client.cjs") == CLIENT
+    for library, more in LIBRARIES.items():
+        for script, names in BUCKETS.items():
+            assert npm.listed(script, library) == (*names, *more[script])
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_npm_nats(node: str, server: Server, name: str) -> None:
-    command = [node, "client.cjs", server.url, name]
-    try:
-        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        pytest.fail(f"{name} hung: {error.stderr!r}", pytrace=False)
-    if done.returncode:
-        pytest.fail(f"{name}\n{done.stdout}{done.stderr}", pytrace=False)
+@pytest.mark.parametrize("name", CLIENT)
+def test_npm_nats(server: Server, name: str) -> None:
+    npm.passes("client.cjs", server.url, name)
+
+
+@pytest.mark.parametrize(("library", "script", "name"), ROWS, ids=["-".join(row) for row in ROWS])
+def test_buckets(pair: Pair, library: str, script: str, name: str) -> None:
+    npm.passes(script, library, name, pair.expected.url, pair.tested.url)

