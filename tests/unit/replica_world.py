@@ -470,3 +470,29 @@ class World:
         self.run(0.0)
         if confirmed:
             self.until(lambda: any(subject == reply for subject, _ in node.inbox.got))
+
+
+def change(world: World, voters: str, learners: str = "") -> None:
+    """Change the group's members, on the leader."""
+    done: list[str] = []
+    world.leader().replica.propose_membership(Membership(tuple(voters), tuple(learners)), done.append)
+    world.until(lambda: done)
+    assert done == [""]
+
+
+def fill(world: World, count: int, size: int = 1000) -> None:
+    """Store messages of `size` bytes through the leader."""
+    node = world.leader()
+    replies = [world.publish(node, f"s.{number % 5}", b"%d:" % number + b"x" * size) for number in range(count)]
+    world.until(lambda: all(world.answer(node, reply) for reply in replies))
+
+
+def let_go(world: World, name: str = "") -> int:
+    """Have the leader's log let go of what is sealed, as if the lake held it; the entry through which it did."""
+    store = world.leader().stream.store
+    world.leader().stream.checkpoint()
+    world.run(0.1)
+    store.drop_through(store.applied)
+    world.run(0.1)
+    assert store.left_through > 0
+    return store.left_through

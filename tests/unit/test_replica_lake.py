@@ -9,8 +9,7 @@ import pytest
 
 from lakestream.lake import paths
 from lakestream.raft.messages import Membership
-from tests.unit.replica_world import Node, World
-from tests.unit.test_replica import change, fill
+from tests.unit.replica_world import Node, World, change, fill
 
 pytestmark = pytest.mark.unit
 

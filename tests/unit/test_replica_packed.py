@@ -11,17 +11,17 @@ import pytest
 
 from lakestream.log.files import Files
 from lakestream.log.packed import is_packed_file
-from tests.unit import logkit, test_replica, test_replica_lake
+from tests.unit import logkit, test_replica_damage, test_replica_lake, test_replica_members
 from tests.unit.replica_world import World
 
 pytestmark = pytest.mark.unit
 
 IN_A_BLOCK = 100
 """A place in any of these files where it is compressed: they are short."""
-REPAIRED = test_replica.test_a_damaged_replica_is_repaired_by_the_others
+REPAIRED = test_replica_damage.test_a_damaged_replica_is_repaired_by_the_others
 TESTS: dict[str, Callable[[Path], None]] = {
-    "a new replica": test_replica.test_a_new_replica_gets_the_state_and_then_the_rest,
-    "a damaged block that is not": test_replica.test_damage_that_nobody_reads_is_found_after_a_start,
+    "a new replica": test_replica_members.test_a_new_replica_gets_the_state_and_then_the_rest,
+    "a damaged block that is not": test_replica_damage.test_damage_that_nobody_reads_is_found_after_a_start,
     "another leader stages": test_replica_lake.test_a_new_leader_stages_what_is_staged_already_without_harm,
     "a damaged segment": functools.partial(REPAIRED, where="sealed segment"),
     "a damaged footer": functools.partial(REPAIRED, where="footer"),
@@ -38,6 +38,6 @@ def test_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -
 
     monkeypatch.setattr(World, "stream", stream)
     if "block" in name:
-        monkeypatch.setattr(test_replica, "flip", lambda path, at: logkit.flip(path, IN_A_BLOCK))
+        monkeypatch.setattr(test_replica_damage, "flip", lambda path, at: logkit.flip(path, IN_A_BLOCK))
     TESTS[name](tmp_path)
     assert any(is_packed_file(Files(), str(path)) for path in tmp_path.rglob("*.seg"))

@@ -59,13 +59,13 @@ def test_a_whole_delta_ends_what_was_known_and_not_logged() -> None:
         ledger.deliver([1, 2, 3], 10, 99)
         ledger.take_delta()
     before.deliver([4, 5], 11, 99)
-    before.ack(2, 12, 2)
-    leader.ack(1, 13, 1)
+    before.ack(2, 12)
+    leader.ack(1, 13)
     before.apply(leader.take_whole())
     assert before.whole() == leader.whole()
     assert (sorted(before.pending), before.delivered_consumer, before.floor()) == ([2, 3], 3, (1, 1))
     assert before.take_delta() is None
-    leader.ack(2, 14, 2)
+    leader.ack(2, 14)
     delta = leader.take_delta()
     assert delta is not None
     before.apply(delta)

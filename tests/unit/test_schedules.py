@@ -19,8 +19,8 @@ from lakestream.protocol import headers
 from tests.unit.api_world import ApiWorld, Lake
 from tests.unit.consumer_world import CLIENT
 from tests.unit.replica_world import World as Cluster
+from tests.unit.replica_world import fill, let_go
 from tests.unit.stream_world import World
-from tests.unit.test_replica import fill, let_go
 
 pytestmark = pytest.mark.unit
 SECOND = 1_000_000_000

@@ -1,0 +1,323 @@
+"""Replicas whose files are damaged, fail or are in the way: what is repaired, by whom, and what is left alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lakestream.jetstream.operations import DeleteMessage
+from lakestream.log.errors import CorruptLog
+from lakestream.log.files import Files
+from lakestream.log.mend import verify
+from lakestream.raft.messages import Membership
+from tests.unit import logkit
+from tests.unit.logkit import MiniStream, flip
+from tests.unit.replica_world import Node, World, fill
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    "where", ["open segment", "sealed segment", "footer", "checkpoint", "cut", "gone", "outline", "votes", "identity"]
+)
+def test_a_damaged_replica_is_repaired_by_the_others(tmp_path: Path, where: str) -> None:
+    world = World(tmp_path, seal_bytes=20_000, retain_bytes=1)
+    world.stream()
+    for _ in range(5):
+        fill(world, 20)
+        world.run(0.1)
+    fill(world, 3)
+    broken = world.followers()[0]
+    if where == "outline":
+        broken.stream.checkpoint()
+        world.run(0.1)
+        broken.stream.store.drop_through(broken.stream.store.applied)
+        world.run(0.1)
+    directory, name = Path(broken.replica.directory), broken.name
+    if where == "checkpoint":
+        broken.stop()
+    else:
+        broken.kill()
+    segments = sorted((directory / "log").glob("*.seg"))
+    match where:
+        case "open segment":
+            flip(str(segments[-1]), segments[-1].stat().st_size // 2)
+        case "sealed segment":
+            flip(str(segments[1]), segments[1].stat().st_size // 2)
+        case "footer":
+            flip(str(segments[0]), segments[0].stat().st_size - 10)
+        case "checkpoint":
+            flip(str(directory / "checkpoint"), 100)
+        case "cut":
+            with open(segments[-1], "r+b") as file:
+                file.truncate(100)
+        case "gone":
+            segments[1].unlink()
+        case "votes":
+            (directory / "raft").write_bytes(b"")
+        case "identity":
+            (directory / "replica").write_bytes(b"?")
+        case "outline":
+            flip(str(next((directory / "log").glob("*.outline"))), 25)
+    fill(world, 20)
+    node = world.start(name)
+    world.until(lambda: "S" in node.engine.streams and node.stream.store.last_seq == 123)
+    assert node.content() == world.leader().content()
+    if where != "sealed segment":  # what is sealed is looked at when it is read
+        assert any("damaged" in text or "missing" in text or "slots" in text for text in node.log.said)
+    world.until(lambda: not node.replica.group._member.recovering)  # type: ignore[union-attr]
+    others = [each for each in world.nodes.values() if each is not node]
+    world.leader().replica.transfer(name)
+    world.until(lambda: node.replica.leading)
+    others[0].kill()
+    assert world.acked("s.z")["seq"] == 124
+
+
+def damaged_segments(node: Node) -> list[str]:
+    """Turn a bit in each sealed segment of a node while it runs; their paths."""
+    paths = [each.path for each in node.stream.store.sealed()]
+    for path in paths:
+        flip(path, os.path.getsize(path) // 2)
+    return paths
+
+
+def test_what_a_read_finds_damaged_is_fetched_from_another_member(tmp_path: Path) -> None:
+    world = World(tmp_path, seal_bytes=20_000)
+    world.stream()
+    world.consumer("c")
+    for _ in range(4):
+        fill(world, 20)
+        world.run(0.1)
+    leader = world.leader()
+    paths = damaged_segments(leader)
+    assert len(paths) >= 3
+    delivered: list[bytes] = []
+
+    def read_on() -> bool:
+        delivered.extend(data for *_, data in world.pull("c", 100))
+        return len(delivered) == 80
+
+    world.until(read_on, 60)
+    assert delivered == [record.data for record in world.followers()[0].records()]
+    assert leader.replicas.repairs.mended == len(paths)
+    assert leader.replica.leading
+    for path in paths:
+        verify(Files(), path)
+    leader.kill()
+    world.start(leader.name)
+    assert len(world.converged()) == 80
+
+
+def test_damage_that_nobody_reads_is_found_after_a_start(tmp_path: Path) -> None:
+    world = World(tmp_path, seal_bytes=20_000)
+    world.stream()
+    for _ in range(4):
+        fill(world, 20)
+        world.run(0.1)
+    follower = world.followers()[0]
+    name = follower.name
+    follower.stop()
+    paths = damaged_segments(follower)
+    node = world.start(name)
+    damage: list[str] = []
+    node.replicas.on_damage = lambda replica, what: damage.append(what)
+    world.until(lambda: node.replicas.repairs.mended == len(paths))
+    assert len(damage) == len(paths)
+    for path in paths:
+        verify(Files(), path)
+
+
+def test_damage_that_an_entry_meets_reopens_the_replica(tmp_path: Path) -> None:
+    world = World(tmp_path, seal_bytes=20_000)
+    world.stream()
+    for _ in range(4):
+        fill(world, 20)
+        world.run(0.1)
+    follower = world.followers()[0]
+    for each in follower.stream.store.sealed():
+        os.truncate(each.path, 200)
+    done: list[object] = []
+    world.leader().stream.propose(DeleteMessage(12), done.append)  # whose subject has to be read
+    world.until(lambda: done)
+    world.until(lambda: ("reopened", "S") in follower.events)
+    fill(world, 5)
+    content = world.leader().content()
+    world.until(lambda: follower.stream.store.last_seq == 85)
+    assert len(content) == 84
+    world.until(lambda: follower.stream.store.applied == world.leader().stream.store.applied)
+    assert follower.content() == content
+
+
+class FailingFiles(Files):
+    """Files whose syncs fail from a moment on."""
+
+    failing = False
+
+    def sync(self, fd: int) -> None:
+        if self.failing:
+            raise OSError(errno.EIO, "the disk is gone")
+        super().sync(fd)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_invariant_4_a_replica_whose_disk_fails_takes_part_no_more(tmp_path: Path, leads: bool) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    node = world.leader() if leads else world.followers()[0]
+    files = FailingFiles()
+    node.stream.store.log.files = files  # type: ignore[union-attr]
+    files.failing = True
+    reply = world.publish(node, "s.a", b"2") if leads else b""
+    world.until(lambda: node.stream.failed is not None or not leads)
+    others = "".join(sorted(set("abc") - {node.name}))
+    new = world.leader(others)
+    answer = world.publish(new, "s.a", b"3")
+    world.until(lambda: world.answer(new, answer))
+    world.until(lambda: node.stream.failed is not None)
+    assert not node.stream.leading
+    if leads:
+        assert world.answer(node, reply) is None
+    files.failing = False
+    node.kill()
+    world.start(node.name)
+    assert world.converged()[-1][2] == b"3"
+
+
+def test_a_replica_that_was_killed_before_it_had_its_file_is_told_by_its_assignment_who_belongs_to_it(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    for name in "abc":
+        directory = Path(world.nodes[name].replica.directory)
+        world.nodes[name].kill()
+        (directory / "raft").unlink()
+        for path in directory.glob("log/*"):
+            path.unlink()
+    for name in "abc":
+        world.start(name)
+    world.run(1)
+    assert [node.replica.membership for node in world.nodes.values()] == [Membership(("a", "b", "c"))] * 3
+    assert world.acked("s.a", b"2")["seq"] == 1
+
+
+def test_the_only_voters_damaged_log_is_not_cut_because_somebody_learns_from_it(tmp_path: Path) -> None:
+    world = World(tmp_path, "ab")
+    world.stream("a")
+    for number in range(20):
+        world.acked("s.a", b"%d" % number)
+    told: list[str] = []
+    world.leader().replica.propose_membership(Membership(("a",), ("b",)), told.append)
+    world.run(1)
+    assert told == [""]
+    node = world.nodes["a"]
+    [segment] = Path(node.replica.directory).glob("log/*.seg")
+    node.kill()
+    flip(str(segment), segment.stat().st_size // 2)
+    before = segment.read_bytes()
+    node = world.start("a")
+    world.run(2)
+    assert node.replica.trouble
+    assert segment.read_bytes() == before
+
+
+def test_a_replica_that_could_not_be_made_is_removed_without_the_files_that_are_in_its_way(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    assert world.create is not None
+    node = world.leader()
+    other = msgspec.structs.replace(world.create, uid="u2")
+    replica = node.replicas.hold(other, world.membership)
+    world.run(1)
+    assert "another stream" in replica.trouble
+    node.replicas.drop("u2", lambda error: None)
+    world.run(1)
+    name, directory = node.name, replica.directory
+    assert os.path.exists(os.path.join(directory, "checkpoint")) or os.path.exists(os.path.join(directory, "log"))
+    node.kill()
+    world.start(name)
+    assert [data for _, _, data in world.converged()] == [b"1"]
+
+
+@pytest.mark.parametrize("identity", [None, b"?"])
+def test_a_replica_neither_takes_over_nor_removes_the_files_of_a_stream_from_before(
+    tmp_path: Path, identity: bytes | None
+) -> None:
+    world = World(tmp_path)
+    directory = Path(world.nodes["a"].stores.replicas.directory("$G", "S"))
+    directory.mkdir(parents=True)
+    alone = MiniStream(str(directory))
+    alone.publish(logkit.message(1))
+    alone.store.describe("u0", "S", "$G", b"{}")
+    alone.store.close()
+    if identity is not None:
+        (directory / "replica").write_bytes(identity)
+    before = {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    world.stream()
+    world.acked("s.a", b"1")
+    replica = world.nodes["a"].replicas.by_uid["u1"]
+    assert "another stream" in replica.trouble
+    world.nodes["a"].replicas.drop("u1", lambda error: None)
+    world.run(1)
+    assert {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_replica_that_ends_while_it_is_opened_anew_loses_its_files_only_if_it_is_removed(
+    tmp_path: Path, removed: bool
+) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    node = world.followers()[0]
+    work: list[Callable[[], None]] = []
+    directory = Path(node.replica.directory)
+
+    def submit(task: Callable[[], object], done: Callable[[object, object], None], brief: bool = False) -> None:
+        work.append(lambda: done(task(), None))
+
+    submitted = node.life.submit
+    node.life.submit = submit  # type: ignore[assignment, method-assign]
+    node.replica.give_up(CorruptLog(str(directory / "log"), 0, "damaged"))
+    world.run(0.1)
+    assert len(work) == 1
+    if removed:
+        node.replicas.drop("u1", lambda error: None)
+    else:
+        node.replicas.stop()
+    while work:
+        work.pop()()  # threads keep no order
+    node.life.submit = submitted  # type: ignore[method-assign]
+    assert directory.exists() is not removed
+
+
+def test_a_server_that_ends_while_it_opens_a_replica_leaves_its_files(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    name = world.followers()[0].name
+    directory = Path(world.nodes[name].replica.directory)
+    world.nodes[name].kill()
+    (directory / "raft").write_bytes(b"")  # opened once its assignment is known
+    work: list[Callable[[], None]] = []
+    create, world.create = world.create, None
+    assert create is not None
+    node = world.start(name)
+
+    def submit(task: Callable[[], object], done: Callable[[object, object], None], brief: bool = False) -> None:
+        work.append(lambda: done(task(), None))
+
+    node.life.submit = submit  # type: ignore[assignment, method-assign]
+    node.replicas.hold(create, world.membership)
+    node.replicas.stop()
+    while work:
+        work.pop()()
+    assert (directory / "log").exists()
