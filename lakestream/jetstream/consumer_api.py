@@ -319,6 +319,9 @@ class ConsumerApi:
             request.respond(self._info_of(existing))
             finished()
             return
+        if config.sourcing and config.deliver_subject != old.deliver_subject:
+            # What a mirror or a source was sent and has not confirmed may never have been stored: it is sent again.
+            stream.propose(ResetConsumer(existing.name, existing.ledger.floor()[1] + 1))
         self._propose_update(request, existing, config, lambda: request.respond(self._info_of(existing)), finished)
 
     def _propose_update(

@@ -69,6 +69,14 @@ class Copying:
         for gone in before:
             gone.session.end(remove=True)
 
+    @property
+    def answers_for(self) -> str:
+        """The origin whose direct gets this stream answers too; "" when there is none."""
+        mirror = self._stream.config.mirror
+        if mirror is None or mirror.external is not None or not self._stream.config.mirror_direct:
+            return ""
+        return mirror.name if any(isinstance(one, Mirror) and one.near for one in self._at_work) else ""
+
     # ------------------------------------------------------------------ what INFO shows
     def info(self) -> dict[str, Any]:
         """The fields `mirror` or `sources` of StreamInfo; nothing for other streams."""

@@ -137,6 +137,8 @@ def merge(view: View, message: Publish, origin: str, subject: bytes) -> None:
     What a counter of an origin stands for is the value it told last; that it told before is part of the sum already.
     Raises ApiError, NotHere.
     """
+    if not headers.get(message.header, INCREMENT):
+        raise api_error(10169)
     told = _number_of(message.payload)
     last_seq = view.last_of(message.subject)
     last = view.record(last_seq) if last_seq else None

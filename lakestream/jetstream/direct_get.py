@@ -53,6 +53,10 @@ class DirectGet:
     def attach(self, stream: Stream) -> None:
         """Serve direct gets from `stream` until `detach`."""
         self.detach(stream.name)
+        self.attach_as(stream, stream.name)
+
+    def attach_as(self, stream: Stream, name: str) -> None:
+        """Serve those of stream `name` too, of which this one is a mirror."""
         engine = self._engine
         gets = Gets(stream, engine.options.max_pending)
         subscriptions = []

@@ -275,6 +275,8 @@ class Engine:
         readable = self.cluster is None or self.cluster.replicas.readable(stream.uid)
         if readable and stream.config.allow_direct:
             self.direct.attach(stream)
+        if readable and stream.copying.answers_for:
+            self.direct.attach_as(stream, stream.copying.answers_for)
 
     def _unsubscribe(self, name: str) -> None:
         for subscription in self._subscriptions.pop(name, []):

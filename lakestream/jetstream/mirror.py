@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from lakestream.jetstream.stream import Stream
 
 
+NEAR = 10
+"""A mirror that lacks fewer messages is close to its origin."""
+
+
 class Mirror:
     """What fills one mirror, while this node leads it. See `upstream.Taker`."""
 
@@ -28,7 +32,10 @@ class Mirror:
         self._stream = stream
         self._origin = Origin(source, stream.account, stream.name, mirror=True)
         self.source = source
-        self.session = Session(self._origin, stream.bus, stream.clock, self)
+        self.session = Session(stream.name, self._origin, stream.bus, stream.clock, self)
+
+        self.near = False
+        """Whether it has come close to its origin, for which it may answer direct gets then."""
 
     @property
     def seq(self) -> int:
@@ -42,9 +49,10 @@ class Mirror:
             return Start(following)
         return Start(self.source.opt_start_seq, self.source.opt_start_time)
 
-    def opened(self, before: int, identity: str) -> bool:
+    def opened(self, before: int, identity: str, pending: int) -> bool:
         """See `Taker.opened`."""
         stream = self._stream
+        self._note(pending)
         if before >= stream.intake.next_seq:
             stream.intake.skip(before)
             stream.propose(Skip(before))
@@ -61,7 +69,16 @@ class Mirror:
         subject = self._origin.renamed(message.subject)
         header = source_state.of_stream(message.header)
         effect = publish.effect_of(header, stream.config)
-        return stream.intake.take_at(message.seq, message.time_ns, subject, header, message.payload, effect)
+        refused = stream.intake.take_at(message.seq, message.time_ns, subject, header, message.payload, effect)
+        if not self.near and refused is None:
+            self._note(message.pending)
+        return refused
+
+    def _note(self, pending: int) -> None:
+        """So many messages are still to come."""
+        if not self.near and pending < NEAR:
+            self.near = True
+            self._stream.on_updated(self._stream)
 
     def when_safe(self, then: Callable[[], None]) -> None:
         """See `Taker.when_safe`."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.stream_config import StreamSource
 from lakestream.protocol import headers
 from lakestream.protocol.subjects import matches
@@ -61,13 +62,19 @@ class Origin:
         kind = "MIRROR" if mirror else "SRC"
         self.consumer = f"JS_{kind}_{short_hash(f'{account} {stream} {self.key}')}"
         """What its consumer is asked to be called: the same after a restart."""
+        self.prepared = source.consumer is not None
+        """Whether somebody made the consumer; then it stays."""
+        if source.consumer is not None:
+            self.consumer = source.consumer.name
         self._api = _API
         if external is not None and external.api:
             self._api = external.api.encode().rstrip(b".") + b"."
 
     def deliver_to(self, token: bytes) -> bytes:
-        """A subject for messages that nobody else uses."""
-        external = self.source.external
+        """A subject for messages: one that nobody else uses, or that of a prepared consumer."""
+        external, prepared = self.source.external, self.source.consumer
+        if prepared is not None:
+            return prepared.deliver_subject.encode()
         own = b"$JS.M." if self._mirror else b"$JS.S."
         if external is not None and external.deliver:
             return b"%b.%b" % (external.deliver.encode().rstrip(b"."), token)
@@ -83,7 +90,13 @@ class Origin:
 
     # ------------------------------------------------------------------ requests
     def request(self, start: Start, deliver: bytes) -> tuple[bytes, bytes, dict[str, Any]]:
-        """Subject, header block and body of the request for a consumer."""
+        """Subject, header block and body of the request for a consumer, or for a prepared one to begin there."""
+        told = [(b"Nats-Required-Api-Level", b"4")]
+        if not self._mirror:
+            told = [(b"Nats-Required-Api-Level", b"5"), (b"Nats-Stream-Identity", start.identity.encode())]
+        if self.prepared:
+            subject = f"CONSUMER.RESET.{self.source.name}.{self.consumer}".encode()
+            return self._api + subject, headers.build(told), {"seq": start.seq} if start.seq else {}
         config: dict[str, Any] = {"name": self.consumer, "deliver_policy": "all"}
         if start.seq:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start.seq}
@@ -108,10 +121,11 @@ class Origin:
             "sourcing": True,
             "metadata": {f"{kind}acc": self._account, f"{kind}stream": self._stream},
         }
-        told = [(b"Nats-Required-Api-Level", b"4")]
-        if not self._mirror:
-            told = [(b"Nats-Required-Api-Level", b"5"), (b"Nats-Stream-Identity", start.identity.encode())]
         return subject, headers.build(told), {"stream_name": self.source.name, "config": config, "action": ""}
+
+    def needs_flow_control(self) -> ApiError:
+        """What INFO shows where a prepared consumer has another ack policy."""
+        return api_error(10214 if self._mirror else 10217)
 
     def removal(self) -> bytes:
         """The subject of the request that removes its consumer."""
@@ -124,7 +138,7 @@ def index_of(source: StreamSource) -> str:
     if source.external is not None:
         index += f":{short_hash(source.external.api)}"
     if source.consumer is not None:
-        index += f":C={source.consumer.name}"
+        index += f":C={short_hash(source.consumer.name)}"
     return index
 
 

@@ -31,7 +31,7 @@ class Source:
         self._stream = stream
         self._origin = Origin(source, stream.account, stream.name, mirror=False)
         self.source = source
-        self.session = Session(self._origin, stream.bus, stream.clock, self)
+        self.session = Session(stream.name, self._origin, stream.bus, stream.clock, self)
         known = stream.copying.positions.get(self._origin.key) or Position(0)
         self._seq, self._identity, self._since_ns = known.seq, known.identity, known.since_ns
         """The last message taken, on its way or stored, and of which origin."""
@@ -49,7 +49,7 @@ class Source:
             return Start(time=format_time(self._since_ns))
         return Start(self.source.opt_start_seq, self.source.opt_start_time, self._identity)
 
-    def opened(self, before: int, identity: str) -> bool:
+    def opened(self, before: int, identity: str, pending: int) -> bool:
         """See `Taker.opened`."""
         if identity and self._identity and identity != self._identity:
             self.renewed()

@@ -7,6 +7,7 @@ flow control once they are safe, notices silence and gaps, and begins again. Wha
 
 from __future__ import annotations
 
+import logging
 import random
 import secrets
 import string
@@ -41,6 +42,7 @@ ANOTHER_STREAM = 10225
 LAST_CONSUMER, LAST_STREAM, STALLED = b"Nats-Last-Consumer", b"Nats-Last-Stream", b"Nats-Consumer-Stalled"
 _LETTERS = string.digits + string.ascii_letters
 _CONTROL = b"NATS/1.0 "
+_logger = logging.getLogger(__name__)
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
@@ -60,14 +62,15 @@ class Taker(Protocol):
     def start(self) -> Start:
         """Where the origin is to be read from."""
 
-    def opened(self, before: int, identity: str) -> bool:
-        """The origin will send what it has after sequence `before`; False: not what was meant, begin again."""
+    def opened(self, before: int, identity: str, pending: int) -> bool:
+        """The origin will send what it has after sequence `before`, so far `pending` messages; False: it is not the one
+        that was meant, begin again."""
 
     def renewed(self) -> None:
         """The origin that was known is gone, another stream has its name."""
 
     def take(self, message: Received) -> ApiError | None:
-        """Take a message, in order; or why not (`NOT_NOW`, when nobody need know): it has to come again."""
+        """Take a message, in order; or why not (`NOT_NOW`, when nobody need know): it comes again later."""
 
     def when_safe(self, then: Callable[[], None]) -> None:
         """Call `then` once everything taken is committed; never, when that can not be said any more."""
@@ -84,12 +87,17 @@ class _Failure(msgspec.Struct, frozen=True):
     description: str = ""
 
 
+class _Config(msgspec.Struct, frozen=True):
+    ack_policy: str = ""
+
+
 class _Answer(msgspec.Struct, frozen=True):
     """What is read of the answer to CONSUMER.CREATE."""
 
     name: str = ""
     delivered: _Place = _Place()
     num_pending: int = 0
+    config: _Config = _Config()
     error: _Failure | None = None
 
 
@@ -97,9 +105,10 @@ _answer = msgspec.json.Decoder(_Answer)
 
 
 class Session:
-    """Reads one origin for as long as it runs. Everything is in the event loop."""
+    """Reads one origin for as long as it runs. Everything is in the event loop. `name`: for whom."""
 
-    def __init__(self, origin: Origin, bus: Bus, clock: Clock, taker: Taker) -> None:
+    def __init__(self, name: str, origin: Origin, bus: Bus, clock: Clock, taker: Taker) -> None:
+        self._name = name
         self._origin, self._bus, self._clock, self._taker = origin, bus, clock, taker
         self.lag = 0
         """How many messages the origin has that did not come yet."""
@@ -113,6 +122,7 @@ class Session:
         self._timer: Timer | None = None
         self._delivered = (0, 0)
         """(consumer sequence, stream sequence) of what came last."""
+        self._came_some = False
         self._early: list[tuple[bytes, bytes, bytes, bytes]] = []
         self._round = 0
         """Attempts so far: what was asked for in an earlier one is not answered any more."""
@@ -131,7 +141,7 @@ class Session:
         """Read no more. `remove`: nor will anybody else; what the origin keeps for it may go."""
         self._close()
         self._running = False
-        if remove:
+        if remove and not self._origin.prepared:
             self._bus.publish(self._origin.removal(), b"$JSC.R." + _token(), b"", b"")
 
     def _close(self) -> None:
@@ -171,7 +181,7 @@ class Session:
         self._subscribed = [bus.subscribe(deliver, self._came), bus.subscribe(reply, self._answered)]
         subject, header, body = origin.request(self._taker.start(), deliver)
         self._wait(ANSWER_NS, self._again)
-        bus.publish(subject, reply, header, dumps(body))
+        bus.publish(subject, reply, header, dumps(body) if body else b"")
 
     def _answered(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if self._open or not self._running:
@@ -191,11 +201,15 @@ class Session:
         if not answer.name:  # nobody serves there (503), or it is no answer
             self._again()
             return
+        if self._origin.prepared and answer.config.ack_policy != "flow_control":
+            self._again(self._origin.needs_flow_control())
+            return
         identity = headers.get(header, b"Nats-Stream-Identity") or b""
         self._delivered = (answer.delivered.consumer_seq, answer.delivered.stream_seq)
-        if not self._taker.opened(answer.delivered.stream_seq, identity.decode("utf-8", "replace")):
+        if not self._taker.opened(answer.delivered.stream_seq, identity.decode("utf-8", "replace"), answer.num_pending):
             self._again()
             return
+        self._came_some = False
         self._open, self.error, self._last_ns = True, None, self._clock.now()
         self.lag = answer.num_pending
         self._wait(LOOK_NS, self._look)
@@ -230,12 +244,16 @@ class Session:
             seq, consumer_seq, time_ns, pending = map(int, tokens[at : at + 4])
         except ValueError:  # of somebody who is no origin
             return
-        if consumer_seq != self._delivered[0] + 1:
+        expected = self._delivered[0] + 1
+        if consumer_seq != expected and not (self._origin.prepared and not self._came_some):
             self._again()  # something got lost on the way
             return
+        self._came_some = True
         refused = self._taker.take(Received(seq, time_ns, subject, header, payload, pending))
         if refused is not None:
-            self._again(None if refused is NOT_NOW else refused)
+            if refused is not NOT_NOW:
+                _logger.warning("%s: message %d of %s is not taken: %s", self._name, seq, self._origin.key, refused)
+            self._again()
             return
         self._delivered = (consumer_seq, seq)
         self.lag = pending
@@ -250,7 +268,8 @@ class Session:
             self._confirm(reply)
             return
         last = headers.get(header, LAST_CONSUMER)
-        if last is not None and last.isdigit() and int(last) != self._delivered[0]:
+        known = self._came_some or not self._origin.prepared
+        if known and last is not None and last.isdigit() and int(last) != self._delivered[0]:
             self._again()
             return
         self._fails = 0
