@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.nodes import Cluster
+from tests.cluster.peer_world import World
 from tests.conftest import _SHOWN_LOGS
 from tests.servers import Kind
 
@@ -81,3 +83,11 @@ def start_cluster(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) ->
     yield start
     for cluster in made:
         cluster.kill()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """Nodes that are nothing but their connections."""
+    world = World()
+    yield world
+    await asyncio.gather(*(node.peers.stop() for node in world.nodes))

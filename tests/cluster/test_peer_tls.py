@@ -1,0 +1,196 @@
+"""Connections between nodes with certificates, and real servers that find each other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakestream.raft.ports import Channel
+from lakestream.server import peer_link
+from lakestream.server.errors import StartError
+from lakestream.server.options import SECOND, RouteUrl, TlsOptions
+from tests.cluster.peer_world import WAIT_S, Authority, World, free_port
+from tests.servers import Kind, Server
+from tests.wire import Wire
+
+pytestmark = pytest.mark.cluster
+
+
+async def test_nodes_with_certificates_of_one_authority_connect(world: World, tmp_path: Path) -> None:
+    tls = Authority(tmp_path, "ca").options("127.0.0.1")
+    seed = await world.node("seed", tls=tls)
+    a, b = [await world.node(name, seed, tls=tls) for name in "ab"]
+    await world.together(seed, a, b)
+    big = os.urandom(3 << 20)
+    a.peers.send("b", Channel.RAFT, big)
+    await world.until(lambda: b.got == [("a", big)])
+
+
+async def test_a_node_that_was_learnt_of_by_address_may_show_the_name_of_a_route(world: World, tmp_path: Path) -> None:
+    tls = Authority(tmp_path, "ca").options("localhost")
+    seed = await world.node("seed", tls=tls)
+    by_name = RouteUrl("localhost", seed.peers.bound_port)
+    a, b = [await world.node(name, by_name, tls=tls) for name in "ab"]
+    await world.together(seed, a, b)
+
+
+@pytest.mark.parametrize("theirs", ["other authority", "no TLS", "wrong name", "unknown to the other"])
+async def test_a_node_without_the_right_certificate_is_not_connected(world: World, tmp_path: Path, theirs: str) -> None:
+    ours = Authority(tmp_path, "ca")
+    good = ours.options("127.0.0.1")
+    seed = await world.node("seed", tls=ours.options("elsewhere.example") if theirs == "wrong name" else good)
+    other = Authority(tmp_path, "x").options("127.0.0.1")
+    unknown = msgspec.structs.replace(other, ca_file=good.ca_file)
+    tls = {"other authority": other, "no TLS": None, "wrong name": good, "unknown to the other": unknown}[theirs]
+    b = await world.node("b", seed, tls=tls, auth_timeout_ns=SECOND)
+    await world.until(lambda: b.log.with_text("Error trying to connect to route"))
+    assert (seed.peers.connected(), b.peers.connected()) == ([], [])
+    said = {
+        "no TLS": "Client Closed before it said HELLO: does it want TLS?",
+        "unknown to the other": "before it said HELLO: does it know this node's certificate?",
+    }.get(theirs, "certificate verify failed")
+    assert b.log.with_text(said), b.log.lines
+
+
+async def test_an_insecure_node_takes_any_certificate_of_the_other(world: World, tmp_path: Path) -> None:
+    ca = Authority(tmp_path, "ca")
+    seed = await world.node("seed", tls=ca.options("elsewhere.example"))
+    b = await world.node("b", seed, tls=ca.options("127.0.0.1", insecure=True))
+    await world.together(seed, b)
+
+
+async def test_a_reload_reads_new_certificates_from_the_same_files(world: World, tmp_path: Path) -> None:
+    ca = Authority(tmp_path, "ca")
+    tls, good = ca.options("elsewhere.example"), ca.options("127.0.0.1")
+    a = await world.node("a", tls=tls)
+    b = await world.node("b", a, tls=good)
+    await world.until(lambda: b.log.with_text("certificate verify failed"))
+    Path(tls.cert_file).write_bytes(Path(good.cert_file).read_bytes())
+    Path(tls.key_file).write_bytes(Path(good.key_file).read_bytes())
+    a.peers.reload(a.peers.options)
+    await world.together(a, b)
+    Path(tls.cert_file).write_text("nothing")
+    with pytest.raises(StartError, match="cluster: tls: cannot use"):
+        a.peers.reload(a.peers.options)
+    assert a.peers.connected() == ["b"]
+
+
+async def test_a_certificate_that_cannot_be_read_stops_the_start(world: World, tmp_path: Path) -> None:
+    missing = TlsOptions(cert_file=str(tmp_path / "no.pem"), key_file=str(tmp_path / "no.key"))
+    with pytest.raises(StartError, match=r"cluster: tls: cannot read '.*no\.pem': No such file"):
+        await world.node("a", tls=missing)
+    (tmp_path / "bad.pem").write_text("nothing")
+    bad = TlsOptions(cert_file=str(tmp_path / "bad.pem"), key_file=str(tmp_path / "bad.pem"))
+    with pytest.raises(StartError, match=r"cluster: tls: cannot use '.*bad\.pem'"):
+        await world.node("a", tls=bad)
+
+
+# ---------------------------------------------------------------------- processes
+
+
+class Processes:
+    """Real servers of one cluster, with password and TLS."""
+
+    def __init__(self, folder: Path) -> None:
+        tls = Authority(folder, "ca").options("127.0.0.1")
+        self.ports = [free_port() for _ in range(3)]
+        routes = ", ".join(f'"nats-route://u:p@127.0.0.1:{port}"' for port in self.ports)
+        self.servers = [
+            Server(
+                Kind.OURS,
+                folder / f"n{number}",
+                config=f"""
+                    http: "127.0.0.1:-1"
+                    ports_file_dir: "{folder}"
+                    cluster {{
+                        name: C, listen: "127.0.0.1:{port}", routes: [{routes}]
+                        authorization {{ user: u, password: p }}
+                        tls {{ cert_file: "{tls.cert_file}", key_file: "{tls.key_file}", ca_file: "{tls.ca_file}" }}
+                    }}
+                """,
+                name=f"n{number}",
+                jetstream=False,
+            )
+            for number, port in enumerate(self.ports, 1)
+        ]
+
+    def page(self, number: int, path: str) -> Any:
+        server = self.servers[number - 1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/{path}", timeout=WAIT_S) as answer:
+            return json.load(answer)
+
+    def alive(self, number: int) -> dict[str, bool]:
+        """What /routez says of the other nodes."""
+        return {route["remote_name"]: route["link"]["alive"] for route in self.page(number, "routez")["routes"]}
+
+    async def until(self, ready: Callable[[], bool], timeout: float = WAIT_S) -> None:
+        async with asyncio.timeout(timeout):
+            while not await asyncio.to_thread(ready):
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    processes = Processes(tmp_path)
+    try:
+        for server in processes.servers:
+            server.start()
+        yield processes
+    finally:
+        for server in processes.servers:
+            server.kill()
+
+
+def subscribed_elsewhere(processes: Processes) -> None:
+    """/routez shows what the clients of another node listen to, once that node has told it."""
+    with Wire(processes.servers[1].address) as client:
+        client.subscribe("a.*", "q")
+        client.ping()
+        wanted = {"account": "$G", "subject": "a.*", "qgroup": "q"}
+        for _ in range(100):
+            routes = {route["remote_name"]: route for route in processes.page(1, "routez?subs=detail")["routes"]}
+            if wanted in routes["n2"].get("subscriptions_list_detail", []):
+                return
+        raise AssertionError(routes)
+
+
+async def test_processes_find_each_other_and_notice_who_is_stopped_killed_and_back(processes: Processes) -> None:
+    whole = {number: {f"n{other}": True for other in (1, 2, 3) if other != number} for number in (1, 2, 3)}
+    await processes.until(lambda: all(processes.alive(number) == whole[number] for number in whole))
+    varz = processes.page(1, "varz")
+    assert (varz["routes"], varz["cluster"]["name"], varz["cluster"]["cluster_port"]) == (2, "C", processes.ports[0])
+    ports_file = processes.servers[0].store.parent / f"nats-server_{processes.servers[0].process.pid}.ports"
+    await asyncio.to_thread(subscribed_elsewhere, processes)
+    assert json.loads(ports_file.read_text())["cluster"] == [f"nats://127.0.0.1:{processes.ports[0]}"]
+
+    stopped, killed = processes.servers[1].process, processes.servers[2]
+    os.killpg(stopped.pid, signal.SIGSTOP)
+    await processes.until(lambda: processes.alive(1) == {"n2": False, "n3": True}, 3)
+    os.killpg(stopped.pid, signal.SIGCONT)
+    await processes.until(lambda: processes.alive(1) == {"n2": True, "n3": True}, 3)
+    os.killpg(stopped.pid, signal.SIGSTOP)
+    await processes.until(lambda: processes.alive(1) == {"n3": True}, 8)  # stale: closed
+    os.killpg(stopped.pid, signal.SIGCONT)
+    await processes.until(lambda: all(processes.alive(number) == whole[number] for number in whole))
+
+    killed.kill()
+    await processes.until(lambda: processes.alive(1) == {"n2": True}, 1)
+    killed.start()
+    await processes.until(lambda: all(processes.alive(number) == whole[number] for number in whole))
+    killed.stop()
+    await processes.until(lambda: processes.alive(1) == {"n2": True}, 1)
+    assert killed.log().count("Router connection to n1 closed: Server Shutdown") == 1
+
+
+def test_the_limits_of_a_connection_are_as_documented() -> None:
+    assert (peer_link.MAX_PENDING_BYTES, peer_link.HIGH_WATER) == (64 << 20, 1 << 20)
+    assert (peer_link.ALIVE_NS, peer_link.STALE_NS) == (SECOND, 5 * SECOND)
