@@ -59,12 +59,11 @@ class DirectGet:
         """Serve those of stream `name` too, of which this one is a mirror."""
         engine = self._engine
         gets = Gets(stream, engine.options.max_pending)
-        subscriptions = []
+        subscriptions = self._attached.setdefault(stream.name, [])
         for prefix in prefixes(engine.domain):
-            base = b"%bDIRECT.GET.%b" % (prefix, stream.name.encode())
+            base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
             subscriptions.append(engine.bus.subscribe(base, gets.by_request, QUEUE))
             subscriptions.append(engine.bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), QUEUE))
-        self._attached[stream.name] = subscriptions
 
     def detach(self, name: str) -> None:
         """Stop serving; the subjects have no responders then."""
