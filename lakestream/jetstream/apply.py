@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lakestream.jetstream import limits, offline, publish
+from lakestream.jetstream.as_it_was import past_of, travels
 from lakestream.jetstream.batch import Batch, Effect
 from lakestream.jetstream.operations import (
     CreateConsumer,
@@ -20,6 +21,7 @@ from lakestream.jetstream.operations import (
     Operation,
     Purge,
     Remove,
+    Removing,
     ResetConsumer,
     Restored,
     Skip,
@@ -31,7 +33,7 @@ from lakestream.jetstream.operations import (
 from lakestream.jetstream.origin import key_of
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import Record, columns, iter_records, record_length
+from lakestream.log.record import Record, columns, iter_records, record_length, time_of
 from lakestream.log.store import Appended
 
 if TYPE_CHECKING:
@@ -50,7 +52,10 @@ class Applier:
 
     def adopt(self, config: StreamConfig) -> None:
         """Take a configuration."""
-        self._per_message = limits.needs_single_steps(config)
+        # With time travel a stream can be asked how it was after each message, not only after a batch of them.
+        self._per_message = limits.needs_single_steps(config) or travels(config)
+        self._stream.store.keep_departures(travels(config))
+        self._stream.past = past_of(self._stream, config)
         self._limited = limits.trims_by_size(config)
 
     # ------------------------------------------------------------------ messages
@@ -74,9 +79,10 @@ class Applier:
         """Store and enforce limits message by message; see `limits.needs_single_steps`."""
         offset = at.offset
         effects = {effect.seq: effect for effect in batch.effects}
-        for seq, (subject, length) in enumerate(zip(batch.subjects, batch.lengths, strict=True), batch.first_seq):
+        columns = zip(batch.subjects, batch.lengths, batch.records, strict=True)
+        for seq, (subject, length, record) in enumerate(columns, batch.first_seq):
             place = Appended(at.segment, offset, at.index)
-            self._stream.store.apply_messages(place, seq, [subject], [length], batch.last_time)
+            self._stream.store.apply_messages(place, seq, [subject], [length], time_of(record))
             self._after_messages(seq, [subject], [effects[seq]] if seq in effects else [])
             offset += length
 
@@ -211,6 +217,14 @@ class Applier:
     # ------------------------------------------------------------------ operations
     def operation(self, operation: Operation) -> object:
         """Apply one operation and return what its proposer waits for. Reads no clock (DESIGN §4, invariant 2)."""
+        store = self._stream.store
+        store.operation_ns = operation.at_ns if isinstance(operation, Removing) else 0
+        try:
+            return self._operation(operation)
+        finally:
+            store.operation_ns = None
+
+    def _operation(self, operation: Operation) -> object:
         stream = self._stream
         match operation:
             case CreateStream():

@@ -2,7 +2,8 @@
 
 Belongs here: every change of a stream's state that is not a message, as a record that all replicas apply alike. They
 are encoded as MessagePack in OPERATION frames of the stream's own log, between the messages that they follow.
-Applying one never reads a clock: whatever depends on time is decided before it is proposed.
+Applying one never reads a clock: whatever depends on time is decided before it is proposed. What can remove messages
+has the time of its proposal, `at_ns`, in streams with time travel (0 in others).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class UpdateStream(msgspec.Struct, frozen=True, tag="update_stream"):
     """A new configuration, already validated, as JSON bytes."""
 
     config: bytes
+    at_ns: int = 0
 
 
 class DeleteMessage(msgspec.Struct, frozen=True, tag="delete_message"):
@@ -32,6 +34,7 @@ class DeleteMessage(msgspec.Struct, frozen=True, tag="delete_message"):
 
     seq: int
     erase: bool = True
+    at_ns: int = 0
 
 
 class Purge(msgspec.Struct, frozen=True, tag="purge"):
@@ -40,18 +43,21 @@ class Purge(msgspec.Struct, frozen=True, tag="purge"):
     filter: bytes = b""
     seq: int = 0
     keep: int = 0
+    at_ns: int = 0
 
 
 class Expire(msgspec.Struct, frozen=True, tag="expire"):
     """Messages whose max_age has run out, or that lost the last consumer: everything through `through`."""
 
     through: int
+    at_ns: int = 0
 
 
 class Remove(msgspec.Struct, frozen=True, tag="remove"):
     """Messages that interest or work-queue retention lets go."""
 
     seqs: list[int]
+    at_ns: int = 0
 
 
 class Skip(msgspec.Struct, frozen=True, tag="skip"):
@@ -113,6 +119,10 @@ Operation = (
     | ResetConsumer
     | DeleteConsumer
 )
+
+
+Removing = UpdateStream | DeleteMessage | Purge | Expire | Remove
+"""Those that can remove messages."""
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):

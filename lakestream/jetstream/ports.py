@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from lakestream.log.departures import Point
 from lakestream.log.files import Io as Io  # the log needs it too, and knows nothing of JetStream
 from lakestream.log.record import Record
 
@@ -119,7 +120,7 @@ class History(Protocol):
     async def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
     ) -> list[Record]:
-        """At most `limit` messages with first ≤ seq ≤ last, of those literal subjects only when they are given.
+        """At most `limit` messages with first ≤ seq ≤ last; only those that one of `subjects` is or matches, if given.
 
         `max_bytes`: what they take together, but one is always given; 0: no limit.
         """
@@ -135,6 +136,27 @@ class History(Protocol):
 
     async def first_at(self, time_ns: int) -> int:
         """The lowest sequence in the table whose time is ≥ `time_ns`; 0 when there is none."""
+
+    async def was(self, patterns: Sequence[bytes], point: Point, limit: int) -> Was:
+        """What the table knows of a point of the stream: see `Was`. Raises LakeError when it can not say."""
+
+    async def was_rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
+        """The messages with these sequences (ascending) as the table had them at a point: as many of the first ones as
+        fit into `max_bytes`, at least one; those that it did not have are left out. Raises LakeError."""
+
+
+class Was(msgspec.Struct, frozen=True):
+    """A point of a stream in its table.
+
+    `within`: the table holds the point; `through` is the last sequence stored by then and `newest` the last message of
+    each subject asked for, as sequences (None: more than the limit). Else the point is beyond the table, which reaches
+    through log index `position` and sequence `through`.
+    """
+
+    within: bool
+    position: int
+    through: int
+    newest: list[int] | None = []
 
 
 class Found(Protocol):

@@ -9,6 +9,12 @@ Belongs here: the Spark side of one commit. The order is fixed:
 
 Only step 2 moves the position. A crash anywhere before it repeats everything, a crash after it finds the position
 moved. A reader never sees a deleted message come back: it goes before anything that follows it comes.
+
+A stream that keeps its past has a third step instead of most of the first: all rows of the batch are appended, those
+that died within it too, after a file that says when what left (departed.py), and
+
+3. the dead leave the table. This is repeated, from that file, by whoever compacts the stream next for the first time:
+   a crash between the two steps leaves rows that have yet to go.
 Source: Delta protocol, "Transaction Identifiers".
 
 Invariant: nothing is read from the streaming checkpoint. What is to be done follows from the table and staging alone.
@@ -23,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import erasure, layouts, paths, plan, poison, policy, segments, staging
+from lakestream.lake import departed, erasure, layouts, paths, plan, poison, policy, segments, staging
 from lakestream.lake.errors import BadSegment, LakeError, TableBusy
 from lakestream.lake.locks import Lock, open_lock, table_lock
 from lakestream.lake.plan import Batch
@@ -96,10 +102,13 @@ class StreamCompaction:
         self.table = self._table.path
         self._watch = PositionWatch(self.table, self._identity.uid)
         self._fence: Lock | None = None
+        self._cleared = False  # whether what died by the last commit is known to have left the table
 
     def behind(self) -> bool:
         """Whether segments are staged, or were set aside, that the table does not hold yet. Touches no JVM."""
         position = self._watch.read() or 0
+        if self._uncleared():
+            return True
         staged = staging.segments(self._directory)
         if staged and staged[-1].last_index > position:
             return True
@@ -113,6 +122,9 @@ class StreamCompaction:
             TableBusy: maintenance of the table takes its time; another try later helps.
         """
         outcome = Outcome(position=self._watch.read() or 0)
+        if self._uncleared():
+            with self._alone():
+                self._clear()
         while not stopping() and outcome.commits != commits:
             if (poisoned := poison.poisoned(self._directory, outcome.position)) is not None:
                 raise poisoned
@@ -126,8 +138,10 @@ class StreamCompaction:
                 count = plan.fitting(footers, self._options.commit_bytes)
                 parts, footers = parts[:count], footers[:count]
                 batch = plan.gather(self._identity.uid, parts, footers, self._watch.progress)
+                self._cleared = False
                 with self._alone():
                     committed = self._commit(batch, outcome.position)
+                self._cleared = True
             if not committed:
                 break
             position = self._watch.read() or 0
@@ -212,6 +226,8 @@ class StreamCompaction:
                 self._rewrite(layout)
             # After the rewrite: what the layout was decided for is written down once it is there.
             self._table.adapt(found, batch.policy)
+        if batch.departures is not None and len(batch.departures):
+            departed.write(self._storage, self.table, batch.progress.last_index, batch.departures)
         try:
             self._append(batch, layout)
         except Exception as error:
@@ -220,12 +236,30 @@ class StreamCompaction:
             layout = Layout("bucket", bounds=self._bounds(batch, DEFAULT_BUCKETS, True))
             self._rewrite(layout)
             self._append(batch, layout)
+        if batch.departures is not None:
+            before = self._watch.progress
+            for condition in plan.departures_deleted(batch, before.floor if before else 0):
+                self._table.delta().delete(condition)
         return True
+
+    def _uncleared(self) -> bool:
+        """Whether dead rows of the last commit may still be in the table."""
+        progress = self._watch.progress
+        return not self._cleared and progress is not None and progress.departed > 0
+
+    def _clear(self) -> None:
+        """Take them out of it. When that was done, nothing changes."""
+        progress = self._watch.progress
+        assert progress is not None
+        dead = departed.gone(departed.read(self._storage, self.table, progress.last_index))
+        for condition in plan.deletions(progress.last_index, progress, dead):
+            self._table.delta().delete(condition)
+        self._cleared = True
 
     def _end_rows(self, batch: Batch, position: int, found: Found) -> None:
         """Take what died out of the table; in an archive, mark what the stream no longer has."""
         before = self._watch.progress
-        for condition in plan.deletions(position, before, batch.dead):
+        for condition in plan.deletions(position, before, batch.unwritten):
             self._table.delta().delete(condition)
         if runs := plan.erasures(position, before, batch.shredded):
             erasure.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
@@ -298,7 +332,7 @@ class _Decoder:
 
     def __init__(self, batch: Batch, as_partitions: bool) -> None:
         self._parts = [(part.path, part.after) for part in batch.parts]
-        self._dead = batch.dead
+        self._dead = batch.unwritten
         self._endings = batch.endings
         self._as_partitions = as_partitions
 

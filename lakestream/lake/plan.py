@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from lakestream.lake import departed
 from lakestream.lake import policy as policies
 from lakestream.lake.errors import BadSegment, SegmentGap
 from lakestream.lake.policy import StreamPolicy
@@ -18,6 +19,7 @@ from lakestream.lake.schema import REMOVED_COLUMN
 from lakestream.lake.segments import Dead, Ending
 from lakestream.lake.staging import StagedSegment
 from lakestream.lake.timetravel import Progress
+from lakestream.log.departures import Departures
 from lakestream.log.runs import stretches
 from lakestream.log.segment import Footer
 
@@ -46,7 +48,9 @@ class Batch(msgspec.Struct, frozen=True):
     the stream asks of its table.
 
     `dead` is what must not be in the table any more; `endings` is None except in an archive, where it tells what the
-    stream no longer has but the table keeps; `shredded` are runs of the dead whose bytes no file shall have.
+    stream no longer has but the table keeps; `shredded` are runs of the dead whose bytes no file shall have;
+    `departures` are all removals (None: the stream does not keep its past): then every row is written before the dead
+    are deleted.
     """
 
     parts: list[Part]
@@ -58,6 +62,12 @@ class Batch(msgspec.Struct, frozen=True):
     policy: StreamPolicy = StreamPolicy()
     endings: list[Ending] | None = None
     shredded: list[tuple[int, int]] = []
+    departures: Departures | None = None
+
+    @property
+    def unwritten(self) -> Dead:
+        """What is not to be written at all."""
+        return self.dead if self.departures is None else Dead(runs=self.shredded)
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -139,7 +149,34 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
     size = sum(max(part.size, footer.bytes) for part, footer in zip(parts, footers, strict=True))
     rows = sum(footer.count for footer in footers)
     shredded = sorted({run for footer in footers for run in footer.shredded})
-    return Batch(list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings, shredded)
+    departures = None
+    if policy.time_travel_ns is not None and not policy.archive:
+        departures = departed.of_footers(footers)
+    batch = Batch(list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings, shredded, departures)
+    return batch if departures is None else _with_past(batch, floor_before=before.floor if before else 0)
+
+
+def _with_past(batch: Batch, floor_before: int) -> Batch:
+    """The same with what its commit says of its departures."""
+    assert batch.departures is not None
+    progress = msgspec.structs.replace(
+        batch.progress,
+        moment_ns=max(batch.progress.last_time_ns, batch.departures.moment()),
+        departed=len(batch.departures),
+        deletes=len(departures_deleted(batch, floor_before)),
+    )
+    return msgspec.structs.replace(batch, progress=progress)
+
+
+def departures_deleted(batch: Batch, floor_before: int) -> list[str]:
+    """SQL conditions for the rows that the table has to lose behind a commit that wrote all of the batch.
+
+    Args:
+        batch: the batch, now in the table.
+        floor_before: the stream's first sequence as the commit before it said; 0 when there was none.
+    """
+    written = msgspec.structs.replace(batch.progress, floor=floor_before)
+    return deletions(batch.progress.last_index, written, batch.dead)
 
 
 def _endings(footers: Sequence[Footer], before: Progress | None) -> Iterator[Ending]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
@@ -23,6 +23,7 @@ import msgspec
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import open_storage
+from lakestream.log.departures import Point
 
 _COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
 _INSTANT = re.compile(
@@ -50,6 +51,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     `last_index` is the log index (it moves with deletes and purges too), `last_seq` and `last_time_ns` belong to the
     newest message ever written to the table, `floor` is the stream's first sequence at that point.
+
+    Where the stream keeps its past, `moment_ns` is the time of the last message or removal, and `departed` how many
+    runs of removals the commit has beside the table (departed.py); the commit's rows are then all messages of its
+    batch, also those that are deleted right behind it, in `deletes` commits. `departed` is -1 where it does not.
     """
 
     uid: str
@@ -57,6 +62,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int
     last_time_ns: int
     floor: int = 0
+    moment_ns: int = 0
+    departed: int = -1
+    deletes: int = 0
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -178,6 +186,22 @@ class CommitLog:
                 return progress
         return None
 
+    def refresh(self) -> None:
+        """List the commits anew. What is known of those that are still there stays."""
+        self.versions = self._list()
+        oldest = self.versions[0]
+        self._read = {version: commit for version, commit in self._read.items() if version >= oldest}
+
+    def uncleared(self, version: int) -> Progress | None:
+        """What the last commit of messages at `version` says, if rows that had died by then may still be there."""
+        deletes = 0
+        for earlier in range(version, self.versions[0] - 1, -1):
+            commit = self.commit(earlier)
+            if commit.progress is not None:
+                return commit.progress if commit.progress.departed > 0 and deletes < commit.progress.deletes else None
+            deletes += commit.operation == "DELETE"
+        return None
+
 
 def _smallest_time(add: _Add) -> int | None:
     """The smallest `time_ns` in a data file's statistics; None where they are missing."""
@@ -296,6 +320,59 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
     sequences = _ByVersion(log.versions[:count], lambda version: reached(version)[1])
     first = bisect_right(sequences, seq - 1)
     return AsOf(log.versions[first], at_ns, complete)
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Where a point of a stream that keeps its past is in its table.
+
+    The rows of `version` are all messages that the stream held when the batch began that `progress` is of, and all that
+    were stored within it; departed.py has what left when. `before` is what the commit before it said. `version` is None
+    when the point is beyond the table, which then reaches as far as `progress` says (None: there is no table).
+    """
+
+    version: int | None
+    progress: Progress | None
+    before: Progress | None = None
+
+
+def version_of_point(log: CommitLog, point: Point) -> Kept:
+    """The version that has what a stream held at a point, in a stream with `lakestream.time_travel`.
+
+    Raises:
+        TimeTravelError: the version is gone, or the stream did not keep its past then.
+    """
+    newest = log.progress(log.latest)
+    if newest is None:
+        return Kept(None, None)
+    wanted = point.seq or point.before_ns
+
+    def reached(version: int) -> int:
+        progress = log.progress(version)
+        if progress is None or progress.uid != newest.uid:
+            return -1
+        return progress.last_seq if point.seq else max(progress.moment_ns, progress.last_time_ns)
+
+    # Invariant: sequences and moments ascend over the commits of a stream.
+    at = bisect_left(_ByVersion(log.versions, reached), wanted)
+    if at == len(log):
+        return Kept(None, newest)
+    version = log.versions[at]
+    progress = log.commit(version).progress
+    if progress is None or (at == 0 and version > 0):
+        raise TimeTravelError(
+            f"{_named(point)} is before the versions of {log.table} that are still there; {KEEP_MORE}"
+        )
+    if progress.departed < 0:
+        raise TimeTravelError(
+            f"when messages left the stream was not kept at {_named(point)}: it is from the stream's next segment "
+            "on after it was given the metadata lakestream.time_travel"
+        )
+    before = log.progress(log.versions[at - 1]) if at else None
+    return Kept(version, progress, before if before is not None and before.uid == progress.uid else None)
+
+
+def _named(point: Point) -> str:
+    return f"sequence {point.seq}" if point.seq else rfc3339(point.before_ns - 1)
 
 
 def _begins_by(log: CommitLog, version: int, at_ns: int) -> bool:

@@ -174,6 +174,11 @@ def decode_spans(buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> 
     return records
 
 
+def time_of(record: bytes) -> int:
+    """When an encoded message was stored; ns."""
+    return int.from_bytes(record[TIME_AT : TIME_AT + 8], "little", signed=True)
+
+
 def subjects_at(buf: bytes, offsets: Iterable[int]) -> list[bytes]:
     """The subjects of the records at `offsets`, without looking at the rest of them."""
     subjects: list[bytes] = []

@@ -370,3 +370,19 @@ def place_body(segment: Segment, body: bytes, at: int) -> None:
         next_seq = seq + 1
     if lengths:
         segment.place(first, offsets, lengths, last_time)
+
+
+def check_whole(segments: list[Segment], outlines: list[OutlineFile], checkpoint_index: int, whole: bool) -> None:
+    """Raise CorruptLog unless checkpoint and segments together hold every entry, and outlines what has left the log."""
+    first, last = segments[0], segments[-1]
+    outlined = outlines[-1].info.last_index if outlines else 0
+    if whole and outlined + 1 < first.first_index <= checkpoint_index + 1:
+        raise CorruptLog(first.path, 0, f"the segment that begins with entry {outlined + 1} is missing before it")
+    if first.first_index > checkpoint_index + 1:
+        what = f"the log begins with entry {first.first_index}, but the checkpoint is of entry {checkpoint_index}"
+        raise CorruptLog(first.path, 0, what)
+    if last.last_index < checkpoint_index:
+        what = f"the log ends with entry {last.last_index}, but the checkpoint is of entry {checkpoint_index}"
+        raise CorruptLog(last.path, last.end, what)
+    if outlines and outlines[-1].info.last_index > checkpoint_index:
+        raise CorruptLog(outlines[-1].path, 0, f"it covers more than the checkpoint of entry {checkpoint_index}")

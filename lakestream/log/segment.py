@@ -69,7 +69,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     of those of them whose bytes nobody shall find any more (secure delete); `subjects` is the number of distinct
     subjects in the stream; `config` is the stream's configuration as JSON. Times in ns since the epoch, 0 without
     messages. `terms` are the runs (first index, term) of the entries in this file, `marks` pairs (index, offset of its
-    frame) at some distance from each other; an older release wrote neither.
+    frame) at some distance from each other; an older release wrote neither. `departures` has all removals meanwhile
+    with their times, packed (departures.py); None where the stream did not keep them from the segment's beginning.
     """
 
     uid: str
@@ -94,6 +95,7 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     terms: list[tuple[int, int]] = []
     marks: list[tuple[int, int]] = []
     shredded: list[tuple[int, int]] = []
+    departures: builtins.bytes | None = None
 
 
 class Packing(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakestream.log.departures import Departures
 from lakestream.log.entries import marks_of, read_entries, term_runs
 from lakestream.log.errors import Compacted, CorruptLog, LogClosed, LogError, LogFrozen
 from lakestream.log.files import Files
@@ -95,6 +96,7 @@ class SealState(msgspec.Struct, frozen=True):
     subjects: int
     erased: list[int]
     shredded: list[int] = []
+    departures: Departures | None = None
 
 
 class SegmentLog:
@@ -476,6 +478,7 @@ class SegmentLog:
             runs=segment.tables.runs.pairs(),
             erased=list(stretches(sorted(state.erased))),
             shredded=list(stretches(sorted(state.shredded))),
+            departures=state.departures.pack() if state.departures is not None and state.departures.whole else None,
             terms=segment.terms,
             marks=marks_of(segment.first_index, segment.frame_offsets),
         )

@@ -19,13 +19,13 @@ from lakestream.log import recovery
 from lakestream.log.cache import ReadCache
 from lakestream.log.checkpoint import NAME as CHECKPOINT
 from lakestream.log.checkpoint import State, read_checkpoint
+from lakestream.log.departures import Departures
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files, Io
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.memory import Log, MemoryLog, MemoryRows
 from lakestream.log.mend import adopt
-from lakestream.log.outline import OutlineFile
 from lakestream.log.record import FIXED, Record, record_length
 from lakestream.log.segment import Header, SealedSegment, Segment
 from lakestream.log.segment_log import Appended, LogOptions, SealState, SegmentLog
@@ -74,6 +74,9 @@ class Store:
         self._erased: list[int] = []  # those of them that somebody asked to be removed; see Footer.erased
         self._shredded: list[int] = []  # those of them whose bytes shall go too; see Footer.shredded
         self._moved = False  # whether anything was removed since then
+        self.departures: Departures | None = None  # all of that with its times, if the stream keeps them
+        self.operation_ns: int | None = None
+        """Set while an operation is applied, to the time that its entry says."""
         self.erasing = False
         """Set while removals are applied that somebody asked for: deletes and purges."""
         self.shredding = False
@@ -136,7 +139,7 @@ class Store:
             durable_through=durable_through,
         )
         try:
-            _check_whole(log.segments, outlines, index, whole)
+            recovery.check_whole(log.segments, outlines, index, whole)
         except CorruptLog:
             log.close()
             raise
@@ -156,6 +159,7 @@ class Store:
         self.last_time, self.applied, self.extra = state.last_time, state.index, state.extra
         self._removed, self._moved, self._opened_index = state.removed, state.moved, state.opened_index
         self._erased, self._shredded = state.erased, state.shredded
+        self.departures = None if state.departures is None else Departures.from_bytes(state.departures)
         self.upkeep.restored(state.index, size)
         self.shredder.restored(state.shredded)
 
@@ -277,8 +281,7 @@ class Store:
         self.msgs -= 1
         self.bytes -= size
         self._rows.forget((seq,))
-        self._enter()
-        self._moved = True
+        self._leaves((seq,))
         if self.erasing:
             self._erased.append(seq)
         if self.shredding:
@@ -329,12 +332,28 @@ class Store:
         self.msgs = len(self.live)
         self.bytes -= size
         self._rows.forget(gone)
-        self._enter()
-        self._moved = True
+        self._leaves(gone)
         if self.erasing:
             self._erased.extend(gone)
         self.first_seq = self.live.next_at_or_after(first) or self.last_seq + 1
         self._ahead.clear()
+
+    def _leaves(self, gone: Sequence[int]) -> None:
+        """Messages with these sequences are removed, by the message stored last or by an operation."""
+        self._enter()
+        self._moved = True
+        if self.departures is not None and gone:
+            at, last = self.operation_ns, self.last_time
+            self.departures.note(gone, self.last_seq + (at is not None), last if at is None else max(at, last))
+
+    def keep_departures(self, wanted: bool) -> None:
+        """Whether to note from now on when messages leave (see departures.py). Only files keep it."""
+        if not wanted:
+            if self.applied != self.upkeep.checkpoint_index:  # else a checkpoint's, whose configuration is yet to come
+                self.departures = None
+        elif self.departures is None and isinstance(self.log, SegmentLog):
+            self._enter()
+            self.departures = Departures(whole=not self._moved)
 
     def _look_ahead(self, seq: int) -> bytes:
         """The subject of `seq`. When it is the first, its successors are likely to go next: read theirs as well."""
@@ -378,11 +397,11 @@ class Store:
         seqs = self.live.members(max(first, self._rows.local_floor), limit)
         return self._rows.read_seqs(seqs, max_bytes) if seqs else []
 
-    def read_many(self, seqs: Iterable[int]) -> list[Record]:
-        """Those of `seqs` (ascending) that are live and local. Raises CorruptLog."""
+    def read_many(self, seqs: Iterable[int], max_bytes: int = 1 << 62) -> list[Record]:
+        """Those of `seqs` (ascending) that are live and local, as many as fit but at least one. Raises CorruptLog."""
         floor, live = self._rows.local_floor, self.live
         wanted = [seq for seq in seqs if seq >= floor and seq in live]
-        return self._rows.read_seqs(wanted, 1 << 62) if wanted else []
+        return self._rows.read_seqs(wanted, max_bytes) if wanted else []
 
     def size_of(self, seq: int) -> int:
         """The bytes that a live message counts for, local or not; 0 when there is none. Raises CorruptLog."""
@@ -397,10 +416,7 @@ class Store:
         return self._rows.time(seq) if seq in self.live else None
 
     def first_at(self, time_ns: int) -> int | None:
-        """The first live message stored at or after `time_ns`, local or not; 0 when there is none. Raises CorruptLog.
-
-        Outlines keep the times of what only the lake holds, so None (ask the lake) is never the answer today.
-        """
+        """The first live message stored at or after `time_ns`, local or not; 0 when there is none. Raises CorruptLog."""
         seq = self._rows.first_at(time_ns)
         return self.live.next_at_or_after(seq) if seq else 0
 
@@ -445,6 +461,7 @@ class Store:
             subjects=len(self.subjects),
             erased=self._erased,
             shredded=self._shredded,
+            departures=self.departures,
         )
 
     def seal_if_old(self) -> None:
@@ -511,6 +528,7 @@ class Store:
         if current != self._opened_index:
             self._opened_index, self._moved = current, False
             self._removed, self._erased, self._shredded = [], [], []
+            self.departures = None if self.departures is None else Departures()
 
     # ------------------------------------------------------------------ upkeep
     @property
@@ -576,21 +594,5 @@ class Store:
 
     def destroy(self) -> None:
         """Remove the stream from disk for good; reading finds nothing from now on. Blocks; any thread."""
-        self.live = SequenceSet()
+        self.live, self.subjects = SequenceSet(), SubjectIndex()
         self.upkeep.destroy()
-
-
-def _check_whole(segments: list[Segment], outlines: list[OutlineFile], checkpoint_index: int, whole: bool) -> None:
-    """Raise CorruptLog unless checkpoint and segments together hold every entry, and outlines what has left the log."""
-    first, last = segments[0], segments[-1]
-    outlined = outlines[-1].info.last_index if outlines else 0
-    if whole and outlined + 1 < first.first_index <= checkpoint_index + 1:
-        raise CorruptLog(first.path, 0, f"the segment that begins with entry {outlined + 1} is missing before it")
-    if first.first_index > checkpoint_index + 1:
-        what = f"the log begins with entry {first.first_index}, but the checkpoint is of entry {checkpoint_index}"
-        raise CorruptLog(first.path, 0, what)
-    if last.last_index < checkpoint_index:
-        what = f"the log ends with entry {last.last_index}, but the checkpoint is of entry {checkpoint_index}"
-        raise CorruptLog(last.path, last.end, what)
-    if outlines and outlines[-1].info.last_index > checkpoint_index:
-        raise CorruptLog(outlines[-1].path, 0, f"it covers more than the checkpoint of entry {checkpoint_index}")

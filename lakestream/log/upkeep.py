@@ -147,6 +147,7 @@ class Upkeep:
             extra=extra,
             erased=list(erased),
             shredded=list(shredded),
+            departures=None if store.departures is None else store.departures.to_bytes(),
         )
         return Snapshot(state, store.subjects.snapshot())
 

@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from lakestream.jetstream.ports import Was
 from lakestream.lake.errors import HistoryUnavailable
+from lakestream.log.departures import Point
 from lakestream.log.record import Record
 from lakestream.server.runtime import ThreadIo
 
 if TYPE_CHECKING:
     from lakestream.lake.cache import BlockCache
     from lakestream.lake.history import TableHistory
+    from lakestream.lake.past_table import TablePast
 
 T = TypeVar("T")
 
@@ -61,6 +64,7 @@ class ThreadHistory:
         self._path = table
         self._shared = cache
         self._table: TableHistory | None = None
+        self._past: TablePast | None = None
         self._opening = asyncio.Lock()
         self._under_way = asyncio.Semaphore(PER_STREAM)
         self._closed = False
@@ -73,8 +77,10 @@ class ThreadHistory:
 
     @refusal.setter
     def refusal(self, why: str) -> None:
-        if why != self._refusal and self._table is not None:
-            self._forget(self._table)  # what is known of the table is of another copy of it
+        if why != self._refusal:
+            self._past = None
+            if self._table is not None:
+                self._forget(self._table)  # what is known of the table is of another copy of it
         self._refusal = why
 
     async def read(
@@ -94,6 +100,30 @@ class ThreadHistory:
     async def first_at(self, time_ns: int) -> int:
         """See `History.first_at`."""
         return await self._ask(lambda table: table.first_at(time_ns))
+
+    async def was(self, patterns: Sequence[bytes], point: Point, limit: int) -> Was:
+        """See `History.was`."""
+        found = await self._ask_past(lambda past: past.was(patterns, point, limit))
+        return Was(found.within, found.position, found.through, found.newest)
+
+    async def was_rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
+        """See `History.was_rows`."""
+        return await self._ask_past(lambda past: past.rows(seqs, point, max_bytes))
+
+    async def _ask_past(self, work: Callable[[TablePast], T]) -> T:
+        if self._refusal:
+            raise HistoryUnavailable(self._refusal)
+
+        def ask() -> T:
+            from lakestream.lake.past_table import TablePast  # loads pyarrow
+
+            past = self._past
+            if past is None:
+                past = self._past = TablePast(self._path)
+            return work(past)
+
+        async with self._under_way:
+            return await self._shared.call(ask)
 
     async def _ask(self, work: Callable[[TableHistory], T]) -> T:
         if self._refusal:

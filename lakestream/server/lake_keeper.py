@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from lakestream.jetstream.as_it_was import past_of
 from lakestream.jetstream.operations import CreateStream
 from lakestream.jetstream.shared import GLOBAL
 from lakestream.jetstream.stream import Stream
@@ -158,6 +159,7 @@ class LakeKeeper:
         self._kept[stream.account, stream.name] = kept
         table = paths.table(self.root, stream.name, stream.account)
         stream.history = kept.history = ThreadHistory(table, self._io, self._cache)
+        stream.past = past_of(stream, stream.config)
         self._ask(kept)
 
     def detached(self, stream: Stream) -> None:

@@ -46,7 +46,7 @@ class Compaction:
         self.server = server
         self._compactor = Compactor(spark, self.lake)
 
-    async def until_caught_up(self, stream: str, account: str = "$G") -> None:
+    async def until_caught_up(self, stream: str, account: str = "$G", within_s: float = DEADLINE_S) -> None:
         """Compact until everything is sealed and in the table, and the log has let go of what it need not keep: all but
         its newest segments, and those that are too small to be worth a checkpoint."""
         directory = self.server.store / "jetstream" / account / "streams" / stream
@@ -63,7 +63,7 @@ class Compaction:
             return fresh and released and any(log.glob("*.outline")) and not self.staged()
 
         try:
-            await eventually(done)
+            await eventually(done, within_s)
         except TimeoutError:
             held = sorted((path.name, path.stat().st_size) for path in log.iterdir())
             raise AssertionError(f"not caught up: log {held}, staged {self.staged()}") from None
@@ -79,9 +79,9 @@ class Compaction:
         self._compactor.stop()
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], within_s: float = DEADLINE_S) -> None:
     """Ask until it is so; other processes tell of it by files only."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(within_s):
         while not await condition():
             await asyncio.sleep(0.05)
 

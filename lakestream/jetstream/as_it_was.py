@@ -1,0 +1,127 @@
+"""A stream as it was.
+
+Belongs here: which streams have a past that can be asked for (`lakestream.time_travel` in their metadata), and finding
+the last message of each subject at a point of it. A recent point is answered from the log and the index of what lives:
+to that, what the log says was removed later is added. An older one is the lake's (lake/past_table.py). The two meet
+without a gap: what is behind the table's position is in the log for as long as it is not in the table.
+
+What was deleted securely (its bytes shall be found nowhere) is no part of the past either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from lakestream.jetstream.ports import History, Past, PastUnavailableError, Was
+from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.log.departures import Point
+from lakestream.log.past import LogPast
+from lakestream.log.record import Record
+from lakestream.protocol.subjects import Filters
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.stream import Stream
+
+TIME_TRAVEL: Final = "lakestream.time_travel"
+RETENTION: Final = "lakestream.retention"
+
+ATTEMPTS: Final = 5
+"""Looks at log and table when segments leave the one for the other meanwhile."""
+
+
+def travels(config: StreamConfig) -> bool:
+    """Whether a stream keeps what is needed to say how it was. An archive's table has a history of its own."""
+    metadata = config.metadata
+    return TIME_TRAVEL in metadata and config.storage != "memory" and metadata.get(RETENTION) != "archive"
+
+
+def past_of(stream: Stream, config: StreamConfig) -> Past | None:
+    """The stream's past; None where its metadata asks for none, or there is no lake to have it."""
+    if stream.history is None or not travels(config):
+        return None
+    return _Past(stream, stream.history)
+
+
+class _Found:
+    """See `Found`."""
+
+    def __init__(self, past: _Past, point: Point, through: int, seqs: list[int]) -> None:
+        self._past, self._point = past, point
+        self.through, self.seqs = through, seqs
+
+    async def read(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
+        return await self._past.read(seqs, self._point, max_bytes)
+
+
+class _Past:
+    """See `Past`."""
+
+    def __init__(self, stream: Stream, history: History) -> None:
+        self._stream, self._history = stream, history
+
+    async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> _Found | None:
+        point = Point(up_to_seq, 0 if up_to_seq else before_ns)
+        for _ in range(ATTEMPTS):
+            log = LogPast(self._stream.store)
+            through = log.last_seq(point)
+            if through is not None and log.holds(through):
+                return await self._beyond(log, patterns, point, through, limit)
+            was = await self._ask(patterns, point, limit)
+            if was.within:
+                return None if was.newest is None else _Found(self, point, was.through, was.newest)
+            # The log as it is by now, in one turn with what is asked of it: entries may have left it meanwhile.
+            log = LogPast(self._stream.store)
+            if log.holds_from(was.position + 1):
+                through = log.last_seq(point)
+                return await self._beyond(log, patterns, point, was.through if through is None else through, limit)
+            if log.first_index <= was.position + 1:
+                break
+        raise PastUnavailableError(f"{self._stream.name}: when messages left was not kept for all of that time")
+
+    async def _ask(self, patterns: Sequence[bytes], point: Point, limit: int) -> Was:
+        try:
+            return await self._history.was(patterns, point, limit)
+        except Exception as error:
+            raise PastUnavailableError(str(error)) from error
+
+    async def _beyond(
+        self, log: LogPast, patterns: Sequence[bytes], point: Point, through: int, limit: int
+    ) -> _Found | None:
+        """What lives and was there by `through`, and what has left behind the point."""
+        index = self._stream.store.subjects
+        newest: dict[bytes, int] = {}
+        for pattern in patterns:
+            for subject in index.matching(pattern):
+                if seq := index.last_at_or_before(subject, through):
+                    newest[subject] = seq
+        wanted = Filters(patterns)
+        # All that is asked of the state is asked by now: what is removed from here on is there by its index.
+        for seqs in list(log.returning(point, through)):
+            for seq, subject in zip(seqs, log.subjects(seqs), strict=True):
+                if seq > newest.get(subject, 0) and wanted.match(subject):
+                    newest[subject] = seq
+            await asyncio.sleep(0)
+        if len(newest) > limit:
+            return None
+        return _Found(self, point, through, sorted(newest.values()))
+
+    async def read(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
+        found, before = LogPast(self._stream.store).read(seqs, max_bytes)
+        if before:
+            try:
+                older = await self._history.was_rows(seqs[:before], point, max_bytes)
+            except Exception as error:
+                raise PastUnavailableError(str(error)) from error
+            if [record.seq for record in older] != list(seqs[: len(older)]):
+                raise PastUnavailableError(
+                    f"{self._stream.name}: messages of that time can no longer be read from the lake"
+                )
+            left = max_bytes - sum(len(record.data) + len(record.header) + len(record.subject) for record in older)
+            if len(older) < before or left <= 0:
+                return older
+            while found and sum(len(each.data) + len(each.header) + len(each.subject) for each in found) > left:
+                found.pop()
+            return older + found
+        return found

@@ -1,0 +1,110 @@
+"""When the messages of a batch left their stream, beside the table.
+
+Belongs here: the file that a commit of a stream with time travel leaves of its batch, and what of it was gone at a
+point. The commit's version of the table holds every message of the batch, also those that were removed within it, and
+every older one that the stream held when the batch began; with this file it is the stream at any point of the batch.
+
+    <table>/_departures/<last index of the batch>.parquet: first, last, removed_seq, removed_ns (log/departures.py)
+
+Delta, and whoever reads the table, leaves names that begin with `_` alone. A file is written before its commit, and
+goes with it when the log is cleaned.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from lakestream.lake.errors import LakeError
+from lakestream.lake.segments import Dead
+from lakestream.lake.storage import Storage
+from lakestream.log.departures import Departures, Point
+from lakestream.log.segment import Footer
+
+DIRECTORY = "_departures"
+COLUMNS = ("first", "last", "removed_seq", "removed_ns")
+
+
+class DeparturesGone(LakeError):
+    """The file of a commit that is still there has been deleted."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is missing: without it nobody can tell what the stream held within that commit")
+
+
+def of_footers(footers: Iterable[Footer]) -> Departures | None:
+    """The departures of consecutive segments; None where one of them did not keep any."""
+    found = Departures()
+    for footer in footers:
+        if footer.departures is None:
+            return None
+        found.extend(Departures.unpack(footer.departures))
+    return found
+
+
+def write(storage: Storage, table: str, last_index: int, departures: Departures) -> None:
+    """Leave the file of the commit that takes the table through log index `last_index`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = (departures.firsts, departures.lasts, departures.removed_seqs, departures.removed_ns)
+    sink = pa.BufferOutputStream()
+    rows = pa.table({name: pa.array(column, pa.int64()) for name, column in zip(COLUMNS, columns, strict=True)})
+    pq.write_table(rows, sink, compression="zstd")
+    storage.write(_path(table, last_index), sink.getvalue().to_pybytes())
+
+
+def read(storage: Storage, table: str, last_index: int) -> Departures:
+    """The departures of the commit that took the table through log index `last_index`. Raises DeparturesGone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = _path(table, last_index)
+    try:
+        rows = pq.read_table(pa.BufferReader(storage.read(path)))
+    except FileNotFoundError:
+        raise DeparturesGone(path) from None
+    return Departures(True, [array("q", rows.column(name).to_numpy().tobytes()) for name in COLUMNS])
+
+
+def sweep(storage: Storage, table: str, last_index: int) -> int:
+    """Delete the files of commits before the one that took the table through `last_index`; returns how many."""
+    old = [
+        entry.path
+        for entry in storage.list(f"{table}/{DIRECTORY}")
+        if entry.name.endswith(".parquet") and entry.name < _name(last_index)
+    ]
+    storage.delete_all(old)
+    return len(old)
+
+
+def gone(departures: Departures, point: Point | None = None) -> Dead:
+    """What had left by a point; without one, all of it."""
+    import numpy as np
+
+    stop = len(departures) if point is None else departures.split(point)
+    firsts = np.frombuffer(departures.firsts, np.int64)[:stop]
+    lasts = np.frombuffer(departures.lasts, np.int64)[:stop]
+    # No sequence leaves twice: sorted, the runs are apart.
+    order = np.argsort(firsts, kind="stable")
+    return Dead(runs=_joined(firsts[order], lasts[order]))
+
+
+def _joined(firsts, lasts) -> list[tuple[int, int]]:  # type: ignore[no-untyped-def]
+    """Runs, ascending, with neighbours made one."""
+    import numpy as np
+
+    if not len(firsts):
+        return []
+    begins = np.concatenate(([True], firsts[1:] > lasts[:-1] + 1))
+    starts = firsts[begins]
+    ends = lasts[np.concatenate((begins[1:], [True]))]
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _name(last_index: int) -> str:
+    return f"{last_index:020d}.parquet"
+
+
+def _path(table: str, last_index: int) -> str:
+    return f"{table}/{DIRECTORY}/{_name(last_index)}"
