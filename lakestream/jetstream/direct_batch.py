@@ -59,16 +59,10 @@ class MessageHeaders:
         )
 
     def numbered(self, record: Record, pending: int, last_seq: int) -> bytes:
-        """For one of several: `pending` come after it, `last_seq` is the one before (0 for the first)."""
-        return _NUMBERED % (
-            _opening(record.header) if record.header else b"NATS/1.0\r\n",
-            self._fixed,
-            record.subject,
-            record.seq,
-            self._stamp(record.time_ns),
-            pending,
-            last_seq,
-        )
+        """For one of several: `pending` come after it, `last_seq` is the one before (0 for the first). Hot."""
+        opening = _opening(record.header) if record.header else b"NATS/1.0\r\n"
+        stamp = self._stamp(record.time_ns)
+        return _NUMBERED % (opening, self._fixed, record.subject, record.seq, stamp, pending, last_seq)
 
 
 def _opening(header: bytes) -> bytes:
@@ -121,29 +115,36 @@ class Run:
         stream = self._stream
         if stream.closed:
             return
+        most = max(min(PIECE, self._left), 0)
+        seqs = list(islice(self._seqs, most))
+        more = len(seqs) == most
         try:
-            seqs, more = self._next_piece()
             if seqs and seqs[0] < stream.store.local_floor:
-                stream.clock.spawn(self._step_from_lake(seqs, more))
+                fitting = self._fitting(seqs)
+                stream.clock.spawn(self._step_from_lake(fitting, more or len(fitting) < len(seqs)))
                 return
-            records = stream.store.read_many(seqs)
+            records = stream.store.read_many(seqs, PIECE_BYTES)
         except LogError as error:
             self._break_off(error)
             return
+        if records and records[-1].seq != seqs[-1]:
+            self._put_back(seqs[bisect_right(seqs, records[-1].seq) :])
+            more = True
         self._deliver(records, more)
 
-    def _next_piece(self) -> tuple[list[int], bool]:
-        """The sequences of the next piece, and whether others may follow it."""
-        seqs: list[int] = []
-        most, size, size_of = min(PIECE, self._left), 0, self._stream.store.size_of
-        if most <= 0:
-            return seqs, False
-        for seq in self._seqs:
-            seqs.append(seq)
+    def _put_back(self, seqs: list[int]) -> None:
+        """These did not fit into this piece, or are gone; the next one begins with them."""
+        self._seqs = chain(seqs, self._seqs)
+
+    def _fitting(self, seqs: list[int]) -> list[int]:
+        """As many of these as one piece holds, at least one; the others are put back."""
+        size, size_of = 0, self._stream.store.size_of
+        for at, seq in enumerate(seqs, 1):
             size += size_of(seq)
-            if len(seqs) == most or size >= PIECE_BYTES:
-                return seqs, True
-        return seqs, False
+            if size >= PIECE_BYTES:
+                self._put_back(seqs[at:])
+                return seqs[:at]
+        return seqs
 
     async def _step_from_lake(self, seqs: list[int], more: bool) -> None:
         """Send a piece of which some messages are in the lake only."""
@@ -156,30 +157,33 @@ class Run:
             self._deliver(records, more)
 
     def _deliver(self, records: Sequence[Record], more: bool) -> None:
-        """Send these, then go on with `more`, or end."""
-        bus, reply = self._stream.bus, self._reply
+        """Send these, then go on with `more`, or end. Hot."""
+        bus, reply, bare, block = self._stream.bus, self._reply, self._bare, self._headers.numbered
+        pending, last_seq, bytes_left = self._pending, self._last_seq, self._bytes_left
         messages: list[Delivery] = []
+        append = messages.append
         for record in records:
-            messages.append((reply, b"", self._block(record), record.data))
-            self._last_seq = record.seq
-            self._left -= 1
-            self._bytes_left -= len(record.subject) + len(record.header) + len(record.data)
-            if self._bytes_left <= 0:
+            if bare:
+                append(
+                    (reply, b"", b"", record.data)
+                )  # the pending at the end then stays what it was, as in nats-server
+            else:
+                pending -= 1
+                append((reply, b"", block(record, pending, last_seq), record.data))
+            last_seq = record.seq
+            bytes_left -= len(record.subject) + len(record.header) + len(record.data)
+            if bytes_left <= 0:
                 more = False
                 break
+        self._pending, self._last_seq, self._bytes_left = pending, last_seq, bytes_left
+        self._left -= len(messages)
         more = more and self._left > 0
         if not more:
-            messages.append((reply, b"", self.end(), b""))
+            append((reply, b"", self.end(), b""))
         if messages and not bus.deliver(reply, messages):
             return  # nobody listens any more
         if more:
             bus.when_writable(reply, self._step)
-
-    def _block(self, record: Record) -> bytes:
-        if self._bare:
-            return b""  # Num-Pending then stays what it was, as on nats-server
-        self._pending -= 1
-        return self._headers.numbered(record, self._pending, self._last_seq)
 
     def _break_off(self, error: Exception) -> None:
         text = str(error).replace("\r", " ").replace("\n", " ").encode()
@@ -247,7 +251,7 @@ class AsItWas(Multi):
         if self._stream.closed:
             return
         if records:
-            self._seqs = chain(seqs[bisect_right(seqs, records[-1].seq) :], self._seqs)
+            self._put_back(seqs[bisect_right(seqs, records[-1].seq) :])
             self._deliver(records, True)
         else:
             self._break_off(PastUnavailableError(f"sequence {seqs[0]} can not be read any more"))

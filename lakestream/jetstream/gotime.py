@@ -63,6 +63,8 @@ class Stamps:
             self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
             self._second = second
         fraction = ns - second * _SECOND
+        if fraction % 10:
+            return b"%b.%09dZ" % (self._prefix, fraction)
         if not fraction:
             return self._prefix + b"Z"
         return (b"%b.%09d" % (self._prefix, fraction)).rstrip(b"0") + b"Z"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
-from itertools import islice
 
 import msgspec
 
@@ -100,15 +99,19 @@ def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int
     Invariant: no sequence above `through` is in the result, whatever came since.
     """
     index = store.subjects
-    wanted: set[bytes] = set()
+    now = through >= store.last_seq
+    last_at = index.last_at_or_before
+    wanted: dict[bytes, None] = {}
+    found: list[int] = []
     for pattern in patterns:
-        wanted.update(index.matching(pattern))
-    newest: Iterable[int] = map(index.last, wanted)
-    if through < store.last_seq:
-        newest = (index.last_at_or_before(subject, through) for subject in wanted)
-    found = list(islice(filter(None, newest), limit + 1))
-    if len(found) > limit:
-        return None
+        for some in index.some_matching(pattern):
+            # Each subject counts once, and nobody looks at a million of them to refuse more than a thousand.
+            fresh = [subject for subject in some if subject not in wanted] if wanted else some
+            wanted.update(dict.fromkeys(fresh))
+            newest = map(index.last, fresh) if now else (last_at(subject, through) for subject in fresh)
+            found += filter(None, newest)
+            if len(found) > limit:
+                return None
     found.sort()
     assert not found or found[-1] <= through, f"sequence {found[-1]} is beyond {through}"
     return found

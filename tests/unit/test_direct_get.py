@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -409,6 +409,29 @@ def test_multi_last_is_limited_to_1024_subjects() -> None:
     answers = world.direct("D", {"multi_last": ["d.*"], "up_to_seq": 1024})
     assert len(answers) == 1025
     assert b"Nats-UpTo-Sequence: 1024" in answers[-1][0]
+
+
+def test_too_many_subjects_are_refused_without_looking_at_all_of_them(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.stream("A").store
+    looked: list[bytes] = []
+
+    def some_matching(index: Any, pattern: bytes) -> Iterator[list[bytes]]:
+        for number in range(100):
+            looked.append(b"a.%d" % (number % 3))
+            yield looked[-1:]
+
+    monkeypatch.setattr(type(store.subjects), "some_matching", some_matching)
+    assert query.multi_last(store, [b"a.*"], store.last_seq, 1) is None
+    assert len(looked) == 2
+
+
+def test_the_end_comes_with_the_last_message(world: ApiWorld) -> None:
+    """A small answer is one write: nothing of it waits for another turn."""
+    for body in ({"seq": 1, "batch": 9}, {"seq": 1, "batch": 100}, {"multi_last": ["a.*"]}):
+        reply = world.send("$JS.API.DIRECT.GET.A", body)
+        assert world.answers(reply)[-1][0].startswith(b"NATS/1.0 204 EOB")
 
 
 def test_an_empty_stream(world: ApiWorld) -> None:
