@@ -27,6 +27,7 @@ from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.jsonio import dumps
 from lakestream.jetstream.meta_state import Applied, Assignment, AssignStream, ChangeStream, RemoveStream
 from lakestream.jetstream.operations import UpdateStream
+from lakestream.jetstream.origin_rules import check_filters
 from lakestream.jetstream.placement import choose
 from lakestream.jetstream.restores import Target
 from lakestream.jetstream.stream import Stream
@@ -81,7 +82,7 @@ class ClusterStreamApi(StreamApi):
             over()
             self.answer_by_leader(request, EXISTING)
             return
-        self._check_room(config)
+        self._check_room(config, new=True)
         peers = choose(cluster.wanted(config), cluster.candidates())
         encoded, now = msgspec.json.encode(config), self._engine.clock.now()
         op = AssignStream(secrets.token_hex(8), self._engine.account, config.name, encoded, peers, now)
@@ -238,10 +239,12 @@ class ClusterStreamApi(StreamApi):
             peers = choose(cluster.wanted(new), cluster.candidates(), keep=keep)
         return ChangeStream(asked.uid, asked.config, peers)
 
-    def _check_room(self, config: StreamConfig, *, reserves: bool = True) -> None:
+    def _check_room(self, config: StreamConfig, *, new: bool = False, reserves: bool = True) -> None:
         """What the account may reserve, and subjects, that are still free beside its other streams."""
         if reserves:
             self._check_reserved(config)
+        if new:
+            check_filters(config)
         stream_rules.check_taken(config, self._others(config))
 
     def _count(self) -> int:

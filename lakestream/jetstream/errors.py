@@ -72,6 +72,11 @@ def api_error(err_code: int, **fields: object) -> ApiError:
     )
 
 
+def invalid(text: str) -> ApiError:
+    """A stream configuration that is not allowed (10052), with the reason."""
+    return api_error(10052, err=text)
+
+
 ERRORS: dict[int, ErrorKind] = {
     10002: ErrorKind(400, "resource limits exceeded for account"),
     10003: ErrorKind(400, "bad request"),

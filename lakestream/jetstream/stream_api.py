@@ -16,10 +16,11 @@ import msgspec
 
 from lakestream.jetstream import account_limits, query, stream_rules, subject_pages
 from lakestream.jetstream.api_request import Request, Routes, Where
-from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.errors import ApiError, api_error, invalid
 from lakestream.jetstream.gotime import format_time
 from lakestream.jetstream.jsonio import Int, Uint64
 from lakestream.jetstream.operations import DeleteMessage, Purge, UpdateStream
+from lakestream.jetstream.origin_rules import Find, check_filters
 from lakestream.jetstream.query import MsgGetRequest
 from lakestream.jetstream.reader import HistoryUnavailableError
 from lakestream.jetstream.restore_local import LocalTarget
@@ -145,7 +146,7 @@ class StreamApi:
             return
         if config.name in engine.offline:
             self.find(config.name)
-        self._check_room(config)
+        self._check_room(config, new=True)
 
         def created(outcome: Stream | ApiError) -> None:
             if isinstance(outcome, ApiError):
@@ -230,16 +231,27 @@ class StreamApi:
             window_limit_ns=window,
             clustered=clustered,
             limits=self._engine.limits,
+            find=self._find_origin(wanted.name),
         )
         refusal = self._engine.lake.refusal(config)
         if refusal is not None:
-            raise stream_rules.invalid(refusal)
+            raise invalid(refusal)
         return config
 
-    def _check_room(self, config: StreamConfig, *, reserves: bool = True) -> None:
+    def _find_origin(self, name: str) -> Find:
+        """What streams the stream of that name may copy from."""
+
+        def find(origin: str) -> StreamConfig | None:
+            # Only asked where there is a mirror or a source.
+            others = self._others(StreamConfig(name=name))
+            return next((other for other in others if other.name == origin), None)
+
+        return find
+
+    def _check_room(self, config: StreamConfig, *, new: bool = False, reserves: bool = True) -> None:
         """Storage and subjects that are still free beside all other streams, also those on their way.
 
-        `reserves`: it takes more storage than before.
+        `new`: it is to be created. `reserves`: it takes more storage than before.
         """
         engine = self._engine
         others = self._others(config)
@@ -247,6 +259,8 @@ class StreamApi:
             self._check_reserved(config)
             everybodys = [*others, *engine.foreign_configs()]
             stream_rules.check_reserved(config, everybodys, engine.options.max_memory, engine.options.max_file)
+        if new:
+            check_filters(config)
         stream_rules.check_taken(config, others)
 
     def _delete(self, request: Request) -> None:
@@ -449,10 +463,16 @@ class StreamApi:
         self._check_account(wanted, stated=False)
         window = self._engine.options.duplicate_window_ns
         # Whether there is room for it beside the others is seen at the end, as by nats-server.
-        config = stream_rules.checked(wanted, window_limit_ns=window, clustered=True, limits=self._engine.limits)
+        config = stream_rules.checked(
+            wanted,
+            window_limit_ns=window,
+            clustered=True,
+            limits=self._engine.limits,
+            find=self._find_origin(name),
+        )
         refusal = self._engine.lake.refusal(config)
         if refusal is not None:
-            raise stream_rules.invalid(refusal)
+            raise invalid(refusal)
         if self._taken(name):
             raise api_error(10130)
         kept = {key: value for key, value in wanted.metadata.items() if key not in stream_rules.DYNAMIC_METADATA}

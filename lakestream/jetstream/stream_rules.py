@@ -1,8 +1,8 @@
 """Which stream configurations are allowed.
 
 Belongs here: the defaults, limits and refusals of STREAM.CREATE and STREAM.UPDATE, in the order in which nats-server
-2.15.1 tests them (streams.md §1, §2, §3), as functions over configurations. A configuration that uses a feature this
-server does not have yet is refused, never stored as if it worked.
+2.15.1 tests them (streams.md §1, §2, §3), as functions over configurations. What is asked of mirrors and sources is in
+origin_rules.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from lakestream.jetstream.account_limits import UNLIMITED, JetStreamLimits, check_size
-from lakestream.jetstream.errors import ApiError, api_error
-from lakestream.jetstream.stream_config import ExternalStream, StreamConfig, StreamConsumerLimits
+from lakestream.jetstream.errors import api_error, invalid
+from lakestream.jetstream.origin_rules import Find, checked_origins
+from lakestream.jetstream.stream_config import StreamConfig, StreamConsumerLimits
+from lakestream.jetstream.stream_names import valid_name
 from lakestream.protocol.subjects import Filters, overlaps, valid_subject
 from lakestream.protocol.transforms import Transform, TransformError, check_destination
 
@@ -36,15 +38,8 @@ DYNAMIC_METADATA = ("_nats.ver", "_nats.level")
 
 _NAME_RULE = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
 _NO_COUNTER_TTL = "counter stream cannot use message TTLs"
-_INVALID_IN_NAME = frozenset(" \t\r\n\f.*>\\/")
 _API_SUBJECTS = (b"$JS.>", b"$JSC.>", b"$NRG.>")
 _UNLIMITED_FIELDS = ("max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_consumers")
-
-UNSUPPORTED = {
-    "mirror": "mirrors",
-    "sources": "sources",
-}
-"""Fields whose behaviour this server does not have yet, and what they stand for."""
 
 
 class LimitedConsumer(Protocol):
@@ -59,16 +54,6 @@ class LimitedConsumer(Protocol):
         """ns."""
 
 
-def invalid(text: str) -> ApiError:
-    """10052 with its reason."""
-    return api_error(10052, err=text)
-
-
-def valid_name(name: str) -> bool:
-    """Whether a stream may have this name: not empty, no blank, `.`, `*`, `>` or path separator."""
-    return bool(name) and not _INVALID_IN_NAME.intersection(name)
-
-
 def checked(
     config: StreamConfig,
     *,
@@ -76,6 +61,7 @@ def checked(
     window_limit_ns: int = 0,
     clustered: bool = False,
     limits: JetStreamLimits = UNLIMITED,
+    find: Find = lambda name: None,
 ) -> StreamConfig:
     """A requested configuration with its defaults filled in.
 
@@ -85,6 +71,7 @@ def checked(
         window_limit_ns: the server's cap on duplicate windows; 0 = none.
         clustered: whether there are other servers to hold replicas.
         limits: of the account, for how large a stream may be.
+        find: the account's other streams, which it may mirror or source from.
 
     Raises:
         ApiError: the first rule that is broken.
@@ -101,13 +88,12 @@ def checked(
         if config.max_msgs_per_subject <= 0:
             raise invalid("discard new per subject requires max msgs per subject > 0")
     config = _with_features(config, pedantic)
-    _check_origins(config)
+    config = checked_origins(config, find, pedantic=pedantic)
     config = _with_subjects(config)
     _check_transform(config)
     config = _with_republish(config, pedantic)
     if config.placement is not None and config.placement.preferred:
         raise invalid("preferred server not permitted in placement")
-    _refuse_unsupported(config)
     check_size(limits, config)
     if config.num_replicas > 1 and not clustered:
         raise api_error(10074)
@@ -273,9 +259,9 @@ def _with_features(config: StreamConfig, pedantic: bool) -> StreamConfig:
     if config.allow_msg_schedules:
         if config.discard == "new":
             raise invalid("message scheduling cannot use discard new")
+        if pedantic and not config.allow_rollup_hdrs:
+            raise invalid("message scheduling cannot be set if roll-ups are disabled")
         if config.mirror is None and not config.sources:
-            if pedantic and not config.allow_rollup_hdrs:
-                raise invalid("message scheduling cannot be set if roll-ups are disabled")
             config = replace(config, allow_rollup_hdrs=True, deny_purge=False)
     if config.persist_mode == "async":
         if config.storage != "file":
@@ -292,57 +278,12 @@ def _check_markers(config: StreamConfig, pedantic: bool) -> None:
         raise invalid("subject delete marker TTL must not be negative")
     if config.subject_delete_marker_ttl < SHORTEST_MARKER_TTL_NS:
         raise invalid("subject delete marker TTL must be at least 1 second")
-    if config.mirror is not None:
-        raise invalid("subject delete markers forbidden on mirrors")
     if pedantic and not config.allow_msg_ttl:
         raise invalid("subject delete marker cannot be set if message TTLs are disabled")
     if pedantic and not config.allow_rollup_hdrs:
         raise invalid("subject delete marker cannot be set if roll-ups are disabled")
-
-
-def _check_origins(config: StreamConfig) -> None:
-    """What a mirror or source excludes, and what names and prefixes it may have (streams.md §9)."""
     if config.mirror is not None:
-        for refused, code in (
-            (config.first_seq > 0, 10143),
-            (bool(config.subjects), 10034),
-            (bool(config.sources), 10031),
-            (config.allow_msg_counter, 10173),
-            (config.allow_atomic, 10198),
-            (config.allow_batched, 10209),
-            (config.allow_msg_schedules, 10186),
-            (not valid_name(config.mirror.name), 10142),
-            (bool(config.mirror.filter_subject and config.mirror.subject_transforms), 10150),
-        ):
-            if refused:
-                raise api_error(code)
-        _check_external(config.mirror.external)
-        if config.mirror.name == config.name and config.mirror.external is None:
-            raise invalid("detected cycle")
-    if config.sources and config.allow_msg_schedules:
-        raise api_error(10187)
-    for at, source in enumerate(config.sources):
-        if not valid_name(source.name):
-            raise api_error(10141)
-        if source.filter_subject and source.subject_transforms:
-            raise api_error(10144)
-        if source in config.sources[:at]:
-            raise api_error(10140)
-        _check_external(source.external)
-        if source.name == config.name and source.external is None:
-            raise invalid("detected cycle")
-
-
-def _check_external(external: ExternalStream | None) -> None:
-    if external is None:
-        return
-    api, deliver = external.api.encode(), external.deliver.encode()
-    if api and not valid_subject(api, wildcards=False):
-        raise invalid(f'stream external api prefix "{external.api}" must be a valid subject without wildcards')
-    if api and overlaps(api, b"$JS.API"):
-        raise api_error(10021, prefix=external.api, subject="$JS.API")
-    if deliver and not valid_subject(deliver, wildcards=False):
-        raise api_error(10024, prefix=external.deliver)
+        raise invalid("subject delete markers forbidden on mirrors")
 
 
 def _with_subjects(config: StreamConfig) -> StreamConfig:
@@ -412,12 +353,6 @@ def _with_republish(config: StreamConfig, pedantic: bool) -> StreamConfig:
             way = f"from '{republish.src}' to '{republish.dest}'"
             raise invalid(f"stream configuration for republish with transform {way} not valid") from error
     return replace(config, republish=republish)
-
-
-def _refuse_unsupported(config: StreamConfig) -> None:
-    for name, feature in UNSUPPORTED.items():
-        if getattr(config, name):
-            raise invalid(f"{feature} ({name}): not supported by this server yet")
 
 
 def _check_consumers(

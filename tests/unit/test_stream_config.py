@@ -316,22 +316,6 @@ def test_create_rules(case: Case) -> None:
         assert shown(checked(case.request)) == {**DEFAULTS, **case.result}
 
 
-def test_only_mirrors_and_sources_are_missing() -> None:
-    assert set(stream_rules.UNSUPPORTED) == {"mirror", "sources"}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"mirror": {"name": "A"}}, {"sources": [{"name": "A"}]}],
-    ids=lambda fields: next(iter(fields)),
-)
-def test_what_is_not_supported_yet_is_refused(fields: dict[str, Any]) -> None:
-    code, text = refusal(fields)
-    assert code == 10052
-    assert text.endswith("not supported by this server yet")
-    assert next(iter(fields)) in text
-
-
 def test_server_caps_duplicate_windows() -> None:
     assert stream_rules.checked(StreamConfig(name="A"), window_limit_ns=S).duplicate_window == S
     with pytest.raises(ApiError, match="duplicates window can not be larger then server limit of 1s"):

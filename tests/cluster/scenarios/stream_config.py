@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakestream.jetstream.stream_rules import UNSUPPORTED
 from tests.cluster.harness import ClusterScript, scenario
 from tests.cluster.nodes import until
 from tests.wire import Wire
@@ -37,8 +36,6 @@ def _publish(script: ClusterScript, subject: str, wire: Wire) -> None:
 def _created(script: ClusterScript, configs: list[Config]) -> None:
     """Each configuration on a stream of its own; a publish through another node than the one that created it."""
     for number, config in enumerate(configs):
-        if UNSUPPORTED.keys() & config.keys():
-            continue
         name = f"C{number}"
         if "error" in _ask(script, "CREATE", name, config):
             continue

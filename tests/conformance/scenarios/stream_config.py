@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lakestream.jetstream.stream_rules import UNSUPPORTED
 from tests.conformance.harness import Script, table
 
 MS = 1_000_000
@@ -150,8 +149,6 @@ def _named(field: str, value: Any) -> str:
 
 def _rows(sets: bool = False) -> Iterator[tuple[Any, ...]]:
     for name, field in FIELDS.items():
-        if name in UNSUPPORTED:
-            continue
         values = field.sets if sets and field.sets is not None else field.values
         seen: set[str] = set()
         for value in values:
@@ -267,8 +264,7 @@ _PAIRS: list[Config] = [
 
 def _pair_rows() -> Iterator[tuple[Any, ...]]:
     for config in _PAIRS:
-        if not UNSUPPORTED.keys() & config.keys():
-            yield ",".join(_named(name, value) for name, value in config.items()), config
+        yield ",".join(_named(name, value) for name, value in config.items()), config
 
 
 @table(_pair_rows())
@@ -329,9 +325,8 @@ _CHANGES: list[tuple[Config, Config]] = [
 
 def _change_rows() -> Iterator[tuple[Any, ...]]:
     for first, then in _CHANGES:
-        if not UNSUPPORTED.keys() & (first.keys() | then.keys()):
-            names = (",".join(_named(name, value) for name, value in part.items()) for part in (first, then))
-            yield " to ".join(names), first, then
+        names = (",".join(_named(name, value) for name, value in part.items()) for part in (first, then))
+        yield " to ".join(names), first, then
 
 
 @table(_change_rows())
