@@ -64,7 +64,7 @@ async def _last_of_many(filters: Sequence[bytes], stream: Stream) -> Start:
         return sorted(seq for name, seq in zip(names, newest, strict=True) if match(name))
 
     picked = await in_thread(stream.io, pick)
-    return Start(following, picked) if picked else Start(max(following - 1, 1))
+    return Start(following, picked) if picked else _from_the_last(stream, following - 1)
 
 
 def start_of(config: ConsumerConfig, stream: Stream) -> Start:
@@ -82,9 +82,14 @@ def start_of(config: ConsumerConfig, stream: Stream) -> Start:
             index = store.subjects
             subjects = {subject for one in config.filters for subject in index.matching(one)}
             picked = sorted(filter(None, map(index.last, subjects)))
-            return Start(store.last_seq + 1, picked) if picked else Start(max(store.last_seq, 1))
+            return Start(store.last_seq + 1, picked) if picked else _from_the_last(stream, store.last_seq)
         case _:
             return Start(first)
+
+
+def _from_the_last(stream: Stream, last: int) -> Start:
+    """The last sequence itself, which is not wanted; of a purged stream it is gone, and the next one is the first."""
+    return Start(max(last, stream.store.first_seq, 1))
 
 
 def _last(config: ConsumerConfig, stream: Stream) -> int:

@@ -129,5 +129,6 @@ def disabled(header: bytes) -> bytes:
 
 def expected(value: bytes, last: int, what: str) -> str:
     """How a trace tells that an expected sequence is another one; what is no number counts as the largest."""
-    number = int(value) if value.isdigit() and len(value) <= len(str(_MAX)) else _MAX
+    digits = value.lstrip(b"0")
+    number = int(digits or b"0") if value.isdigit() and len(digits) <= len(str(_MAX)) else _MAX
     return f"last {what} mismatch: {min(number, _MAX)} vs {last}"

@@ -16,20 +16,14 @@ from nats.js.api import (
     ConsumerConfig,
     DeliverPolicy,
     DiscardPolicy,
-    KeyValueConfig,
     StorageType,
     StreamConfig,
 )
 from nats.js.errors import (
     APIError,
     BadRequestError,
-    KeyNotFoundError,
-    KeyWrongLastSequenceError,
-    NoKeysError,
     NotFoundError,
-    ObjectNotFoundError,
 )
-from nats.js.kv import KeyValue
 
 from tests.servers import Server
 
@@ -61,13 +55,6 @@ async def stream(js: JetStreamContext) -> AsyncIterator[str]:
     await js.add_stream(name=name, subjects=[f"{name}.>"], storage=StorageType.FILE)
     yield name
     await js.delete_stream(name)
-
-
-@pytest.fixture
-async def bucket(js: JetStreamContext) -> AsyncIterator[KeyValue]:
-    name = unique("B")
-    yield await js.create_key_value(KeyValueConfig(bucket=name, history=5))
-    await js.delete_key_value(name)
 
 
 # ---- core
@@ -276,129 +263,6 @@ async def test_consumers_are_managed(js: JetStreamContext, stream: str) -> None:
     assert await js.delete_consumer(stream, "a")
     with pytest.raises(NotFoundError):
         await js.consumer_info(stream, "a")
-
-
-# ---- key-value
-
-
-async def test_kv_put_and_get(bucket: KeyValue) -> None:
-    assert await bucket.put("a.b", b"1") == 1
-    assert await bucket.put("a.b", b"2") == 2
-    entry = await bucket.get("a.b")
-    assert (entry.key, entry.value, entry.revision, entry.delta) == ("a.b", b"2", 2, None)
-    assert (await bucket.get("a.b", revision=1)).value == b"1"
-    with pytest.raises(KeyNotFoundError):
-        await bucket.get("nothing")
-
-
-async def test_kv_create_and_update(bucket: KeyValue) -> None:
-    revision = await bucket.create("k", b"1")
-    with pytest.raises(KeyWrongLastSequenceError):
-        await bucket.create("k", b"2")
-    revision = await bucket.update("k", b"2", last=revision)
-    with pytest.raises(KeyWrongLastSequenceError):
-        await bucket.update("k", b"3", last=revision - 1)
-    await bucket.delete("k")
-    assert await bucket.create("k", b"born again") > revision
-    assert (await bucket.get("k")).value == b"born again"
-
-
-async def test_kv_delete_and_purge(bucket: KeyValue) -> None:
-    for n in range(3):
-        await bucket.put("k", str(n).encode())
-    assert await bucket.delete("k")
-    with pytest.raises(KeyNotFoundError) as error:
-        await bucket.get("k")
-    assert error.value.op == "DEL"
-    assert len(await bucket.history("k")) == 4
-    assert await bucket.purge("k")
-    history = await bucket.history("k")
-    assert [entry.operation for entry in history] == ["PURGE"]
-
-
-async def test_kv_history(bucket: KeyValue) -> None:
-    for n in range(8):
-        await bucket.put("k", str(n).encode())
-    await bucket.put("other", b"x")
-    assert [entry.value for entry in await bucket.history("k")] == [b"3", b"4", b"5", b"6", b"7"]
-
-
-async def test_kv_keys(bucket: KeyValue) -> None:
-    with pytest.raises(NoKeysError):
-        await bucket.keys()
-    for key in ("b", "a", "c.d"):
-        await bucket.put(key, b"x")
-    await bucket.delete("b")
-    assert sorted(await bucket.keys()) == ["a", "c.d"]
-
-
-async def test_kv_watch(bucket: KeyValue) -> None:
-    await bucket.put("a", b"1")
-    await bucket.put("b", b"2")
-    watcher = await bucket.watchall()
-    first = [await watcher.updates(5) for _ in range(3)]
-    assert [entry and (entry.key, entry.value) for entry in first] == [("a", b"1"), ("b", b"2"), None]
-    await bucket.put("a", b"3")
-    await bucket.delete("b")
-    then = [await watcher.updates(5) for _ in range(2)]
-    assert [entry and (entry.key, entry.operation) for entry in then] == [("a", None), ("b", "DEL")]
-    await watcher.stop()
-
-
-async def test_kv_watch_of_one_key_and_of_nothing(bucket: KeyValue) -> None:
-    empty = await bucket.watch("none.*")
-    assert await empty.updates(5) is None
-    await bucket.put("none.such", b"now")
-    assert (await empty.updates(5)).value == b"now"
-    await empty.stop()
-
-
-async def test_kv_status_and_direct(js: JetStreamContext) -> None:
-    name = unique("B")
-    bucket = await js.create_key_value(KeyValueConfig(bucket=name, history=3, ttl=3600, direct=True))
-    await bucket.put("a", b"1")
-    assert (await bucket.get("a")).value == b"1"
-    status = await bucket.status()
-    assert (status.bucket, status.values, status.history, status.ttl) == (name, 1, 3, 3600)
-    with pytest.raises(KeyNotFoundError):
-        await bucket.get("b")
-    again = await js.key_value(name)
-    assert (await again.get("a")).value == b"1"
-    await js.delete_key_value(name)
-    with pytest.raises(nats.js.errors.BucketNotFoundError):
-        await js.key_value(name)
-
-
-async def test_kv_purge_deletes(bucket: KeyValue) -> None:
-    for key in ("a", "b"):
-        await bucket.put(key, b"x")
-    await bucket.delete("a")
-    await bucket.purge_deletes(olderthan=-1)
-    assert await bucket.keys() == ["b"]
-    with pytest.raises(KeyNotFoundError):
-        await bucket.get("a")
-
-
-# ---- object store
-
-
-async def test_object_store(js: JetStreamContext) -> None:
-    name = unique("O")
-    store = await js.create_object_store(name)
-    content = bytes(range(256)) * 2000  # four chunks
-    info = await store.put("file", content)
-    assert (info.size, info.chunks) == (len(content), 4)
-    assert (await store.get("file")).data == content
-    await store.put("file", b"short")
-    assert (await store.get("file")).data == b"short"
-    await store.put("empty", b"")
-    assert (await store.get("empty")).data == b""
-    assert sorted(entry.name for entry in await store.list()) == ["empty", "file"]
-    await store.delete("file")
-    with pytest.raises(ObjectNotFoundError):
-        await store.get("file")
-    assert (await store.status()).bucket == name
-    await js.delete_object_store(name)
 
 
 async def test_an_api_error_has_its_code(js: JetStreamContext) -> None:
