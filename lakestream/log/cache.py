@@ -1,7 +1,8 @@
 """What reading keeps at hand: open descriptors and loaded tables.
 
 Belongs here: one bounded cache that all streams of a server share. Both of its parts let go of what was not asked for
-since they last looked (second chance), so that finding something there costs one lookup and no bookkeeping.
+since they last looked (second chance), so that finding something there costs one lookup and no bookkeeping. What
+else all streams share goes with it: the limit of their subject indexes (index_memory.py).
 
 Reading happens in the event loop. `forget` may come from any thread (a stream is destroyed in one): it only unlists;
 descriptors are closed in the event loop, so that none is closed while it is being read from.
@@ -14,6 +15,7 @@ from collections import deque
 from typing import Protocol
 
 from lakestream.log.files import Files
+from lakestream.log.index_memory import MAX_INDEX_MEMORY, IndexMemory
 from lakestream.log.packed import View
 
 MAX_FILES = 128
@@ -46,9 +48,14 @@ class ReadCache:
     """Descriptors and tables, each within its limit."""
 
     def __init__(
-        self, files: Files | None = None, max_files: int = MAX_FILES, max_table_bytes: int = MAX_TABLE_BYTES
+        self,
+        files: Files | None = None,
+        max_files: int = MAX_FILES,
+        max_table_bytes: int = MAX_TABLE_BYTES,
+        max_index_memory: int = MAX_INDEX_MEMORY,
     ) -> None:
         self.files = files or Files()
+        self.indexes = IndexMemory(max_index_memory)
         self._max_files = max_files
         self._max_bytes = max_table_bytes
         self._open: dict[str, _File] = {}

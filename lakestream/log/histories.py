@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-PACKED = 8
+PACKED = 16
 """So many sequences are kept in one integer."""
 MASK = (1 << 64) - 1
 """Cuts the newest out of it."""

@@ -143,11 +143,13 @@ class Store:
         except CorruptLog:
             log.close()
             raise
-        store = cls(log, SegmentRows(log.segments, outlines, cache or ReadCache(files)), io, uid)
+        cache = cache or ReadCache(files)
+        store = cls(log, SegmentRows(log.segments, outlines, cache), io, uid)
         store.upkeep.directory = directory
         store._opened_index = log.open_segment.first_index
         if found is not None:
             store._restore(*found)
+        store.subjects.keep_within(cache.indexes, files, directory)
         return store
 
     def _restore(self, state: State, subjects: SubjectIndex, size: int) -> None:
@@ -416,7 +418,7 @@ class Store:
         return self._rows.time(seq) if seq in self.live else None
 
     def first_at(self, time_ns: int) -> int | None:
-        """The first live message stored at or after `time_ns`, local or not; 0 when there is none. Raises CorruptLog."""
+        """The first live message stored at or after `time_ns`, local or not; 0: there is none. Raises CorruptLog."""
         seq = self._rows.first_at(time_ns)
         return self.live.next_at_or_after(seq) if seq else 0
 

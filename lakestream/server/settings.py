@@ -219,6 +219,7 @@ _JETSTREAM: dict[str, Rule] = {
     "max_mem": ("max_memory", as_size),
     "max_file_store": ("max_file", as_size),
     "max_file": ("max_file", as_size),
+    "max_index_memory": ("max_index_memory", as_positive_size),
     "domain": ("domain", _domain),
     "sync": ("*", _sync_interval),
     "sync_interval": ("*", _sync_interval),

@@ -29,7 +29,7 @@ class FileStores:
         self._files = Files()
         self._root = StoreRoot.open(self.root, self._files)
         self._io = io
-        self._cache = ReadCache(self._files)
+        self._cache = ReadCache(self._files, max_index_memory=options.max_index_memory)
         self._options = LogOptions(
             seal_bytes=lake.seal_bytes,
             seal_age_ns=lake.seal_age_ns,

@@ -119,6 +119,7 @@ def test_the_jetstream_block(options: Load, tmp_path: Path) -> None:
         options(
             f"jetstream {{ store_dir: '{tmp_path}', max_mem: 1G, max_file: '10G', domain: hub, strict: false\n"
             "request_queue_limit: 9\n"
+            "max_index_memory: 64MB\n"
             "limits { duplicate_window: 1m, max_ack_pending: 7, max_request_batch: 8, default_max_consumers: -1\n"
             "batch { max_inflight_per_stream: 2, max_inflight_total: 3, max_msgs: 4, timeout: 5s } }\n"
             "}"
@@ -131,6 +132,7 @@ def test_the_jetstream_block(options: Load, tmp_path: Path) -> None:
         domain="hub",
         strict=False,
         request_queue_limit=9,
+        max_index_memory=64 << 20,
         duplicate_window_ns=60 * SECOND,
         max_ack_pending=7,
         max_request_batch=8,
