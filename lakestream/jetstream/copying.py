@@ -52,9 +52,11 @@ class Copying:
             return
         stream, before = self._stream, list(self._at_work)
         self._at_work = []
-        if config.mirror is not None:
+        kind: type[Mirror | Source] = Mirror
+        if config.sealed:
+            wanted = []
+        elif config.mirror is not None:
             wanted = [config.mirror]
-            kind: type[Mirror | Source] = Mirror
         else:
             wanted, kind = config.sources, Source
         for source in wanted:

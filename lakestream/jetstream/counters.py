@@ -131,17 +131,15 @@ def _shown_sources(sources: Sources) -> bytes:
     return dumps(ordered)
 
 
-def merge(view: View, message: Publish, origin: str, subject: bytes) -> None:
+def merge(last: Record | None, message: Publish, origin: str, subject: bytes) -> None:
     """Give a message that came from the counter `subject` of stream `origin` the value that it has here with it.
 
-    What a counter of an origin stands for is the value it told last; that it told before is part of the sum already.
-    Raises ApiError, NotHere.
+    What a counter of an origin stands for is the value it told last; what it told before is part of the sum already.
+    `last`: the last message of the subject here. Raises ApiError.
     """
     if not headers.get(message.header, INCREMENT):
         raise api_error(10169)
     told = _number_of(message.payload)
-    last_seq = view.last_of(message.subject)
-    last = view.record(last_seq) if last_seq else None
     before = stored_value(last) if last is not None else Decimal(0)
     sources = _read_sources(last.header) if last is not None else {}
     name = subject.decode("utf-8", "replace")

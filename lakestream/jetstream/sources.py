@@ -1,8 +1,8 @@
 """Sources: messages of other streams among a stream's own.
 
 Belongs here: what a stream with sources does with what their sessions bring: under a sequence of its own, with where
-it came from in its header (streams.md §9). How far a source has come follows from that
-header and is source_state.py's.
+it came from in its header (streams.md §9). How far a source has come follows from that header and is
+source_state.py's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lakestream.jetstream.publish import NotHere, Publish
 from lakestream.jetstream.source_state import Position
 from lakestream.jetstream.stream_config import StreamSource
 from lakestream.jetstream.upstream import Received, Session
+from lakestream.log.record import Record
 
 if TYPE_CHECKING:
     from lakestream.jetstream.stream import Stream
@@ -35,6 +36,10 @@ class Source:
         known = stream.copying.positions.get(self._origin.key) or Position(0)
         self._seq, self._identity, self._since_ns = known.seq, known.identity, known.since_ns
         """The last message taken, on its way or stored, and of which origin."""
+
+        self._fetched: Record | None = None
+        """A message of the lake that a counter goes on from."""
+        self._fetching = False
 
     @property
     def seq(self) -> int:
@@ -91,9 +96,9 @@ class Source:
             if view.unsettled(message.subject, message.header):
                 return NOT_NOW
             try:
-                counters.merge(view, message, self._origin.source.name, told_by)
+                counters.merge(self._last(message), message, self._origin.source.name, told_by)
             except NotHere as missing:
-                stream.intake.fetch(missing.seq)
+                self._fetch(missing.seq)
                 return NOT_NOW
             except ApiError as error:
                 return error
@@ -102,6 +107,28 @@ class Source:
         if refused is not None:
             return refused
         return None if stream.take(message, effect) else NOT_NOW
+
+    def _last(self, message: Publish) -> Record | None:
+        """The last message of its subject. Raises NotHere."""
+        view = self._stream.view
+        seq = view.last_of(message.subject)
+        if self._fetched is not None and self._fetched.seq == seq:
+            return self._fetched
+        return view.record(seq) if seq else None
+
+    def _fetch(self, seq: int) -> None:
+        """Have a message at hand that only the lake has."""
+        if self._fetching:
+            return
+        self._fetching = True
+
+        async def fetch() -> None:
+            try:
+                self._fetched = await self._stream.fetch(seq)
+            finally:
+                self._fetching = False
+
+        self._stream.clock.spawn(fetch())
 
     def when_safe(self, then: Callable[[], None]) -> None:
         """See `Taker.when_safe`."""

@@ -7,10 +7,12 @@ flow control once they are safe, notices silence and gaps, and begins again. Wha
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import secrets
 import string
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -33,8 +35,15 @@ LOOK_NS = 500_000_000
 """How often to look whether it is silent (0.5 s)."""
 SHORTEST_PAUSE_NS, LONGEST_PAUSE_NS = 500_000_000, 120_000_000_000
 """Pause after an attempt that failed: 0.5 s at first, twice as long each time, at most 2 min."""
-MAX_EARLY = 10_000
-"""Messages that may come before the answer that says where they begin; with more the attempt is given up."""
+MAX_WAITING = 100_000
+"""Messages that may wait, for the answer that says where they begin or until they can be taken; with more the attempt
+is given up."""
+RETRY_NS = 5_000_000
+"""How soon a message is offered again that could not be taken for a moment (5 ms)."""
+PATIENCE = 400
+"""Offers of one message before it is left to the next attempt (2 s)."""
+REFUSED_PAUSE_NS = 2_000_000_000
+"""Pause after a message that can not be stored (2 s): how long that lasts has nothing to do with the origin."""
 
 ANOTHER_STREAM = 10225
 """The error of an origin whose identity is not the one that was told."""
@@ -70,7 +79,7 @@ class Taker(Protocol):
         """The origin that was known is gone, another stream has its name."""
 
     def take(self, message: Received) -> ApiError | None:
-        """Take a message, in order; or why not (`NOT_NOW`, when nobody need know): it comes again later."""
+        """Take a message, in order; or why not: it comes again later, soon when that is `NOT_NOW`."""
 
     def when_safe(self, then: Callable[[], None]) -> None:
         """Call `then` once everything taken is committed; never, when that can not be said any more."""
@@ -123,7 +132,10 @@ class Session:
         self._delivered = (0, 0)
         """(consumer sequence, stream sequence) of what came last."""
         self._came_some = False
-        self._early: list[tuple[bytes, bytes, bytes, bytes]] = []
+        self._waiting: deque[tuple[bytes, bytes, bytes, bytes]] = deque()
+        """What came and is not looked at yet, in order."""
+        self._offers = 0
+        """How often the first of them was offered."""
         self._round = 0
         """Attempts so far: what was asked for in an earlier one is not answered any more."""
 
@@ -148,7 +160,8 @@ class Session:
         """End the attempt that is under way."""
         self._round += 1
         self._open = False
-        self._early = []
+        self._waiting.clear()
+        self._offers = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -161,14 +174,15 @@ class Session:
             self._timer.cancel()
         self._timer = self._clock.call_later(delay_ns, then)
 
-    def _again(self, error: ApiError | None = None) -> None:
+    def _again(self, error: ApiError | None = None, pause: int = 0) -> None:
         """This attempt has come to nothing, or to its end: make another after a pause."""
         if not self._running:
             return
         self._close()
         self.error = error or self.error
-        pause = min(SHORTEST_PAUSE_NS << min(self._fails, 16), LONGEST_PAUSE_NS)
-        self._fails += 1
+        if not pause:
+            pause = min(SHORTEST_PAUSE_NS << min(self._fails, 16), LONGEST_PAUSE_NS)
+            self._fails += 1
         self._wait(pause + random.randrange(pause // 4), self._attempt)
 
     # ------------------------------------------------------------------ asking for a consumer
@@ -213,10 +227,7 @@ class Session:
         self._open, self.error, self._last_ns = True, None, self._clock.now()
         self.lag = answer.num_pending
         self._wait(LOOK_NS, self._look)
-        early, self._early = self._early, []
-        for each in early:
-            if self._open:
-                self._came(*each, client)
+        self._drain()
 
     def _look(self) -> None:
         """Whether the origin still speaks."""
@@ -227,37 +238,67 @@ class Session:
 
     # ------------------------------------------------------------------ messages
     def _came(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        if not self._open:
-            if self._running and len(self._early) < MAX_EARLY:
-                self._early.append((subject, reply, header, payload))
+        if not self._running:
             return
         self._last_ns = self._clock.now()
+        if not self._open or self._waiting:
+            self._waiting.append((subject, reply, header, payload))
+            if len(self._waiting) > MAX_WAITING:
+                self._again()
+        elif self._looked_at(subject, reply, header, payload) is NOT_NOW:
+            self._waiting.append((subject, reply, header, payload))
+            self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
+
+    def _offer(self, attempt: int) -> None:
+        """Look again at what waits, unless that was of an earlier attempt."""
+        if not self._open or attempt != self._round:
+            return
+        self._offers += 1
+        if self._offers > PATIENCE:
+            self._again()
+        else:
+            self._drain()
+
+    def _drain(self) -> None:
+        waiting = self._waiting
+        while self._open and waiting:
+            if self._looked_at(*waiting[0]) is NOT_NOW:
+                self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
+                return
+            if waiting:  # it is still this attempt
+                waiting.popleft()
+                self._offers = 0
+
+    def _looked_at(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> ApiError | None:
+        """Do what something that came asks for; `NOT_NOW` where it has to be offered again."""
         if header.startswith(_CONTROL) and not payload:
             self._control(reply, header)
-            return
+            return None
         # $JS.ACK[.<domain>.<account>].<stream>.<consumer>.<deliveries>.<seq>.<consumer seq>.<time>.<pending>[.<random>]
         tokens = reply.split(b".")
         at = {9: 5, 11: 7, 12: 7}.get(len(tokens), 0)
         if not at or tokens[1] != b"ACK":
-            return
+            return None
         try:
             seq, consumer_seq, time_ns, pending = map(int, tokens[at : at + 4])
         except ValueError:  # of somebody who is no origin
-            return
+            return None
         expected = self._delivered[0] + 1
         if consumer_seq != expected and not (self._origin.prepared and not self._came_some):
             self._again()  # something got lost on the way
-            return
+            return None
         self._came_some = True
         refused = self._taker.take(Received(seq, time_ns, subject, header, payload, pending))
+        if refused is NOT_NOW:
+            return refused
         if refused is not None:
-            if refused is not NOT_NOW:
-                _logger.warning("%s: message %d of %s is not taken: %s", self._name, seq, self._origin.key, refused)
-            self._again()
-            return
+            _logger.warning("%s: message %d of %s is not taken: %s", self._name, seq, self._origin.key, refused)
+            self._again(pause=REFUSED_PAUSE_NS)
+            return None
         self._delivered = (consumer_seq, seq)
         self.lag = pending
         self._fails = 0
+        return None
 
     def _control(self, reply: bytes, header: bytes) -> None:
         """A heartbeat, a flow control request, or the end."""
