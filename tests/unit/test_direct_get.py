@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -670,3 +672,49 @@ def test_queries_agree_with_a_plain_list(
     expected = sorted(lasts.values())
     found = query.multi_last(store, [pattern.encode() for pattern in patterns], at, limit)
     assert found == (expected if len(expected) <= limit else None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(_subject, st.integers(0, 2)), min_size=1, max_size=16),
+    st.sets(st.integers(1, 16), max_size=8),
+    st.integers(0, 16),
+    st.integers(-2, 34),
+)
+def test_no_message_stored_at_or_after_up_to_time_is_seen(
+    stored: list[tuple[str, int]], deleted: set[int], in_the_lake: int, at: int
+) -> None:
+    """Equal times, holes, before the first and after the last, on either side of the border and at it."""
+    asyncio.run(_as_of_a_time(stored, deleted, in_the_lake, at))
+
+
+async def _as_of_a_time(stored: list[tuple[str, int]], deleted: set[int], in_the_lake: int, at: int) -> None:
+    world = ApiWorld()
+    world.create("A", subjects=["a.*", "b.*"], allow_direct=True)
+    begin = world.clock.time = 1_800_000_000 * 10**9
+    for subject, later in stored:
+        world.clock.time += later
+        world.publish(subject, b"x")
+    store = world.stream("A").store
+    times = {seq: store.time_of(seq) or 0 for seq in range(1, len(stored) + 1)}
+    world.to_lake("A", min(in_the_lake, len(stored)))
+    for seq in deleted & times.keys():
+        store.remove(seq)
+    then = begin + at
+    text = f"{datetime.fromtimestamp(then // 10**9, UTC):%Y-%m-%dT%H:%M:%S}.{then % 10**9:09d}Z"
+    newest: dict[str, int] = {}
+    for seq, (subject, _) in enumerate(stored, 1):
+        if times[seq] < then and seq not in deleted:
+            newest[subject] = seq
+    seen = await _sequences(world, {"multi_last": [">"], "up_to_time": text})
+    assert seen == sorted(newest.values())
+    expected = [seq for seq in times if times[seq] >= then and seq not in deleted]
+    assert await _sequences(world, {"start_time": text, "batch": 100}) == expected
+    assert await _sequences(world, {"start_time": text}) == expected[:1]
+
+
+async def _sequences(world: ApiWorld, body: Any) -> list[int]:
+    reply = world.send("$JS.API.DIRECT.GET.A", body)
+    await world.awaited()
+    found = [re.search(rb"\r\nNats-Sequence: (\d+)\r\n", header) for header, _ in world.answers(reply)]
+    return [int(each[1]) for each in found if each]
