@@ -52,6 +52,8 @@ class History:
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.direct: list[DirectRead] = []
+        self.declined: list[Operation] = []
+        """Writes of which a client was told that nobody listens."""
         self.surprises: list[str] = []
         """Errors that were answered and are none of an operation's outcomes."""
 
@@ -73,6 +75,12 @@ class History:
     def count(self, outcome: Outcome) -> int:
         """How many writes ended so."""
         return sum(each.write and each.outcome is outcome for each in self.operations)
+
+    def check_declined(self, stored: dict[int, tuple[str, str]]) -> None:
+        """Nobody took those."""
+        values = {value: seq for seq, (_, value) in stored.items()}
+        taken = [(each, values[each.value]) for each in self.declined if each.value in values]
+        assert not taken, f"{len(taken)} of {len(self.declined)} declined writes are stored: {taken[:3]}"
 
     def resolve(self, stored: dict[int, tuple[str, str]]) -> None:
         """Tell the outcome of every write from all messages that the stream has: its (key, value) by sequence."""
@@ -120,6 +128,7 @@ class Client(threading.Thread):
         rng: what draws.
         keep: markers leave the messages before them, so that the stream can tell of all writes afterwards.
         insist: after a lost connection go on with another one; else the end of the connection is the end of the work.
+        rest_s: between two operations, where the machine shall not be the bottleneck.
     """
 
     def __init__(
@@ -131,6 +140,7 @@ class Client(threading.Thread):
         *,
         keep: bool,
         insist: bool,
+        rest_s: float = 0.0,
     ) -> None:
         super().__init__(daemon=True, name=f"client {number}")
         self.number = number
@@ -140,6 +150,7 @@ class Client(threading.Thread):
         self._rng = rng
         self._keep = keep
         self._insist = insist
+        self._rest_s = rest_s
         self._stopped = threading.Event()
         self._written = 0
         self._last: dict[str, int] = {}
@@ -182,6 +193,8 @@ class Client(threading.Thread):
             marker = self._rng.choice(("DEL", "PURGE"))
             self._write(wire, key, self._rng.choice((None, self._last.get(key, 0))), marker)
         self.answered += 1
+        if self._rest_s:
+            self._stopped.wait(self._rest_s)
 
     # ---- writing
 
@@ -208,6 +221,7 @@ class Client(threading.Thread):
     def _told(self, operation: Operation, answer: Frame) -> Operation | None:
         """What the answer says of a write; None when it did not happen and nothing can be learned from that."""
         if answer.status == NO_RESPONDERS:
+            self._history.declined.append(operation)
             return None
         fields: dict[str, Any] = answer.json()
         error = fields.get("error")

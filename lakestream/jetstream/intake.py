@@ -402,13 +402,14 @@ class Intake:
 
     def abandon(self, unproposed: Sequence[Batch]) -> None:
         """Another node leads now. What was proposed gets no answer: nobody knows whether it is stored. What was not is
-        answered like a message that nobody listens to, which clients send again at once."""
+        answered like a message that nobody listens to, which clients send again at once; but where another node may
+        have taken it as well, it gets no answer either."""
         replies = [reply for batch in unproposed for reply in batch.replies]
         replies += [reply for batch in unproposed for reply, _ in batch.late]
         replies += [reply for _, reply in self._deferred]
         self._deferred, self._deferred_bytes = [], 0
         for reply in filter(None, replies):
-            self._stream.bus.publish(reply, b"", NO_RESPONDERS, b"")
+            self._decline(reply)
         self._guarded = self._guards
         self.rewind()
 
@@ -443,9 +444,14 @@ class Intake:
             if led:
                 self.answer_at(newest, reply, answer)
             else:
-                self._stream.bus.publish(reply, b"", NO_RESPONDERS, b"")
+                self._decline(reply)
 
         self.confirming.leading(confirmed)
+
+    def _decline(self, reply: bytes) -> None:
+        """Say that nobody took a message, if that is certain."""
+        if self._stream.group.gave_up:
+            self._stream.bus.publish(reply, b"", NO_RESPONDERS, b"")
 
     def refuse(self, reply: bytes, error: ApiError) -> None:
         """Answer a publish with an error; in a cluster only the leader does."""

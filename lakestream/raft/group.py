@@ -69,6 +69,8 @@ class Group:
         `sender`, then call `done` with it, or with None when it could not be had (the leader asks again)."""
         self.failed: Exception | None = None
         self._member = member
+        self._given_up = 0
+        """The term in which this node began to give up leading."""
         self._term = max(log.last_term, 1)
         self._last_index = log.last_index
         self._queue: list[list[Proposal]] = []
@@ -156,6 +158,7 @@ class Group:
         called from `on_commit`: then they follow after that. Raises the failure of a group that failed, and NotLeader.
         """
         if self._member is not None:
+            self._given_up = 0  # a transfer that came to nothing
             self._member.propose(proposals)
             return
         assert not self._log.busy, "a write is under way"
@@ -203,12 +206,22 @@ class Group:
 
         `in_flight` while it goes on; it is given up after an election timeout.
         """
-        return self._member is not None and self._member.transfer(to)
+        begun = self._member is not None and self._member.transfer(to)
+        if begun:
+            self._given_up = self.term
+        return begun
 
     def step_down(self) -> None:
         """Lead no more; somebody else is elected, perhaps this node again."""
         if self._member is not None:
+            self._given_up = self.term
             self._member.step_down()
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether this node leads no more because it was asked to: then what came to it came to nobody else. A node
+        that was replaced, cut off or stopped may hear late of a new leader, which has heard the same clients."""
+        return self._member is None or (self._given_up > 0 and self.term <= self._given_up + 1)
 
     def campaign(self) -> None:
         """Stand for election now rather than after the timeout (the preferred leader of a new group)."""

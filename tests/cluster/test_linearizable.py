@@ -1,0 +1,137 @@
+"""Sixteen clients use the keys of a bucket on three nodes while leaders die, hang and are cut off.
+
+Compare-and-set, blind writes, markers, and gets from the leader must have an order that explains what all were told.
+Direct gets may be old, since every replica answers them, but tell only what is stored. The bucket keeps everything, so
+that afterwards it says of every write without an answer whether it happened. Misfortunes: LAKESTREAM_LINEAR_ROUNDS (3).
+The seed is printed; LAKESTREAM_LINEAR_SEED repeats its choices.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import StartCluster
+from tests.cluster.nodes import Cluster, Node, until
+from tests.key_clients import CLIENTS, STREAM, Client, History, bucket, finish, stored
+from tests.linearizable import Outcome
+from tests.servers import Kind
+from tests.wire import Wire
+
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
+
+ROUNDS = int(os.environ.get("LAKESTREAM_LINEAR_ROUNDS", "3"))
+TIMEOUT_S = 1.0
+"""After that an operation counts as unknown, and its client goes to another node."""
+REST_S = 0.01
+FAULT_S = 2.5
+BETWEEN_S = 0.5
+
+
+def wait(seconds: float) -> None:
+    """Let it last. The clients work in their own threads."""
+    threading.Event().wait(seconds)
+
+
+def kill(cluster: Cluster, node: Node) -> None:
+    """SIGKILL, and back after a while."""
+    node.kill()
+    wait(FAULT_S / 2)
+    node.start()
+
+
+def hang(cluster: Cluster, node: Node) -> None:
+    """It stands still, and goes on as if no time had passed."""
+    node.pause()
+    wait(FAULT_S)
+    node.resume()
+
+
+def isolate(cluster: Cluster, node: Node) -> None:
+    """The others hear nothing of it, its clients do."""
+    cluster.isolate(node)
+    wait(FAULT_S)
+    cluster.heal()
+
+
+MISFORTUNES = [hang, isolate, kill]
+
+
+def test_keys_are_linearizable_over_the_misfortunes_of_leaders(start_cluster: StartCluster, kind: Kind) -> None:
+    seed = int(os.environ.get("LAKESTREAM_LINEAR_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    print(f"LAKESTREAM_LINEAR_SEED={seed}")
+    rng = random.Random(seed)
+    cluster = start_cluster(3, links=True, durable=True)
+    cluster.stream(**_bucket())
+    history = History()
+    clients = [_client(cluster, number, history, rng) for number in range(CLIENTS)]
+    for client in clients:
+        client.start()
+    for number in range(ROUNDS):
+        _wait_answers(clients, 5)
+        wait(rng.uniform(0, BETWEEN_S))
+        misfortune = MISFORTUNES[number] if number < len(MISFORTUNES) else rng.choice(MISFORTUNES)
+        leader = cluster.stream_leader(STREAM)
+        print(f"{number}: {misfortune.__name__} {leader.name}", flush=True)
+        misfortune(cluster, leader)
+    _wait_answers(clients, 5)
+    for client in clients:
+        client.stop()
+    finish(clients)
+    _audit(cluster, history)
+
+
+def _bucket() -> dict[str, Any]:
+    config = bucket(history=-1, replicas=3)
+    return {"name": STREAM, "subjects": config.pop("subjects"), "replicas": config.pop("num_replicas"), **config}
+
+
+def _client(cluster: Cluster, number: int, history: History, rng: random.Random) -> Client:
+    mine = random.Random(rng.random())
+    first = [cluster.nodes[number % 3]]
+
+    def connect() -> Wire:
+        node = first.pop() if first else mine.choice(cluster.nodes)
+        return cluster.wire(node, TIMEOUT_S)
+
+    return Client(number, history, connect, mine, keep=True, insist=True, rest_s=REST_S)
+
+
+def _wait_answers(clients: list[Client], count: int) -> None:
+    goals = [client.answered + count for client in clients]
+
+    def reached() -> bool:
+        return all(
+            client.failure is not None or client.answered >= goal for client, goal in zip(clients, goals, strict=True)
+        )
+
+    until(reached, f"{count} answers to every client", 60)
+
+
+def _audit(cluster: Cluster, history: History) -> None:
+    began = time.monotonic()
+    cluster.wait_current(STREAM)
+    copies = []
+    for node in cluster.nodes:
+        with cluster.wire(node) as wire:
+            last = wire.api(f"STREAM.INFO.{STREAM}")["state"]["last_seq"]
+            copies.append(until(lambda wire=wire, last=last: _whole(wire, last), f"all messages at {node.name}"))  # type: ignore[misc]
+    assert copies[0] == copies[1] == copies[2], "replicas differ"
+    unknown = history.count(Outcome.UNKNOWN)
+    history.resolve(copies[0])
+    history.check_direct(copies[0])
+    history.check_declined(copies[0])
+    figures = history.check()
+    print(f"{figures}; {unknown} were unknown; checked in {time.monotonic() - began:.1f} s")
+    assert history.count(Outcome.OK) > 100
+    assert history.count(Outcome.REFUSED) > 100
+
+
+def _whole(wire: Wire, last: int) -> dict[int, tuple[str, str]]:
+    found = stored(wire)
+    return found if max(found, default=0) >= last else {}
