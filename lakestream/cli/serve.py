@@ -77,7 +77,9 @@ def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] |
     """Run a node (of `make`, if given) until it is told to stop; returns the exit code."""
     from lakestream.lake.errors import LakeError
     from lakestream.log.errors import LogError
+    from lakestream.server.heap import bound_arenas
 
+    bound_arenas()  # before any thread has an arena of its own
     if make is None:
         from lakestream.server.node import Node
 
