@@ -286,7 +286,7 @@ class Applier:
 
     def _update(self, operation: UpdateStream) -> object:
         stream, config = self._stream, offline.stream_config(operation.config)
-        if config.sources and stream.store.msgs:
+        if config.sources and stream.store.first_seq > 1 and stream.store.last_time:
             before = [key_of(source) for source in stream.config.sources]
             wanted = [key_of(source) for source in config.sources]
             stream.copying.positions.added((key for key in wanted if key not in before), stream.store.last_time)

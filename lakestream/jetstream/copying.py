@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.jetstream.jsonio import shown
 from lakestream.jetstream.mirror import Mirror
+from lakestream.jetstream.origin import key_of
 from lakestream.jetstream.source_state import Positions
 from lakestream.jetstream.sources import Source
 from lakestream.jetstream.stream_config import StreamConfig, StreamSource
@@ -60,8 +61,10 @@ class Copying:
         else:
             wanted, kind = config.sources, Source
         for source in wanted:
-            one = next((other for other in before if isinstance(other, kind) and other.source == source), None)
+            key = key_of(source)
+            one = next((other for other in before if isinstance(other, kind) and key_of(other.source) == key), None)
             if one is not None:
+                one.source = source  # where it was to begin has been decided
                 before.remove(one)
                 self._at_work.append(one)
                 continue

@@ -75,10 +75,10 @@ class Origin:
         external, prepared = self.source.external, self.source.consumer
         if prepared is not None:
             return prepared.deliver_subject.encode()
-        own = b"$JS.M." if self._mirror else b"$JS.S."
+        prefix = b"$JS"
         if external is not None and external.deliver:
-            return b"%b.%b" % (external.deliver.encode().rstrip(b"."), token)
-        return own + token
+            prefix = external.deliver.encode()
+        return b"%b.%b.%b" % (prefix, b"M" if self._mirror else b"S", token)
 
     def renamed(self, subject: bytes) -> bytes:
         """What a message's subject becomes: the first transform that selects it decides."""
@@ -96,7 +96,8 @@ class Origin:
             told = [(b"Nats-Required-Api-Level", b"5"), (b"Nats-Stream-Identity", start.identity.encode())]
         if self.prepared:
             subject = f"CONSUMER.RESET.{self.source.name}.{self.consumer}".encode()
-            return self._api + subject, headers.build(told), {"seq": start.seq} if start.seq else {}
+            header = b"" if self._mirror else headers.build(told)
+            return self._api + subject, header, {"seq": start.seq} if start.seq else {}
         config: dict[str, Any] = {"name": self.consumer, "deliver_policy": "all"}
         if start.seq:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start.seq}

@@ -52,8 +52,8 @@ class Positions:
         self._known[f"{parts[0]} {parts[2]} {parts[3]}"] = Position(int(parts[1]), identity)
 
     def added(self, keys: Iterable[str], since_ns: int) -> None:
-        """A stream that has messages, the last one from `since_ns`, got sources: nothing older is taken from those that
-        it never had, as by nats-server."""
+        """A stream whose beginning is gone, and whose last message is from `since_ns`, got sources: nothing older is
+        taken from those that it never had, as by nats-server, which can not tell then whether it had them."""
         for key in keys:
             self._known.setdefault(key, Position(0, "", since_ns))
 
@@ -71,7 +71,8 @@ def of_stream(header: bytes) -> bytes:
     if b"\r\nNats-" in header and any(b"\r\n" + name in header for name in STRIPPED):
         first, *lines = header.split(b"\r\n")
         header = b"\r\n".join([first, *(line for line in lines if not line.startswith(STRIPPED))])
-    return b"" if header == headers.EMPTY else header
+        return b"" if header == headers.EMPTY else header
+    return header  # as it is, also when there is nothing in it
 
 
 def with_source(header: bytes, value: bytes) -> bytes:

@@ -219,7 +219,9 @@ class Session:
             self._again(self._origin.needs_flow_control())
             return
         identity = headers.get(header, b"Nats-Stream-Identity") or b""
-        self._delivered = (answer.delivered.consumer_seq, answer.delivered.stream_seq)
+        # A prepared consumer counts anew, and may have sent something before.
+        begins = 0 if self._origin.prepared else answer.delivered.consumer_seq
+        self._delivered = (begins, answer.delivered.stream_seq)
         if not self._taker.opened(answer.delivered.stream_seq, identity.decode("utf-8", "replace"), answer.num_pending):
             self._again()
             return
@@ -240,7 +242,8 @@ class Session:
     def _came(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if not self._running:
             return
-        self._last_ns = self._clock.now()
+        if self._open:
+            self._last_ns = self._clock.now()
         if not self._open or self._waiting:
             self._waiting.append((subject, reply, header, payload))
             if len(self._waiting) > MAX_WAITING:
@@ -284,9 +287,12 @@ class Session:
         except ValueError:  # of somebody who is no origin
             return None
         expected = self._delivered[0] + 1
-        if consumer_seq != expected and not (self._origin.prepared and not self._came_some):
-            self._again()  # something got lost on the way
-            return None
+        if consumer_seq != expected:
+            if not self._origin.prepared or (self._came_some and consumer_seq != 1):
+                self._again()  # something got lost on the way
+                return None
+            if consumer_seq != 1:
+                return None  # from before it was told where to begin
         self._came_some = True
         refused = self._taker.take(Received(seq, time_ns, subject, header, payload, pending))
         if refused is NOT_NOW:
