@@ -54,14 +54,12 @@ async def start_found(config: ConsumerConfig, stream: Stream) -> Start:
 
 
 async def _last_of_many(filters: Sequence[bytes], stream: Stream) -> Start:
-    names, newest = stream.store.subjects.newest()
+    subjects = stream.store.subjects.snapshot()
     following = stream.store.last_seq + 1
 
     def pick() -> list[int]:
-        if b">" in filters:
-            return sorted(newest)
         match = to_regex(filters[0]).fullmatch if len(filters) == 1 else Filters(filters).match
-        return sorted(seq for name, seq in zip(names, newest, strict=True) if match(name))
+        return sorted(seq for name, seq in subjects.newest() if match(name))
 
     picked = await in_thread(stream.io, pick)
     return Start(following, picked) if picked else _from_the_last(stream, following - 1)

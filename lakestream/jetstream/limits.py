@@ -159,8 +159,7 @@ def purge(store: Store, operation: Purge) -> Removed:
     if operation.keep:
         found = found[: max(0, len(found) - operation.keep)]
     doomed = [(seq, subject) for seq, subject in found if seq < below]
-    for seq, subject in doomed:
-        store.remove(seq, subject)
+    store.remove_all(doomed)
     return doomed
 
 

@@ -18,7 +18,9 @@ SUBJECTS_LIMIT = 100_000
 """Subjects in one reply of STREAM.INFO with a subjects_filter."""
 
 AT_ONCE = 20_000
-"""A stream with so many subjects is answered in one step; of more, so many are looked at in one."""
+"""A stream with so many subjects is answered in one step; of more, so many are counted in one."""
+PARTS = 32
+"""Parts of the index, of some hundred subjects each, that are looked through in one."""
 
 Page = tuple[int, dict[str, int]]
 """How many subjects match in all, and the counts of those that are shown."""
@@ -34,20 +36,11 @@ async def page_in_steps(index: SubjectIndex, pattern: bytes, offset: int) -> Pag
     """The page of a stream with any number of subjects, as of when it is asked for; the counts may be newer."""
     if grammar.is_literal(pattern):
         return page_at_once(index, pattern, offset)
-    match = grammar.to_regex(pattern).fullmatch
-    rest = iter(index.matching(b">"))
-    runs: list[list[bytes]] = []
-    while some := list(islice(rest, AT_ONCE)):
-        runs.append(sorted(filter(match, some)))
-        await asyncio.sleep(0)
-    while len(runs) > 1:
-        merged = []
-        for at in range(0, len(runs), 2):
-            # Two sorted runs in a row are merged by sorting, in one pass.
-            merged.append(sorted(runs[at] + runs[at + 1]) if at + 1 < len(runs) else runs[at])
+    found: list[bytes] = []
+    for number, some in enumerate(index.some_matching(pattern), 1):
+        found += sorted(some)  # the parts themselves come in order
+        if number % PARTS == 0:
             await asyncio.sleep(0)
-        runs = merged
-    found = runs[0] if runs else []
     shown: dict[str, int] = {}
     wanted = iter(found[offset : offset + SUBJECTS_LIMIT])
     while some := list(islice(wanted, AT_ONCE)):

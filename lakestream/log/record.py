@@ -83,6 +83,24 @@ def record_length(subject: bytes, header: bytes, data: bytes) -> int:
     return FIXED + len(subject) + len(data)
 
 
+def contiguous(records: Iterable[Record]) -> Iterator[tuple[int, list[bytes], list[int], int]]:
+    """Records cut where their sequences jump: (first sequence, subjects, lengths, time of the last) of each part."""
+    subjects: list[bytes] = []
+    lengths: list[int] = []
+    first = following = last_time = 0
+    for record in records:
+        if record.seq != following and subjects:
+            yield first, subjects, lengths, last_time
+            subjects, lengths = [], []
+        if not subjects:
+            first = record.seq
+        subjects.append(record.subject)
+        lengths.append(record_length(record.subject, record.header, record.data))
+        last_time, following = record.time_ns, record.seq + 1
+    if subjects:
+        yield first, subjects, lengths, last_time
+
+
 def decode_record(buf: bytes, offset: int = 0, verify: bool = True) -> Record:
     """Decode the record at `offset`. Raises CorruptRecord when it is cut short or, with `verify`, its crc is wrong."""
     record, _ = _decode(buf, offset, len(buf), verify)

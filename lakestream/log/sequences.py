@@ -66,6 +66,22 @@ class SequenceSet:
         self._store(key, chunk ^ bit)
         return True
 
+    def discard_all(self, seqs: Sequence[int]) -> None:
+        """Remove many sequences, ascending; those not there are left alone."""
+        at = 0
+        while at < len(seqs):
+            key = seqs[at] >> CHUNK_BITS
+            stop = bisect_left(seqs, (key + 1) << CHUNK_BITS, at)
+            chunk = self._chunks.get(key)
+            if chunk is not None:
+                bits = 0
+                for seq in seqs[at:stop]:
+                    bits |= 1 << (seq & _LOW)
+                kept = chunk & ~bits
+                self._size -= chunk.bit_count() - kept.bit_count()
+                self._store(key, kept)
+            at = stop
+
     def discard_below(self, seq: int) -> int:
         """Remove everything < `seq`; returns how many that were."""
         before = self._size

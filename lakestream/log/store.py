@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.memory import Log, MemoryLog, MemoryRows
 from lakestream.log.mend import adopt
-from lakestream.log.record import FIXED, Record, record_length
+from lakestream.log.record import FIXED, Record, contiguous
 from lakestream.log.segment import Header, SealedSegment, Segment
 from lakestream.log.segment_log import Appended, LogOptions, SealState, SegmentLog
 from lakestream.log.segment_rows import SegmentRows
@@ -221,10 +222,8 @@ class Store:
     def apply_messages(
         self, at: Appended, first_seq: int, subjects: Sequence[bytes], lengths: Sequence[int], last_time: int
     ) -> None:
-        """Take in contiguous messages from `first_seq` on, whose records lie back to back from `at` on.
-
-        `lengths` are of their records, `last_time` is when the last of them was stored.
-        """
+        """Take in contiguous messages from `first_seq` on, whose records (`lengths`) lie back to back from `at` on.
+        `last_time` is when the last of them was stored."""
         # Invariant 5: sequences are given once and grow.
         assert first_seq > self.last_seq, f"message {first_seq} comes after {self.last_seq}"
         count = len(subjects)
@@ -242,24 +241,10 @@ class Store:
 
     def apply_records(self, at: Appended, records: Iterable[Record]) -> None:
         """Take in the records of an entry, in which sequences may jump. They lie back to back from `at` on."""
-        offset, size, last_time = at.offset, 0, 0
-        first, next_seq = 0, 0
-        subjects: list[bytes] = []
-        lengths: list[int] = []
-        for record in records:
-            if record.seq != next_seq and subjects:
-                self.apply_messages(Appended(at.segment, offset, at.index), first, subjects, lengths, last_time)
-                offset, size, subjects, lengths = offset + size, 0, [], []
-            if not subjects:
-                first = record.seq
-            length = record_length(record.subject, record.header, record.data)
-            subjects.append(record.subject)
-            lengths.append(length)
-            size += length
-            last_time = record.time_ns
-            next_seq = record.seq + 1
-        if subjects:
+        offset = at.offset
+        for first, subjects, lengths, last_time in contiguous(records):
             self.apply_messages(Appended(at.segment, offset, at.index), first, subjects, lengths, last_time)
+            offset += sum(lengths)
 
     def skip(self, last_seq: int) -> None:
         """Sequences through `last_seq` were given to messages that are not kept (interest retention)."""
@@ -269,10 +254,7 @@ class Store:
                 self.first_seq = last_seq + 1
 
     def remove(self, seq: int, subject: bytes | None = None) -> tuple[bytes, int] | None:
-        """Remove one message; returns (subject, size), or None when it is not there.
-
-        Give `subject` where it is known: finding it takes a read. Raises CorruptLog.
-        """
+        """Remove one message (finding its `subject` takes a read): its (subject, size), or None. Raises CorruptLog."""
         if seq not in self.live:
             return None
         size = self._rows.size(seq)
@@ -295,22 +277,40 @@ class Store:
             self._removed.append(seq)  # what is below first_seq needs no listing
         return subject, size
 
+    def remove_all(self, gone: Sequence[tuple[int, bytes]]) -> None:
+        """Remove many live messages, given as (sequence, subject), ascending. Raises CorruptLog."""
+        if not gone:
+            return
+        seqs = [seq for seq, _ in gone]
+        size = self._rows.total_size(seqs)
+        self.subjects.remove_all(gone)
+        self.live.discard_all(seqs)
+        self.msgs -= len(seqs)
+        self.bytes -= size
+        self._rows.forget(seqs)
+        self._leaves(seqs)
+        if self.erasing:
+            self._erased.extend(seqs)
+        assert not self.shredding, "messages are shredded one at a time"
+        if seqs[0] == self.first_seq:
+            self.first_seq = self.live.next_at_or_after(self.first_seq) or self.last_seq + 1
+        self._removed.extend(seqs[bisect_left(seqs, self.first_seq) :])
+
     def remove_through(self, seq: int) -> list[tuple[int, bytes]]:
         """Remove all messages ≤ `seq`; returns (sequence, subject) of each, ascending. Raises CorruptLog."""
         gone = self.live.members(self.first_seq, self.msgs, seq)
         if not gone:
             return []
-        names = self._rows.subjects(gone)
+        pairs = list(zip(gone, self._rows.subjects(gone), strict=True))
         size = self._rows.total_size(gone)
         if len(gone) == self.msgs:
             self.subjects.clear()
         elif len(gone) > len(self.subjects):
             self.subjects.discard_below(seq + 1)
         else:
-            for number, name in zip(gone, names, strict=True):
-                self.subjects.remove(name, number)
+            self.subjects.remove_all(pairs)
         self._cut(gone, size, seq + 1)
-        return list(zip(gone, names, strict=True))
+        return pairs
 
     def set_first(self, seq: int) -> None:
         """Remove all messages < `seq` without naming them, and give out no sequence below it any more.

@@ -77,6 +77,12 @@ class Snapshot:
         for leaf in self._parts():
             yield leaf.rows(self._held, self._through)
 
+    def newest(self) -> Iterator[tuple[bytes, int]]:
+        """All subjects with their newest sequence. Any thread. Raises CorruptLog, OSError."""
+        for rows in self.rows():
+            for name, packed in rows.items():
+                yield name, packed & MASK
+
     def blocks(self) -> Iterator[tuple[bytes, int, bytes]]:
         """(its first subject, number of rows, bytes) of blocks that hold everything. Raises CorruptLog, OSError."""
         for leaf in self._parts():
@@ -110,6 +116,7 @@ class SubjectIndex:
         "_held",
         "_leaves",
         "_look_at",
+        "_room",
         "_scratch",
         "_shared",
         "_through",
@@ -127,6 +134,7 @@ class SubjectIndex:
         self._directory = ""
         self._scratch: BlockFile | None = None
         self._shared: IndexMemory | None = None
+        self._room = False  # whether there was memory left when it was last looked at
         self.memory = 0
         """Roughly how many bytes are in memory, as of the last time that it was looked at; 0 while they are few."""
 
@@ -230,6 +238,32 @@ class SubjectIndex:
             self._warm(subject)
             self._put(subject, pack(kept))
 
+    def remove_all(self, gone: Iterable[tuple[int, bytes]]) -> None:
+        """Remove many listed messages, given as (sequence, subject), ascending. A subject that loses all it has is not
+        read for that."""
+        groups: dict[bytes, list[int]] = {}
+        group = groups.get
+        for seq, subject in gone:
+            seqs = group(subject)
+            if seqs is None:
+                groups[subject] = [seq]
+            else:
+                seqs.append(seq)
+        mine = self._held
+        for subject in sorted(groups) if self.cold_subjects else groups:  # one after the other in their files
+            seqs = groups[subject]
+            if len(seqs) < self.count(subject):
+                self.remove_many(subject, seqs)
+            elif subject in mine:
+                self._put(subject, 0)
+            else:
+                assert self._leaves is not None, "what is not in memory is in a leaf"
+                mine[subject] = 0
+                self._fresh.append(subject)
+                self._leaves.cold -= 1
+                self._leaves.gone += 1
+        self._settle()
+
     def discard_below(self, seq: int) -> None:
         """Remove every message < `seq`, of all subjects. Looks at each of them."""
         for subject in self._cold_subjects():
@@ -261,7 +295,7 @@ class SubjectIndex:
             return value if value < PAIR else value & MASK
         if isinstance(value, Ascending):
             return value.items[-1]
-        return self._leaves.find(subject) & MASK if self._leaves is not None and self._leaves.cold else 0
+        return self._cold_last(subject) if self._leaves is not None and self._leaves.cold else 0
 
     def first(self, subject: bytes) -> int:
         """The oldest sequence of `subject`; 0 when it has none."""
@@ -318,10 +352,11 @@ class SubjectIndex:
         return list(chain.from_iterable(self.some_matching(filter)))
 
     def some_matching(self, filter: bytes) -> Iterator[list[bytes]]:
-        """The subjects that match `filter`, each once, some at a time: so a caller can stop who has seen enough.
+        """The subjects that match `filter`, each once, some or none at a time: who has seen enough can stop.
 
         A lookup for a literal. For a wildcard behind literal tokens only subjects in the range of those are looked
-        at. The index may not change until the last ones came. Raises CorruptLog, OSError.
+        at. Where there are parts, they come in order, the subjects inside of one do not. The index may change between
+        them: subjects that come meanwhile are found or not. Raises CorruptLog, OSError.
         """
         if grammar.is_literal(filter):
             if filter in self:
@@ -335,14 +370,10 @@ class SubjectIndex:
         else:
             self._settle()
             parts = self._leaves.walk(head)
-        if filter == b">":
-            yield from parts
-            return
-        match = grammar.to_regex(filter).fullmatch
+        match = None if filter == b">" else grammar.to_regex(filter).fullmatch
         for part in parts:
-            found = [subject for subject in part if match(subject)]
-            if found:
-                yield found
+            yield part if match is None else [subject for subject in part if match(subject)]
+            self._settle()  # what came into memory meanwhile counts in its file no more
 
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Every subject with its newest sequence. The index may not change meanwhile."""
@@ -403,13 +434,12 @@ class SubjectIndex:
 
     def _weigh(self) -> None:
         """Guess the memory from some of the oldest and newest."""
-        mine = self._held
-        if len(mine) < FRESH_SUBJECTS:
-            self.memory = 0
-            return
-        some = [*islice(mine.items(), _SAMPLE), *islice(reversed(mine.items()), _SAMPLE)]
-        size = sum(map(_bytes_of, some)) // len(some)
-        self.memory = len(mine) * (size + _SLOT)
+        mine, self.memory = self._held, 0
+        if len(mine) >= FRESH_SUBJECTS:
+            some = [*islice(mine.items(), _SAMPLE), *islice(reversed(mine.items()), _SAMPLE)]
+            size = sum(map(_bytes_of, some)) // len(some)
+            self.memory = len(mine) * (size + _SLOT)
+        self._room = self._shared is not None and self._shared.used < self._shared.limit // 8 * 7
 
     def _cold_subjects(self) -> Iterator[bytes]:
         leaves = self._leaves
@@ -434,6 +464,17 @@ class SubjectIndex:
             return value
         self._fresh.append(subject)
         return None
+
+    def _cold_last(self, subject: bytes) -> int:
+        """The newest sequence of a subject that is not in memory. It comes into memory for that, while there is room:
+        so after a start those that are asked for are as quick as ever."""
+        if not self._room:
+            assert self._leaves is not None, "what is not in memory is in a leaf"
+            return self._leaves.find(subject) & MASK
+        value = self._warm(subject)
+        if len(self._fresh) >= FRESH_SUBJECTS:
+            self._settle()
+        return value & MASK if isinstance(value, int) else value.items[-1]
 
     def _warm(self, subject: bytes) -> Held:
         """Take a subject that is not in memory into it, if it is in a file; 0 if it is not."""

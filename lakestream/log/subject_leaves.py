@@ -10,7 +10,7 @@ Whatever takes long is cut into steps over few leaves, which a caller spreads ov
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from lakestream.log.cold_rows import Block, BlockFile, encode_rows
@@ -104,19 +104,26 @@ class Leaves:
                     self._divide(at)
 
     def walk(self, head: bytes) -> Iterator[list[bytes]]:
-        """The subjects that have messages, leaf by leaf; of those that do not begin with `head` few or none.
+        """The subjects that have messages and begin with `head`, leaf by leaf.
 
-        The leaves may not change meanwhile. Raises CorruptLog, OSError.
+        Leaves may change meanwhile: each step goes on where the range of the last one ended. Raises CorruptLog,
+        OSError.
         """
-        held = self._held
-        for at in range(self._first(head), self._last(head)):
-            leaf = self.leaves[at]
+        held, low = self._held, head
+        end = head[:-1] + b"/" if head else b""  # the byte after the dot that ends every head
+        while True:
+            at = bisect_right(self.lows, low) - 1
+            leaf, high = self.leaves[at], self._high(at)
             # Of a leaf of hundreds a pattern may want few: looking at a beginning is the cheapest there is.
             begun = [name for name in leaf.names if name.startswith(head)] if head else leaf.names
             names = [name for name in dict.fromkeys(begun) if held.get(name)]
             if leaf.block is not None:
-                names += [name for name in self.copy(at).block_rows() if name not in held]
-            yield names
+                rows = [name for name in self.copy(at).block_rows() if name not in held]
+                names += [name for name in rows if name.startswith(head)] if head else rows
+            yield names if self.lows[at] == low else [name for name in names if name >= low]
+            if high is None or (end and high >= end):
+                return
+            low = high
 
     def copy(self, at: int) -> LeafCopy:
         """One leaf as it is now."""
@@ -127,13 +134,6 @@ class Leaves:
 
     def _high(self, at: int) -> bytes | None:
         return self.lows[at + 1] if at + 1 < len(self.lows) else None
-
-    def _first(self, head: bytes) -> int:
-        return bisect_right(self.lows, head) - 1
-
-    def _last(self, head: bytes) -> int:
-        # The byte after the dot that ends every head.
-        return bisect_left(self.lows, head[:-1] + b"/") if head else len(self.lows)
 
     # ------------------------------------------------------------------ upkeep
     def clean(self, names: int) -> None:

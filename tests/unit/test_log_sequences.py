@@ -17,6 +17,7 @@ steps = st.lists(
         st.tuples(st.just("run"), near, st.integers(0, 2 * CHUNK)),
         st.tuples(st.just("discard"), near, st.just(0)),
         st.tuples(st.just("below"), near, st.just(0)),
+        st.tuples(st.just("every third"), near, st.integers(0, 2 * CHUNK)),
     ),
     max_size=30,
 )
@@ -31,6 +32,9 @@ def build(made: list[tuple[str, int, int]]) -> tuple[SequenceSet, set[int]]:
         elif step == "discard":
             assert found.discard(seq) == (seq in model)
             model.discard(seq)
+        elif step == "every third":
+            found.discard_all(range(seq, seq + length, 3))
+            model -= set(range(seq, seq + length, 3))
         else:
             doomed = {number for number in model if number < seq}
             assert found.discard_below(seq) == len(doomed)

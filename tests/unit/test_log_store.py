@@ -76,6 +76,39 @@ def test_removing_tells_subject_and_size(tmp_path: Path) -> None:
     assert (store.msgs, store.bytes, store.first_seq, store.last_seq) == (0, 0, 4, 3)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 60), st.sets(st.integers(1, 60)), st.sets(st.integers(1, 60)), st.booleans())
+def test_many_removed_at_once_leave_what_each_by_itself_leaves(
+    tmp_path_factory: pytest.TempPathFactory, count: int, before: set[int], gone: set[int], erasing: bool
+) -> None:
+    close_all()
+    found = []
+    for at_once in (False, True):
+        stream = MiniStream(str(tmp_path_factory.mktemp("stream")), SMALL)
+        for number in range(1, count + 1):
+            stream.publish(message(number))
+        store = stream.store
+        for seq in before:
+            store.remove(seq)
+        store.keep_departures(True)
+        store.erasing = erasing
+        doomed = [(seq, store.subject_of(seq)) for seq in sorted(gone) if seq in store.live]
+        if at_once:
+            store.remove_all(doomed)
+        else:
+            for seq, subject in doomed:
+                store.remove(seq, subject)
+        store.erasing = False
+        _, removed, erased, moved = store.removed_in_segment()
+        departures = store.departures
+        assert departures is not None
+        found.append((
+            store.msgs, store.bytes, store.first_seq, list(store.live.members(1, 100)), sorted(store.subjects.items()),
+            [seq for seq in removed if seq >= store.first_seq], erased, moved, departures.to_bytes(),
+        ))  # fmt: skip
+    assert found[0] == found[1]
+
+
 def test_removing_through_tells_what_went(tmp_path: Path) -> None:
     stream = MiniStream(str(tmp_path), SMALL)
     for number in range(1, 21):

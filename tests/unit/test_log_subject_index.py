@@ -38,6 +38,7 @@ steps = st.lists(
         st.tuples(st.just("last"), names),
         st.tuples(st.just("many"), st.tuples(names, st.sets(st.integers(1, 200), max_size=30))),
         st.tuples(st.just("all"), names),
+        st.tuples(st.just("purge"), st.tuples(st.sets(names), st.integers(1, 250))),
         st.tuples(st.just("below"), st.integers(1, 200)),
         st.tuples(st.just("cool"), st.integers(1, 20)),
         st.tuples(st.just("clean"), st.integers(1, 20)),
@@ -111,6 +112,11 @@ def play(made: list[tuple[str, object]], directory: Path) -> tuple[SubjectIndex,
             subject, gone = what if step == "many" else (what, range(1, model.next))  # type: ignore[misc]
             index.remove_many(subject, gone)
             model.keep(lambda name, n, subject=subject, gone=gone: name != subject or n not in gone)
+        elif step == "purge":
+            some, below = what  # type: ignore[misc]
+            gone = sorted((seq, name) for name in some for seq in model.seqs.get(name, []) if seq < below)
+            index.remove_all(gone)
+            model.keep(lambda name, n, some=some, below=below: name not in some or n >= below)
         elif step == "below":
             index.discard_below(what)  # type: ignore[arg-type]
             model.keep(lambda name, n, floor=what: n >= floor)
@@ -365,3 +371,76 @@ def test_sequences_up_to_the_largest_there_is(length: int, tmp_path: Path) -> No
     for one in (index, again):
         assert one.seqs(b"a", 0, last) == seqs
         assert (one.first(b"a"), one.last(b"a"), one.count(b"a")) == (seqs[0], last, length)
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("come"), st.integers(0, 400)),
+        st.tuples(st.just("go"), st.integers(0, 400)),
+        st.tuples(st.just("write"), st.integers(0, 400)),
+        st.tuples(st.just("cool"), st.integers(1, 60)),
+        st.tuples(st.just("clean"), st.integers(1, 60)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(CHANGES, CHANGES, st.sampled_from([b">", b"k.*", b"k.0001*.>", b"k.>"]))
+def test_an_index_that_changes_while_it_is_listed_shows_each_subject_that_stays_once(
+    before: list[tuple[str, int]], meanwhile: list[tuple[str, int]], pattern: bytes
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        index, _ = filled(Path(directory), 200)
+        held = set(index.matching(b">"))
+        came: set[bytes] = set()
+        went: set[bytes] = set()
+        seq = 1000
+
+        def change(step: str, number: int) -> None:
+            nonlocal seq
+            name, seq = b"k.%06d" % number, seq + 1
+            if step == "cool":
+                index.cool(number)
+            elif step == "clean":
+                index._ordered().clean(number)
+            elif step == "go":
+                index.remove_many(name, range(1, seq))
+                went.add(name)
+            elif step == "come" or name in index:
+                came.add(name)
+                index.add(name, seq)
+
+        for each in before:
+            change(*each)
+        held = (held | came) - went | {name for name in came if name in index}
+        came.clear()
+        went.clear()
+        waiting = iter(meanwhile)
+        found: list[bytes] = []
+        for part in index.some_matching(pattern):
+            found += part
+            for each in waiting:
+                change(*each)
+                if each[0] == "cool":
+                    break
+        wanted = {name for name in held if matches(pattern, name)}
+        assert len(found) == len(set(found))
+        assert wanted - went <= set(found) <= wanted | came
+
+
+def test_what_is_asked_for_comes_into_memory_while_there_is_room(tmp_path: Path) -> None:
+    index, memory = filled(tmp_path, 20_000)
+    again = written(index.snapshot(), tmp_path, 20_000)
+    again.keep_within(memory, Files(), str(tmp_path))
+    assert again.cold_subjects == 20_000
+    assert [again.last(b"k.%06d" % number) for number in range(0, 20_000, 4)] == list(range(1, 20_001, 4))
+    assert again.cold_subjects == 15_000
+    memory.limit = again.memory
+    again.add(b"k.000000", 20_001)
+    for number in range(10):
+        again.add(b"new.%d" % number, 20_002 + number)
+    before = again.cold_subjects
+    assert again.last(b"k.000001") == 2
+    assert again.cold_subjects == before
+    assert len(again) == 20_010

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Many subjects: memory for each, more of them than memory, restart, wildcards, and purges of many; by a real server.
+
+    python tests/bench/bench_subjects.py [memory] [restart] [more] [--subjects 1000000] [--messages 10000000]
+                                         [--many 10000000] [--limit 256]
+
+memory:  what the index takes for each subject, by itself in a fresh process, with 1, 5 and 10 messages of each.
+restart: a server with `--messages` on `--subjects` subjects is stopped, then killed: how long until it is ready;
+         then direct gets, wildcards and purges of a tenth of the subjects, with the pause that each makes.
+more:    `--many` subjects, with `max_index_memory` of `--limit` MiB: rates, memory of the process, wildcards, restart.
+
+A pause is the longest round trip of a connection that does nothing but PING.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from lakestream.log.files import Files  # noqa: E402
+from lakestream.log.index_memory import IndexMemory  # noqa: E402
+from lakestream.log.subject_index import SubjectIndex  # noqa: E402
+from tests.bench.bench_scale import BLOCK, WINDOW, memory, used  # noqa: E402
+from tests.servers import Kind, Server  # noqa: E402
+from tests.wire import Wire, pub  # noqa: E402
+
+PAYLOAD = b"x" * 16
+KEY = b"kv.%d.%02d.%07d"
+"""A wildcard behind the first token after kv matches a tenth, behind the second a thousandth."""
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["memory", "restart", "more"])
+    parser.add_argument("--subjects", type=int, default=1_000_000, help="(default: 1 million)")
+    parser.add_argument("--messages", type=int, default=10_000_000, help="(default: 10 million)")
+    parser.add_argument("--many", type=int, default=10_000_000, help="(default: 10 million)")
+    parser.add_argument("--limit", type=int, default=256, help="MiB (default: 256)")
+    parser.add_argument("--history", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.history:
+        one_index(options.subjects, options.history)
+        return 0
+    if "memory" in options.parts:
+        for history in (1, 5, 10):
+            command = [sys.executable, __file__, "--history", str(history), "--subjects", str(options.subjects)]
+            subprocess.run(command, check=True)
+    with tempfile.TemporaryDirectory(prefix="bench-subjects-") as directory:
+        if "restart" in options.parts:
+            restart(Path(directory) / "restart", options.subjects, options.messages)
+        if "more" in options.parts:
+            more(Path(directory) / "more", options.many, options.limit)
+    return 0
+
+
+def key(number: int) -> bytes:
+    """The subject of that number: groups come in turn."""
+    return KEY % (number % 10, number // 10 % 100, number)
+
+
+# ---------------------------------------------------------------------- the index by itself
+
+
+def one_index(subjects: int, history: int) -> None:
+    """Fill an index and print what it took."""
+    rng = random.Random(1)
+    with tempfile.TemporaryDirectory() as directory:
+        index = SubjectIndex()
+        index.keep_within(IndexMemory(1 << 40), Files(), directory)
+        gc.collect()
+        before, began = resident(), time.process_time()
+        for turn in range(history):
+            for first in range(0, subjects, BLOCK):
+                names = [key(number) for number in range(first, first + BLOCK)]
+                rng.shuffle(names)
+                index.add_run(names, turn * subjects + first + 1)
+        spent = time.process_time() - began
+        gc.collect()
+        size = resident() - before
+    each, spent = size / subjects, spent / subjects / history * 1e6
+    print(f"index of {subjects} subjects of {len(key(0))} bytes, {history} messages each: {each:.0f} bytes a subject, ")
+    print(f"  {size >> 20} MiB (by its own guess {index.memory >> 20}), {spent:.2f} us of processor time a message")
+
+
+def resident() -> int:
+    """Bytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---------------------------------------------------------------------- through a server
+
+
+def restart(directory: Path, subjects: int, messages: int) -> None:
+    """Fill a stream, stop and start the server, kill and start it; then ask and purge."""
+    server = Server(Kind.OURS, directory)
+    server.start()
+    try:
+        with Wire(server.address, timeout=300) as wire:
+            create(wire, {"name": "KV_BIG", "subjects": ["kv.>"], "allow_direct": True})
+            print(f"{messages} messages on {subjects} subjects; empty: {memory(server)} MiB")
+            publish(wire, server, range(messages), lambda number: key(number * 7919 % subjects))
+            state = wire.api("STREAM.INFO.KV_BIG")["state"]
+        for how in (server.stop, server.kill):
+            began = time.perf_counter()
+            how()
+            stopped = time.perf_counter()
+            server.start()
+            with Wire(server.address, timeout=300) as wire:
+                again = wire.api("STREAM.INFO.KV_BIG")["state"]
+                took = time.perf_counter() - stopped
+            assert {**again, "consumer_count": 0} == {**state, "consumer_count": 0}, (state, again)
+            print(f"  {how.__name__} {stopped - began:.1f} s, ready after {took:.2f} s, {memory(server)} MiB")
+        with Wire(server.address, timeout=300) as wire:
+            ask(wire, server, subjects)
+            for body in ({"filter": "kv.3.>", "keep": subjects // 20}, {"filter": "kv.4.>"}):
+                with pause(server, f"purge of a tenth of the subjects, {body}"):
+                    answer = wire.api("STREAM.PURGE.KV_BIG", body, timeout=300)
+                assert answer.get("success"), answer
+    finally:
+        server.kill()
+
+
+def more(directory: Path, subjects: int, limit: int) -> None:
+    """More subjects than there is memory for."""
+    directory.mkdir(parents=True)
+    server = Server(Kind.OURS, directory / "data", config=f"jetstream {{ max_index_memory: {limit}MB }}\n")
+    server.start()
+    try:
+        with Wire(server.address, timeout=300) as wire:
+            create(wire, {"name": "KV_BIG", "subjects": ["kv.>"], "allow_direct": True, "max_msgs_per_subject": 1})
+            print(f"{subjects} subjects, one message each, max_index_memory {limit} MiB; empty: {memory(server)} MiB")
+            publish(wire, server, range(subjects), key)
+            rng = random.Random(1)
+            print("  the same again, in random order, a tenth of them")
+            publish(wire, server, range(subjects // 10), lambda _: key(rng.randrange(subjects)))
+            ask(wire, server, subjects)
+        server.stop()
+        began = time.perf_counter()
+        server.start()
+        with Wire(server.address, timeout=300) as wire:
+            wire.api("STREAM.INFO.KV_BIG")
+            print(f"  ready after {time.perf_counter() - began:.2f} s, {memory(server)} MiB")
+            ask(wire, server, subjects)
+    finally:
+        server.kill()
+
+
+def create(wire: Wire, config: dict[str, object]) -> None:
+    """The stream of all parts."""
+    answer = wire.api("STREAM.CREATE.KV_BIG", config)
+    assert "error" not in answer, answer
+
+
+def publish(wire: Wire, server: Server, numbers: range, subject: Callable[[int], bytes]) -> None:
+    """Publish in blocks of which the last message is acked; prints the rate of each tenth."""
+    waiting: list[str] = []
+    tenth = max(len(numbers) // 10 // BLOCK, 1)
+    began, before, last, longest = time.perf_counter(), used(server), time.perf_counter(), 0.0
+    for block in range(len(numbers) // BLOCK):
+        reply = wire.new_reply().encode()
+        at = numbers[block * BLOCK]
+        tail = b" %d\r\n%b\r\n" % (len(PAYLOAD), PAYLOAD)
+        lines = [b"PUB %b%b" % (subject(number), tail) for number in range(at, at + BLOCK - 1)]
+        lines.append(b"PUB %b %b%b" % (subject(at + BLOCK - 1), reply, tail))
+        wire.send(b"".join(lines))
+        waiting.append(reply.decode())
+        if len(waiting) == WINDOW:
+            frame = wire.message(waiting.pop(0))
+            assert b'"error"' not in frame.data, frame
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+        if (block + 1) % tenth == 0:
+            now, spent = time.perf_counter(), used(server)
+            count = tenth * BLOCK
+            rate, cost = count / (now - began), (spent - before) / count * 1e6
+            print(
+                f"  {(block + 1) * BLOCK:>10}: {rate:8.0f} msgs/s, {cost:5.1f} us of processor time each, "
+                f"longest pause {longest * 1e3:5.0f} ms, {memory(server)} MiB",
+                flush=True,
+            )
+            began, before, longest = now, spent, 0.0
+    for each in waiting:
+        wire.message(each)
+
+
+def ask(wire: Wire, server: Server, subjects: int) -> None:
+    """Single subjects, and wildcards that match a thousandth and a few."""
+    rng = random.Random(2)
+    before, began = used(server), time.perf_counter()
+    count = 20_000
+    inbox = wire.new_reply()
+    for _ in range(count // BLOCK):
+        some = [key(rng.randrange(subjects)) for _ in range(BLOCK)]
+        wire.send(b"".join(b"PUB $JS.API.DIRECT.GET.KV_BIG.%b %b 0\r\n\r\n" % (name, inbox.encode()) for name in some))
+        for _ in range(BLOCK):
+            wire.message(inbox)
+    print(
+        f"  {count} direct gets of random subjects: {count / (time.perf_counter() - began):.0f} a second, "
+        f"{(used(server) - before) / count * 1e6:.1f} us of processor time each"
+    )
+    for turn in ("first", "second"):
+        if subjects <= 1_024_000:
+            with pause(server, f"multi_last of a thousandth, {turn} time"):
+                reply = wire.new_reply()
+                wire.send(pub("$JS.API.DIRECT.GET.KV_BIG", b'{"multi_last": ["kv.1.23.>"]}', reply))
+                count = 0
+                while not wire.message(reply).header.startswith(b"NATS/1.0 204"):
+                    count += 1
+            assert count == subjects // 1000, count
+        with pause(server, f"STREAM.INFO with the subjects of a thousandth, {turn} time"):
+            answer = wire.api("STREAM.INFO.KV_BIG", {"subjects_filter": "kv.1.23.>"}, timeout=300)
+        assert len(answer["state"]["subjects"]) == subjects // 1000, len(answer["state"]["subjects"])
+
+
+@contextmanager
+def pause(server: Server, what: str) -> Iterator[None]:
+    """Measure how long something takes, and how long another connection waits meanwhile."""
+    longest, over = 0.0, threading.Event()
+
+    def ping() -> None:
+        nonlocal longest
+        with Wire(server.address, timeout=300) as other:
+            while not over.is_set():
+                began = time.perf_counter()
+                other.ping()
+                longest = max(longest, time.perf_counter() - began)
+
+    thread = threading.Thread(target=ping)
+    thread.start()
+    began, before = time.perf_counter(), used(server)
+    yield
+    took, spent = time.perf_counter() - began, used(server) - before
+    over.set()
+    thread.join()
+    print(f"  {what}: {took:.3f} s, pause {longest * 1e3:.0f} ms, {spent:.2f} s of processor time")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
