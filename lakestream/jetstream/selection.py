@@ -56,7 +56,7 @@ class Selection(Protocol):
         """The next wanted messages from `start` on, at most `limit`; `left`: about how many there are in all."""
 
     def narrowing(self) -> Sequence[bytes] | None:
-        """Literal subjects that hold all wanted messages, when these are few; None otherwise."""
+        """Literal subjects that hold all wanted messages, when these are few, or patterns; None where neither helps."""
 
 
 def selection(store: Store, filters: Sequence[bytes]) -> Selection:
@@ -105,6 +105,8 @@ class Subjects:
         self._filters = tuple(filters)
         self._set = Filters(filters)
         self._literal = all(map(is_literal, filters))
+        # A pattern that begins with a wildcard leaves nothing of a table out.
+        self._rooted = len(filters) <= self.NARROW and not any(one[:1] in (b"*", b">") for one in filters)
         self._decided: dict[bytes, bool] = {}
         self._plan: list[int] = []
         self._plan_from = 0
@@ -221,8 +223,9 @@ class Subjects:
 
     def narrowing(self) -> Sequence[bytes] | None:
         # Looking through all subjects takes long where there are many, and hardly ever ends otherwise than before.
-        if self._too_many and len(self._store.subjects) * 10 > self._too_many * 9:
-            return None
-        subjects = self._subjects()
-        self._too_many = len(self._store.subjects) if len(subjects) > self.NARROW else 0
-        return None if self._too_many else subjects
+        if not self._too_many or len(self._store.subjects) * 10 <= self._too_many * 9:
+            subjects = self._subjects()
+            self._too_many = len(self._store.subjects) if len(subjects) > self.NARROW else 0
+            if not self._too_many:
+                return subjects
+        return self._filters if self._rooted else None

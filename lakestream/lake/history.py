@@ -30,19 +30,19 @@ from lakestream.lake.history_scan import (
     SEQUENTIAL_BYTES,
     SEQUENTIAL_MOST,
     SEQUENTIAL_ROWS,
+    SEQUENTIAL_SQL_ROWS,
     Extent,
     Slab,
     TableScan,
 )
-from lakestream.lake.schema import subject_text
+from lakestream.lake.history_subjects import MAX_SUBJECTS, Choice
+from lakestream.lake.history_subjects import wanted as wanted_of
 from lakestream.lake.storage import open_storage
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import is_literal, matches
 
 T = TypeVar("T")
 
-MAX_SUBJECTS = 512
-"""More subjects than this are looked for among all messages rather than named in a query."""
 MAX_SEQS = 1_000
 """More single sequences than this are asked for in several steps."""
 LOOK_ROWS = 4_096
@@ -56,6 +56,14 @@ NEAR_FILES = 16
 """Where a sequence may be in more files than this, only the one of its subject is looked into."""
 
 _owners = itertools.count(1)
+
+
+class _Narrow:
+    """A choice of subjects that is read: whose its slabs are in the cache, and how many rows had to be looked at for
+    each of its messages when that was asked last."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice, self.owner, self.looked = choice, next(_owners), 2
 
 
 class TableHistory:
@@ -76,11 +84,12 @@ class TableHistory:
         storage = open_storage(table)
         self._index = TableIndex(table, storage)
         self._scan = TableScan(table, storage)
-        self._strides: dict[int, Extent] = {}  # how much a sequential reader takes next, by where that begins
+        # How much a reader that goes on takes next, by whose its slabs are and where that begins.
+        self._strides: dict[tuple[int, int], Extent] = {}
         self._expected = -1  # where sequential reading would go on
-        self._looked = 2  # rows that had to be looked at for each message by subject, when that was asked last
+        self._narrows: dict[frozenset[bytes], _Narrow] = {}
         self._lock = threading.Lock()
-        self._loading: dict[int, threading.Event] = {}
+        self._loading: dict[tuple[int, int], threading.Event] = {}
 
     def read(
         self,
@@ -95,7 +104,7 @@ class TableHistory:
         Messages that were deleted from the stream a short time ago may be among them.
 
         Args:
-            subjects: literal subjects; only their messages, when given.
+            subjects: literal subjects and patterns; only messages of those and of what matches, when given.
             max_bytes: stop once subjects, headers and payloads together reach it (0: no limit). At least one message
                 is returned if there is any, so fewer than `limit` messages below this size mean that there are no more.
 
@@ -104,13 +113,16 @@ class TableHistory:
         """
         if limit <= 0 or first > last:
             return []
-        if first == last:
+        if first == last and (subjects is None or all(map(is_literal, subjects))):
             return self.read_many([first], subjects)
         if subjects is None:
             return self._read_blocks(first, last, limit, max_bytes, None)
-        if len(subjects) > MAX_SUBJECTS:
-            return self._read_blocks(first, last, limit, max_bytes, frozenset(subjects))
-        return self._read_subjects(first, last, limit, max_bytes, subjects) if subjects else []
+        if not subjects:
+            return []
+        choice = Choice(subjects)
+        if choice.narrows:
+            return self._read_narrow(first, last, limit, max_bytes, choice)
+        return self._read_blocks(first, last, limit, max_bytes, choice)
 
     def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
         """The messages with exactly these sequences, as far as they are there, ascending.
@@ -134,9 +146,9 @@ class TableHistory:
         if len(missing) == 1 and self._nearby(missing[0], only):
             found += self._read_blocks(missing[0], missing[0], 1, 0, None)
         else:
-            wanted = _wanted(only) if only is not None and len(only) <= MAX_SUBJECTS else None
+            narrow = wanted_of(only) if only is not None and len(only) <= MAX_SUBJECTS else None
             for at in range(0, len(missing), MAX_SEQS):
-                found += records(self._exactly(missing[at : at + MAX_SEQS], wanted))
+                found += records(self._exactly(missing[at : at + MAX_SEQS], narrow))
         found.sort(key=_seq)
         return found if only is None else [record for record in found if record.subject in only]
 
@@ -151,7 +163,7 @@ class TableHistory:
         best: dict[bytes, int] = {}
         left, last, rows = set(literal), up_to_seq, LOOK_ROWS * 8
         while last > 0 and (left or patterns):
-            table, down_to = self._newest(last, _wanted(left, patterns), rows)
+            table, down_to = self._newest(last, wanted_of(left, patterns), rows)
             for text, raw, seq in zip(*(table.column(name).to_pylist() for name in _NEWEST), strict=True):
                 subject = raw if raw is not None else text if isinstance(text, bytes) else text.encode()
                 asked = subject in literal or any(matches(pattern, subject) for pattern in patterns)
@@ -189,13 +201,13 @@ class TableHistory:
         """Forget the snapshot and everything cached."""
         self._cache.drop(self._blocks)
         self._cache.drop(self._slabs)
+        for narrow in self._narrows.copy().values():
+            self._cache.drop(narrow.owner)
         self._index.close()
         self._scan.close()
 
     # ------------------------------------------------------------------ blocks
-    def _read_blocks(
-        self, first: int, last: int, limit: int, max_bytes: int, subjects: frozenset[bytes] | None
-    ) -> list[Record]:
+    def _read_blocks(self, first: int, last: int, limit: int, max_bytes: int, choice: Choice | None) -> list[Record]:
         found: list[Record] = []
         most = 0
         while first <= last:
@@ -205,8 +217,9 @@ class TableHistory:
                 if block is None:
                     break
             taken = _within(block, first, last)
-            if subjects is not None:
-                taken = [record for record in taken if record.subject in subjects]
+            if choice is not None:
+                meant = {subject for subject in {record.subject for record in taken} if choice.has(subject)}
+                taken = [record for record in taken if record.subject in meant]
             most += block.size
             # A block's cost is above what its messages count for: mostly they need no look one by one.
             full = bool(max_bytes) and most > max_bytes
@@ -221,20 +234,20 @@ class TableHistory:
     def _load(self, first: int, limit: int) -> Block | None:
         """Make the block that covers `first`; None beyond the table."""
         sequential = first == self._expected or limit > POINT_ROWS
-        with self._alone(first):
+        with self._alone((self._blocks, first)):
             block: Block | None = self._cache.find(self._blocks, first)
             if block is not None:
                 return block
             slab = self._cache.find(self._slabs, first)
             if slab is None:
                 room = self._room(self._slabs, first)
-                extent = self._strides.pop(first, Extent()) if sequential else ALONE
+                extent = self._strides.pop((self._slabs, first), Extent()) if sequential else ALONE
                 slab = self._ask(lambda it: self._scan.slab(it, first, room, extent), first)
                 if slab is None:
                     return None
                 self._cache.put(self._slabs, slab)
                 if sequential:
-                    self._stride_after(slab, extent)
+                    self._stride_after(self._slabs, slab, extent)
             block = self._cut(slab, first, sequential)
             self._cache.put(self._blocks, block)
         if sequential and block.last >= slab.last:
@@ -242,14 +255,14 @@ class TableHistory:
         self._expected = block.last + 1
         return block
 
-    def _stride_after(self, slab: Slab, extent: Extent) -> None:
+    def _stride_after(self, owner: int, slab: Slab, extent: Extent) -> None:
         """Who has read this much goes on with twice as much, as far as the cache has room for it beside the steps of
         others."""
-        room = self._cache.max_bytes * 3 // 4 - self._cache.held(self._slabs)
+        room = self._cache.max_bytes * 3 // 4 - self._cache.held(owner)
         size = max(SEQUENTIAL_BYTES, min(extent.size * 2, SEQUENTIAL_MOST, room))
         if len(self._strides) >= READERS:
             self._strides.clear()
-        self._strides[slab.last + 1] = Extent(extent.rows * size // extent.size, size)
+        self._strides[owner, slab.last + 1] = Extent(min(extent.rows * 2, SEQUENTIAL_SQL_ROWS * 4), size)
 
     def _cut(self, slab: Slab, first: int, sequential: bool) -> Block:
         """The block around `first` of what was read: from there on in sequence, else aligned."""
@@ -279,20 +292,21 @@ class TableHistory:
         return (low, high) if low <= first else (first, END)
 
     @contextmanager
-    def _alone(self, first: int) -> Iterator[None]:
-        """Let one thread at a time load the block at `first`: many consumers may replay a stream side by side."""
+    def _alone(self, piece: tuple[int, int]) -> Iterator[None]:
+        """Let one thread at a time load a piece, told by owner and first sequence: many consumers may replay a stream
+        side by side."""
         while True:
             with self._lock:
-                under_way = self._loading.get(first)
+                under_way = self._loading.get(piece)
                 if under_way is None:
-                    done = self._loading[first] = threading.Event()
+                    done = self._loading[piece] = threading.Event()
                     break
             under_way.wait()
         try:
             yield
         finally:
             with self._lock:
-                del self._loading[first]
+                del self._loading[piece]
             done.set()
 
     def _nearby(self, seq: int, subjects: frozenset[bytes] | None) -> bool:
@@ -302,34 +316,67 @@ class TableHistory:
         return self._ask(lambda snapshot: len(snapshot.overlapping(seq, seq)) <= NEAR_FILES, seq)
 
     # ------------------------------------------------------------------ subjects
-    def _read_subjects(
-        self, first: int, last: int, limit: int, max_bytes: int, subjects: Sequence[bytes]
-    ) -> list[Record]:
-        exactly = frozenset(subjects)
-        wanted = _wanted(exactly)
+    def _read_narrow(self, first: int, last: int, limit: int, max_bytes: int, choice: Choice) -> list[Record]:
+        import numpy as np
+
+        narrow = self._narrow_of(choice)
         found: list[Record] = []
-        size, rows = 0, max(LOOK_ROWS, min(limit * self._looked, LOOK_MOST))
+        most = 0
         while first <= last:
-            most = limit - len(found)
-
-            def ask(snapshot: Snapshot, first: int = first, most: int = most, rows: int = rows) -> tuple[Any, int]:
-                return self._scan.of_subjects(snapshot, first, min(last, snapshot.max_seq), wanted, most, rows)
-
-            table, through = self._ask(ask, last)
-            self._looked = rows // (table.num_rows + 1) + 1
-            for record in records(table):
-                if record.subject not in exactly:  # two raw subjects with one text
-                    continue
-                size += len(record.subject) + len(record.header) + len(record.data)
-                if max_bytes and found and size > max_bytes:
-                    return found
-                found.append(record)
-                if len(found) >= limit:
-                    return found
-            if through >= min(last, self._index.snapshot().max_seq):
+            slab = self._cache.find(narrow.owner, first) or self._load_narrow(narrow, first, last, limit)
+            if slab is None:
                 break
-            first, rows = through + 1, min(rows * 4, LOOK_MOST)
+            seqs = slab.rows.column("seq").to_numpy()
+            at, end = int(np.searchsorted(seqs, first)), int(np.searchsorted(seqs, last, side="right"))
+            rows = slab.rows.slice(at, min(end - at, limit - len(found)))
+            taken = records(rows)
+            most += slab.size  # mostly they need no look one by one
+            full = bool(max_bytes) and most > max_bytes
+            if full:
+                taken, full = _fitting(taken, max_bytes - _content(found), not found)
+            found += taken
+            if full or len(found) >= limit:
+                break
+            first = slab.last + 1
         return found
+
+    def _load_narrow(self, narrow: _Narrow, first: int, last: int, limit: int) -> Slab | None:
+        """The messages of a choice from `first` on, at least as many as one read of `limit` wants or as there are among
+        those that it makes sense to look at; None beyond the table."""
+        with self._alone((narrow.owner, first)):
+            slab: Slab | None = self._cache.find(narrow.owner, first)
+            if slab is not None:
+                return slab
+            last = min(last, self._room(narrow.owner, first)[1])
+            extent = self._strides.pop((narrow.owner, first), None) or Extent(max(limit, 1))
+            rows = max(LOOK_ROWS, min(extent.rows * narrow.looked, LOOK_MOST))
+
+            def ask(snapshot: Snapshot) -> tuple[Any, int] | None:
+                until = min(last, snapshot.max_seq)
+                return self._scan.of_subjects(snapshot, first, until, narrow.choice.wanted, extent, rows)
+
+            answer = self._ask(ask, last)
+            if answer is None:
+                return None
+            table, through = answer
+            # Where nothing was found, four times as many are looked at next.
+            narrow.looked = min(max(rows // (table.num_rows + 1), 1) * (1 if table.num_rows else 4), LOOK_MOST)
+            table = narrow.choice.only(table)
+            slab = Slab(first, through, table, table.nbytes)
+            self._cache.put(narrow.owner, slab)
+            self._stride_after(narrow.owner, slab, extent)
+        return slab
+
+    def _narrow_of(self, choice: Choice) -> _Narrow:
+        with self._lock:
+            known = self._narrows.pop(choice.subjects, None) or _Narrow(choice)
+            self._narrows[choice.subjects] = known  # the newest last
+            oldest = next(iter(self._narrows.values())) if len(self._narrows) > READERS else None
+            if oldest is not None:
+                del self._narrows[oldest.choice.subjects]
+        if oldest is not None:
+            self._cache.drop(oldest.owner)
+        return known
 
     # ------------------------------------------------------------------ snapshots
     def _ask(self, ask: Callable[[Snapshot], T], seq: int) -> T:
@@ -351,16 +398,6 @@ class TableHistory:
 
 
 _NEWEST = ("subject", "subject_bytes", "seq")
-
-
-def _wanted(literal: frozenset[bytes] | set[bytes], patterns: Sequence[bytes] = ()) -> Wanted:
-    """Subjects as the table's column spells them; of a pattern, what stands before its first wildcard."""
-    heads = []
-    for pattern in patterns:
-        before = pattern.split(b".")
-        at = next(place for place, token in enumerate(before) if token in (b"*", b">"))
-        heads.append(subject_text(b".".join([*before[:at], b""]) if at else b"")[0])
-    return Wanted((subject_text(subject)[0] for subject in literal), heads)
 
 
 def _within(block: Block, first: int, last: int) -> list[Record]:

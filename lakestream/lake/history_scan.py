@@ -175,14 +175,17 @@ class TableScan:
 
     # ------------------------------------------------------------------ by subject
     def of_subjects(
-        self, snapshot: Snapshot, first: int, last: int, wanted: Wanted, limit: int, rows: int
-    ) -> tuple[Any, int]:
-        """Messages of some subjects from `first` on, and the sequence through which they are complete.
+        self, snapshot: Snapshot, first: int, last: int, wanted: Wanted, extent: Extent, rows: int
+    ) -> tuple[Any, int] | None:
+        """Messages of some subjects from `first` on, and the sequence through which they are complete; None beyond
+        `last`.
 
         Args:
-            limit: more messages than this are of no use.
+            extent: what of large files is taken at most.
             rows: how many rows to look at, roughly.
         """
+        if first > last:
+            return None
         files = snapshot.overlapping(first, last, wanted)
         if not files:
             return joined([], COLUMNS), last
@@ -202,7 +205,7 @@ class TableScan:
                 pass
         start = max(first, files[0].min_seq)
         near = snapshot.overlapping(start, start + rows, wanted)
-        limit = max(1, min(limit, SEQUENTIAL_BYTES * 4 // self._row_size(near)))
+        limit = max(1, min(extent.rows, extent.size // self._row_size(near)))
         through = min(last, start + _span(near, start, rows) - 1)
         found = joined([self._sql.rows(snapshot, Pick(start, through, wanted), COLUMNS, limit)], COLUMNS)
         if found.num_rows >= limit:

@@ -9,6 +9,10 @@ stream asks for, how many subjects it has, and how the table is partitioned alre
     bucket[:N]      by bucket: N ranges of subjects
 
 A table does not go back from buckets by itself: its stream would have to ask for something else.
+
+And in which order the rows of a file are: by sequence where it has one subject, else in runs of successive sequences,
+by subject within a run. So both a reader by sequence and one by subject find what they want in few pages, also of a
+commit of a million messages, which otherwise has the messages of any second all over its files.
 """
 
 from __future__ import annotations
@@ -18,6 +22,13 @@ from lakestream.lake.schema import SUBJECT_LIMIT, SUBJECT_MOST, Layout
 
 SAMPLE = 20_000
 """Subjects that bounds are made of, at most."""
+
+RUN_ROWS = 16_384
+"""Rows of a run: large enough that a subject's rows lie together, small enough to be read for one of them."""
+RUN_SEQS = 8 * RUN_ROWS
+"""Sequences of a run in what the compactor writes, whose files each have a part of them."""
+PAGE_SETTING = ("parquet.page.row.count.limit", "2048")
+"""Rows of a page, as a setting of Spark: of a file, readers take the pages whose bounds hold what they want."""
 
 
 def wanted(

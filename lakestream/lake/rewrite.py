@@ -26,21 +26,19 @@ import msgspec
 
 from lakestream.lake.deltalog import Add, State, locate
 from lakestream.lake.errors import LakeError
+from lakestream.lake.layouts import PAGE_SETTING, RUN_ROWS
 from lakestream.lake.maintenance_plan import Bin, layers
 from lakestream.lake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RUN_ROWS = 16_384
-"""Rows of a run: large enough that a subject's rows lie together, small enough to be read for one of them."""
-PAGE_ROWS = 2_048
 ROW_GROUP_ROWS = RUN_ROWS
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 """What the writer holds in memory, whichever is reached first."""
 
 SETTINGS = {
-    "parquet.page.row.count.limit": PAGE_ROWS,
+    PAGE_SETTING[0]: PAGE_SETTING[1],
     "parquet.block.row.count.limit": ROW_GROUP_ROWS,
     "parquet.block.size": ROW_GROUP_BYTES,
     # Exact bounds for long subjects too.

@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.lake import paths
 from lakestream.lake.errors import ForeignTable, KeptTable
-from lakestream.lake.layouts import SAMPLE
+from lakestream.lake.layouts import PAGE_SETTING, RUN_SEQS, SAMPLE
 from lakestream.lake.policy import (
     JSON_SCHEMA_PROPERTY,
     ON_DELETE_PROPERTY,
@@ -100,6 +100,7 @@ class StreamTable:
         self._identity = identity
         self.path = paths.table(storage.root, identity.name, identity.account)
         self.spark_path = storage.spark_path(self.path)
+        spark.conf.set(*PAGE_SETTING)
 
     def find(self) -> Found | None:
         """What is at the table's place; None when there is no table.
@@ -188,7 +189,7 @@ class StreamTable:
         rows = self.arrange(self.frame().select(*kept), layout)
         stretch = functions.floor(rows.seq / REWRITE_SEQS)
         rows = rows.repartition(2 * max(1, len(layout.bounds)), *layout.columns, stretch)
-        rows = rows.sortWithinPartitions(*dict.fromkeys([*layout.columns, "subject", "seq"]))
+        rows = rows.sortWithinPartitions(*_order(layout))
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         if metadata is not None:
             writer = writer.option("userMetadata", metadata)
@@ -203,7 +204,7 @@ class StreamTable:
         if layout.kind == "bucket":
             bounded = functions.col("bucket").alias("bucket", metadata={BOUNDS_METADATA: list(layout.bounds)})
             rows = rows.withColumn("bucket", bounded)
-        return rows.sortWithinPartitions(*dict.fromkeys([*layout.columns, "subject", "seq"]))
+        return rows.sortWithinPartitions(*_order(layout))
 
     def sample(self) -> list[str]:
         """Some of the table's subjects, for bounds."""
@@ -282,6 +283,16 @@ class StreamTable:
 
     def _sql(self, change: str) -> None:
         self._spark.sql(f"ALTER TABLE delta.`{self.spark_path.replace('`', '``')}` {change}")
+
+
+def _order(layout: Layout) -> list[Any]:
+    """By what rows are sorted in a file: in runs of sequences, by subject in each. The partition comes first, as Spark
+    would sort by it again otherwise."""
+    from pyspark.sql import functions
+
+    if layout.kind == "subject":
+        return ["subject", "seq"]
+    return [*layout.columns, functions.floor(functions.col("seq") / functions.lit(RUN_SEQS)), "subject", "seq"]
 
 
 def wanted_properties(policy: StreamPolicy) -> dict[str, str]:

@@ -21,6 +21,7 @@ from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_api import StreamApi
 from lakestream.log.record import Record
 from lakestream.log.store import Store
+from lakestream.protocol.subjects import matches
 from lakestream.server.hub import Hub
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
@@ -99,7 +100,9 @@ class Lake:
         await asyncio.sleep(0)
         self.before()
         found = [record for record in self.records if first <= record.seq <= last]
-        found = [record for record in found if subjects is None or record.subject in subjects][:limit]
+        if subjects is not None:
+            found = [record for record in found if any(matches(one, record.subject) for one in subjects)]
+        found = found[:limit]
         sizes = itertools.accumulate(len(each.subject) + len(each.header) + len(each.data) for each in found)
         fit = sum(size <= max_bytes for size in sizes) if max_bytes else limit
         return found[: max(fit, 1)]

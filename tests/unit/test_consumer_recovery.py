@@ -9,6 +9,7 @@ import pytest
 
 from lakestream.jetstream.reader import HistoryUnavailableError
 from lakestream.log.record import Record
+from lakestream.protocol.subjects import matches
 from tests.unit.consumer_world import SECOND, Message, World
 
 pytestmark = pytest.mark.unit
@@ -167,7 +168,8 @@ class Lake:
         return [
             record
             for record in self.records
-            if first <= record.seq <= last and (subjects is None or record.subject in subjects)
+            if first <= record.seq <= last
+            and (subjects is None or any(matches(one, record.subject) for one in subjects))
         ][:limit]
 
     async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:

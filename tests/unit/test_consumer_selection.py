@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.jetstream import selection as module
-from lakestream.jetstream.selection import selection
+from lakestream.jetstream.selection import Subjects, selection
 from lakestream.log.memory import MemorySegment
 from lakestream.log.record import encode_record
 from lakestream.log.segment_log import Appended
@@ -80,6 +80,14 @@ def test_few_literal_subjects_narrow_a_read_from_the_lake() -> None:
     store = filled([b"a.x", b"a.y", b"c"], set())
     assert sorted(selection(store, [b"a.*"]).narrowing() or ()) == [b"a.x", b"a.y"]
     assert selection(store, []).narrowing() is None
+
+
+def test_a_read_from_the_lake_of_many_subjects_is_narrowed_to_their_pattern() -> None:
+    store = filled([b"a.%d" % number for number in range(Subjects.NARROW + 1)] + [b"b"], set())
+    assert selection(store, [b"a.*"]).narrowing() == (b"a.*",)
+    assert selection(store, [b"a.*", b"b"]).narrowing() == (b"a.*", b"b")
+    assert selection(store, [b"*.*"]).narrowing() is None, "no file can be left out"
+    assert list(selection(store, [b"a.7", b"b"]).narrowing() or ()) == [b"a.7", b"b"]
 
 
 def test_a_consumer_of_very_many_wildcard_filters_is_quick_and_exact() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from lakestream.lake import history_rows, history_scan, schema
 from lakestream.lake.cache import END, BlockCache
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.history import TableHistory
+from lakestream.lake.history import READERS, TableHistory
 from lakestream.lake.storage import open_storage
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import matches
@@ -87,6 +87,9 @@ def test_every_read_of_every_layout(tmp_path: Path, way: str, by: str | None) ->
         assert history.read(first, last, limit) == within[:limit]
         some = choose.sample(SUBJECTS, choose.randint(1, 4))
         assert history.read(first, last, limit, some) == [row for row in within if row.subject in some][:limit]
+        chosen = [*some[:1], choose.choice([b"a.>", b"*.1", b">", b"b.*", b"z.*", b"*.b.c", b"none.>"])]
+        meant = [row for row in within if any(matches(one, row.subject) for one in chosen)]
+        assert history.read(first, last, limit, chosen) == meant[:limit]
         seqs = sorted(choose.sample(range(1, 720), choose.randint(1, 60)))
         wanted = [row for row in stored if row.seq in seqs]
         assert history.read_many(seqs) == wanted
@@ -199,10 +202,17 @@ def test_what_is_read_stays_within_the_cache(tmp_path: Path, way: str) -> None:
     assert cache.size == 0
 
 
+CHOICES: tuple[tuple[bytes, ...], ...] = ((), (b"a",), (b"a.>", b"z.1"), (b"b.*",), (b"*.1",))
+
+
 @settings(max_examples=25, deadline=None)
-@given(reads=st.lists(st.tuples(st.integers(1, 900), st.integers(0, 600), st.integers(1, 900)), max_size=12))
+@given(
+    reads=st.lists(
+        st.tuples(st.integers(1, 900), st.integers(0, 600), st.integers(1, 900), st.sampled_from(CHOICES)), max_size=12
+    )
+)
 def test_blocks_of_any_order_of_reads_fit_together(
-    reads: list[tuple[int, int, int]], tmp_path_factory: pytest.TempPathFactory
+    reads: list[tuple[int, int, int, tuple[bytes, ...]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     base = tmp_path_factory.getbasetemp() / "blocks"
     stored = [record(seq) for seq in range(1, 850) if seq % 13]
@@ -210,9 +220,73 @@ def test_blocks_of_any_order_of_reads_fit_together(
         for start in range(0, len(stored), 100):
             write(base, stored[start : start + 100], "bucket")
     history = TableHistory(str(base), BlockCache(60_000))
-    for first, width, limit in reads:
-        expected = [row for row in stored if first <= row.seq <= first + width][:limit]
-        assert history.read(first, first + width, limit) == expected
+    for first, width, limit, chosen in reads:
+        within = [row for row in stored if first <= row.seq <= first + width]
+        expected = [row for row in within if not chosen or any(matches(one, row.subject) for one in chosen)][:limit]
+        assert history.read(first, first + width, limit, chosen or None) == expected
+
+
+def test_a_pattern_leaves_out_the_files_that_have_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = [record(seq, b"%c.%d.x" % (b"abcdefgh"[seq % 8], seq % 40)) for seq in range(1, 801)]
+    for start in range(0, 800, 200):
+        rows = stored[start : start + 200]
+        data = {**columns(rows), "token1": pa.array([row.subject[:1].decode() for row in rows])}
+        write_deltalake(str(tmp_path / "t"), pa.table(data), mode="append", partition_by="token1")
+    opened: list[str] = []
+    real = history_scan.read_file
+
+    def noted(storage: Any, table: str, file: Any, *more: Any) -> Any:
+        opened.append(file.min_subject)
+        return real(storage, table, file, *more)
+
+    monkeypatch.setattr(history_scan, "read_file", noted)
+    history = TableHistory(str(tmp_path / "t"))
+    for pattern, first in ((b"c.>", b"c"), (b"c.*.x", b"c"), (b"f.5.*", b"f")):
+        opened.clear()
+        found = history.read(1, END, 1000, [pattern])
+        assert found == [row for row in stored if matches(pattern, row.subject)]
+        assert {subject[:1].encode() for subject in opened} == {first}
+        assert len(opened) == 4
+
+
+def test_who_reads_a_pattern_on_and_on_reads_each_message_once(tmp_path: Path, way: str) -> None:
+    stored = [record(seq, b"s.%d" % (seq % 7)) for seq in range(1, 3001)]
+    for start in range(0, 3000, 500):
+        write(tmp_path / "t", stored[start : start + 500])
+    history = TableHistory(str(tmp_path / "t"))
+    asked: list[int] = []
+    real = history._scan.of_subjects
+
+    def noted(snapshot: Any, first: int, *more: Any) -> Any:
+        found = real(snapshot, first, *more)
+        asked.append(found[0].num_rows)
+        return found
+
+    history._scan.of_subjects = noted  # type: ignore[method-assign]
+    for chosen in ([b"s.3"], [b"s.*"], [b"s.1", b"s.2"]):
+        asked.clear()
+        first, got = 1, []
+        while records := history.read(first, 3000, 50, chosen):
+            got += records
+            first = records[-1].seq + 1
+        assert got == [row for row in stored if any(matches(one, row.subject) for one in chosen)]
+        assert sum(asked) == len(got)
+        assert len(asked) <= 8, "not a query for each read"
+
+
+def test_choices_that_are_not_read_any_more_leave_the_cache(tmp_path: Path) -> None:
+    stored = [record(seq, b"s.%d" % (seq % 200)) for seq in range(1, 401)]
+    write(tmp_path / "t", stored)
+    cache = BlockCache()
+    history = TableHistory(str(tmp_path / "t"), cache)
+    for number in range(200):
+        assert len(history.read(1, 400, 400, [b"s.%d" % number])) == 2
+    assert len(history._narrows) == READERS
+    assert len(cache._blocks) == READERS
+    history.close()
+    assert cache.size == 0
 
 
 def test_a_table_in_an_object_store(

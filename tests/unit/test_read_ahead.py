@@ -7,6 +7,7 @@ import random
 import pytest
 
 from lakestream.jetstream import consumer_start, read_ahead
+from lakestream.jetstream.selection import Subjects
 from lakestream.log.record import Record
 from tests.unit.consumer_world import World
 from tests.unit.test_consumer_recovery import Lake
@@ -95,9 +96,14 @@ def test_a_read_that_fails_while_one_run_is_delivered_is_made_again() -> None:
     assert first + world.all_of(50) == list(range(5, MESSAGES + 1))
 
 
+@pytest.mark.parametrize("narrow", [256, 2])
 @pytest.mark.parametrize("filters", [[], ["s.3"], ["s.1", "s.4"], ["s.*"], ["no.*"]])
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_goes_meanwhile_the_rest_comes_once_and_in_order(filters: list[str], seed: int) -> None:
+def test_whatever_goes_meanwhile_the_rest_comes_once_and_in_order(
+    filters: list[str], seed: int, narrow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the lake is asked for subjects, for patterns or for everything."""
+    monkeypatch.setattr(Subjects, "NARROW", narrow)
     world, chance = Deep(), random.Random(seed)
     stream = world.engine.streams["S"]
     world.consumer(**({"filter_subjects": filters} if filters else {}))
