@@ -54,6 +54,7 @@ KEY_VALUE = (
     "bucketTtl",
     "openedAgain",
     "republished",
+    "sourced",
     "codecs",
     "keysOfEverySpelling",
 )

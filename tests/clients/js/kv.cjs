@@ -387,6 +387,28 @@ const tests = {
     });
   },
 
+  async sourced(lib, name) {
+    const [one, two] = [`${name}_1`, `${name}_2`];
+    return await withBucket(lib, one, {}, async (a) => {
+      return await withBucket(lib, two, { history: 3 }, async (b) => {
+        return await withBucket(lib, name, { history: 5, sources: [{ name: one }, { name: two }] }, async (kv) => {
+          const holds = (count) => until(() => kv.status(), ({ values }) => values === count);
+          await a.put("k", bytes("of one"));
+          await holds(1);
+          await b.put("k", bytes("of two"));
+          await holds(2);
+          await refused(lib, kv.update("k", bytes("own"), 1), 10071);
+          await kv.update("k", bytes("own"), 2);
+          await kv.create("new", bytes("own"));
+          await b.delete("k");
+          await holds(5);
+          const history = (await collect(await kv.history())).map(seen);
+          return [history, (await collect(await kv.keys())).sort(), seen(await kv.get("k"))];
+        });
+      });
+    });
+  },
+
   async codecs(lib, name) {
     const flip = (k) => [...k].reverse().join("");
     const same = { encode: (v) => v, decode: (v) => v };
@@ -490,4 +512,4 @@ const newer = {
   },
 };
 
-run("KV", tests, newer);
+run("buckets", tests, newer);

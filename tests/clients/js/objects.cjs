@@ -333,4 +333,4 @@ const newer = {
   },
 };
 
-run("OBJ", tests, newer);
+run("stores", tests, newer);
