@@ -1,0 +1,140 @@
+"""What the scenarios of mirrors and sources have in common.
+
+What belongs here: waiting until a stream holds what its origins have, and recording it without what differs between any
+two runs: times, the identities of origins, and the order in which nats-server shows sources.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.conformance.harness import Script
+from tests.wire import Headers
+
+WAIT_S = 40.0
+"""A session with an origin begins after 0.1 to 0.2 s; after a failure nats-server waits more than 12 s, and it may
+need 20 s to see that an origin is gone."""
+
+SOURCE = "Nats-Stream-Source"
+
+
+def ask(t: Script, subject: str, body: Any = None, label: str = "") -> Any:
+    """An API request; records the answer with its sources in an order of ours."""
+    answer = t.wire.api(subject, body)
+    t.note(label or f"{subject} {json.dumps(body)}", ordered(answer))
+    return answer
+
+
+def ordered(info: dict[str, Any]) -> dict[str, Any]:
+    """StreamInfo with its sources in an order of ours."""
+    if isinstance(info.get("sources"), list):
+        return {**info, "sources": sorted(info["sources"], key=lambda each: json.dumps(_lasting(each), sort_keys=True))}
+    return info
+
+
+def _lasting(source: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in source.items() if name not in ("lag", "seq", "active", "error")}
+
+
+def info_when(t: Script, stream: str, ready: Callable[[Any], bool]) -> Any:
+    """StreamInfo as soon as `ready` holds for it, not recorded."""
+    deadline = time.monotonic() + WAIT_S
+    while not ready(info := t.wire.api(f"STREAM.INFO.{stream}", {"deleted_details": True})):
+        assert time.monotonic() < deadline, f"{stream} never became what was expected: {json.dumps(info)}"
+        time.sleep(0.01)
+    return info
+
+
+def connected(t: Script, *streams: str) -> None:
+    """Wait until each has a consumer at all its origins."""
+    for stream in streams:
+        info_when(t, stream, lambda info: all(each["active"] >= 0 for each in origins(info)))
+
+
+def came(t: Script, stream: str, last: int) -> None:
+    """Wait until a stream's last sequence is this one."""
+    info_when(t, stream, lambda info: info["state"]["last_seq"] == last)
+
+
+def origins(info: dict[str, Any]) -> list[dict[str, Any]]:
+    """The origins that StreamInfo shows."""
+    return [info["mirror"]] if "mirror" in info else list(info.get("sources", []))
+
+
+def shown(t: Script, stream: str, label: str = "") -> None:
+    """Record state and origins of a stream as they are."""
+    info = ordered(t.wire.api(f"STREAM.INFO.{stream}", {"deleted_details": True}))
+    state = info.get("state", info)
+    if not state.get("messages"):
+        # nats-server shows sequence 0 as deleted in a stream without any message.
+        state = {name: value for name, value in state.items() if name not in ("deleted", "num_deleted")}
+    t.note(label or f"{stream} is", {"state": state, "origins": [_settled(each) for each in origins(info)]})
+
+
+def _settled(origin: dict[str, Any]) -> dict[str, Any]:
+    """An origin of which it does not matter whether it was heard this very nanosecond."""
+    return {**origin, "active": "never" if origin["active"] < 0 else "heard"}
+
+
+def holds(t: Script, stream: str, last: int, label: str = "") -> None:
+    """Wait until a stream's last sequence is this one; record its messages, its state and its origins."""
+    info = info_when(t, stream, lambda info: info["state"]["last_seq"] >= last and not _lagging(info))
+    messages(t, stream, info, label)
+    shown(t, stream, f"{stream} {label} is")
+
+
+def _lagging(info: dict[str, Any]) -> bool:
+    return any(each["lag"] or each["active"] < 0 for each in origins(info))
+
+
+def messages(t: Script, stream: str, info: dict[str, Any] | None = None, label: str = "") -> None:
+    """Record every message of a stream."""
+    info = info or t.wire.api(f"STREAM.INFO.{stream}")
+    found = []
+    for seq in range(max(1, info["state"]["first_seq"]), info["state"]["last_seq"] + 1):
+        answer = t.wire.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})
+        if "error" not in answer:
+            found.append(_message(t, answer["message"]))
+    t.note(f"messages of {stream} {label}", found)
+
+
+def _message(t: Script, message: dict[str, Any]) -> dict[str, Any]:
+    header = b64decode(message.get("hdrs", "")).decode()
+    for line in header.split("\r\n"):
+        if line.startswith(f"{SOURCE}: ") and len(words := line.split(" ")) == 7:
+            hide_identity(t, words[6])
+    return {
+        "seq": message["seq"],
+        "subject": message["subject"],
+        "header": header,
+        "data": b64decode(message.get("data", "")),
+    }
+
+
+def hide_identity(t: Script, identity: str) -> None:
+    """Show the identity of an origin as the number of its first appearance."""
+    known = t.__dict__.setdefault("identities", [])
+    if identity not in known:
+        known.append(identity)
+        t.hide(f" {identity}\r\n", f" <identity {len(known)}>\r\n")
+
+
+def times(t: Script, stream: str) -> dict[int, str]:
+    """When the messages of a stream were stored, by sequence."""
+    state = t.wire.api(f"STREAM.INFO.{stream}")["state"]
+    answers = {
+        seq: t.wire.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})
+        for seq in range(max(1, state["first_seq"]), state["last_seq"] + 1)
+    }
+    return {seq: answer["message"]["time"] for seq, answer in answers.items() if "message" in answer}
+
+
+def publish(t: Script, subjects: Sequence[str], data: bytes | None = None, headers: Headers = None) -> None:
+    """Publish as stage; bodies are the subjects unless `data` is given."""
+    for subject in subjects:
+        answer = t.wire.request(subject, subject.encode() if data is None else data, headers).json()
+        assert "error" not in answer, answer
