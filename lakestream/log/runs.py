@@ -7,8 +7,8 @@ addition; where a stream jumps, a new run begins.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 
 MAX_GAP = 1024
 """Missing sequences that keep their (empty) rows; a longer gap begins a new run, so that no jump makes a table huge."""
@@ -47,6 +47,21 @@ class Runs:
         self.rows += gap + count
         self.next_seq = first_seq + count
         return gap
+
+    def rows_of(self, seqs: Sequence[int]) -> list[int]:
+        """The rows of sequences that have one, ascending."""
+        found: list[int] = []
+        at, end = 0, len(seqs)
+        while at < end:
+            position = bisect_right(self.firsts, seqs[at]) - 1
+            stop = end
+            if position + 1 < len(self.firsts):
+                stop = bisect_left(seqs, self.firsts[position + 1], at)
+            shift = self.starts[position] - self.firsts[position]
+            found += [seq + shift for seq in seqs[at:stop]]
+            at = stop
+        assert not found or 0 <= found[0] <= found[-1] < self.rows, "each of them has a row"
+        return found
 
     def row(self, seq: int) -> int:
         """The row of `seq`; -1 when it has none."""

@@ -140,9 +140,10 @@ class SegmentRows:
         total = 0
         for file, part in self._by_outline(seqs[:local]):
             outline = self._outline(file)
-            total += sum(outline.sizes[outline.row(seq)] for seq in part)
+            total += sum(map(outline.sizes.__getitem__, outline.runs.rows_of(part)))
         for segment, part in self._by_segment(seqs[local:]):
-            total += sum(self._places(segment, part)[1])
+            tables = self._tables(segment)
+            total += sum(map(tables.lengths.__getitem__, tables.runs.rows_of(part)))
         return total
 
     def time(self, seq: int) -> int:
@@ -270,7 +271,7 @@ class SegmentRows:
             # Invariant: live sequences have rows, and an unbroken range of them lies in one run.
             row = tables.row(seqs[0])
             return offsets[row : row + len(seqs)], lengths[row : row + len(seqs)]
-        rows = list(map(tables.row, seqs))
+        rows = tables.runs.rows_of(seqs)
         return [offsets[row] for row in rows], [lengths[row] for row in rows]
 
     def _decode(self, segment: Segment, base: int, offsets: Sequence[int], lengths: Sequence[int]) -> list[Record]:

@@ -311,6 +311,8 @@ class SubjectIndex:
         """The sequences of `subject` in `lo` … `hi`, both included, ascending."""
         value = self._find(subject)
         if isinstance(value, int):
+            if value < PAIR:
+                return [value] if value and lo <= value <= hi else []
             return [seq for seq in unpack(value) if lo <= seq <= hi]
         start = bisect_left(value.items, lo, value.head)
         return value.items[start : bisect_right(value.items, hi, start)].tolist()
@@ -341,7 +343,7 @@ class SubjectIndex:
         """How many messages `subject` has in `lo` … `hi`, both included."""
         value = self._find(subject)
         if isinstance(value, int):
-            if value & MASK == value:
+            if value < PAIR:
                 return 1 if value and lo <= value <= hi else 0
             return sum(lo <= seq <= hi for seq in unpack(value))
         start = bisect_left(value.items, lo, value.head)
