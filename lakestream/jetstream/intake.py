@@ -272,10 +272,14 @@ class Intake:
         stream = self._stream
         if self.moving or stream.failed is not None or stream.closed or not stream.leading:
             return NOT_NOW
+        if self.pending_bytes > MAX_BUFFERED_BYTES:
+            return NOT_NOW
         subject = self.renamed(subject)
-        refused = self.view.room(subject, limits.accounted(stream.config, subject, header, payload), False)
-        if refused is not None or self.pending_bytes > MAX_BUFFERED_BYTES:
-            return refused or NOT_NOW
+        if stream.weighed or stream.config.discard == "new":
+            length = limits.accounted(stream.config, subject, header, payload)
+            refused = self.view.room(subject, length, bool(effect.rollup))
+            if refused is not None:
+                return refused
         batch = self._batch
         if batch is None or seq != self.next_seq or batch.size >= MAX_BATCH_BYTES:
             batch = self._batch = Batch(seq)

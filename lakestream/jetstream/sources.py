@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakestream.jetstream import counters, limits, publish, source_state
+from lakestream.jetstream.batch import Effect
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.gotime import format_time
 from lakestream.jetstream.intake import NOT_NOW
@@ -36,7 +37,8 @@ class Source:
         known = stream.copying.positions.get(self._origin.key) or Position(0)
         self._seq, self._identity, self._since_ns = known.seq, known.identity, known.since_ns
         """The last message taken, on its way or stored, and of which origin."""
-
+        self._before, self._behind = f"{self._origin.index} ".encode(), f" {self._origin.header_filters} ".encode()
+        """What stands around the sequence in the header."""
         self._fetched: Record | None = None
         """A message of the lake that a counter goes on from."""
         self._fetching = False
@@ -73,23 +75,29 @@ class Source:
             return None  # it is here
         if stream.intake.moving:
             return NOT_NOW
-        origin = self._origin
-        where = f"{origin.index} {message.seq} {origin.header_filters} ".encode() + message.subject
+        where = b"%b%d%b%b" % (self._before, message.seq, self._behind, message.subject)
         if self._identity:
             where += b" " + self._identity.encode()
-        header = source_state.with_source(source_state.of_stream(message.header), where)
-        taken = Publish(origin.renamed(message.subject), b"", header, message.payload)
-        refused = self._store(taken, message.subject)
+        header, plain = message.header, b"\r\nNats-" not in message.header
+        if not plain:
+            header = source_state.of_stream(header)
+        taken = Publish(
+            stream.intake.renamed(self._origin.renamed(message.subject)),
+            b"",
+            source_state.with_source(header, where),
+            message.payload,
+        )
+        # No other header can mean anything here.
+        effect = Effect(0, source=where) if plain else publish.effect_of(taken.header, stream.config)
+        refused = self._store(taken, effect, message.subject)
         if refused is None:
             self._seq = message.seq
         return refused
 
-    def _store(self, message: Publish, told_by: bytes) -> ApiError | None:
+    def _store(self, message: Publish, effect: Effect, told_by: bytes) -> ApiError | None:
         """Store a message whose subject was `told_by`."""
         stream = self._stream
         view, config = stream.view, stream.config
-        message.subject = stream.intake.renamed(message.subject)
-        effect = publish.effect_of(message.header, config)
         if effect.msg_id and config.duplicate_window and view.seen(effect.msg_id):
             return None
         if config.allow_msg_counter:
@@ -102,10 +110,11 @@ class Source:
                 return NOT_NOW
             except ApiError as error:
                 return error
-        length = limits.accounted(config, message.subject, message.header, message.payload)
-        refused = view.room(message.subject, length, bool(effect.rollup))
-        if refused is not None:
-            return refused
+        if stream.weighed or config.discard == "new":
+            length = limits.accounted(config, message.subject, message.header, message.payload)
+            refused = view.room(message.subject, length, bool(effect.rollup))
+            if refused is not None:
+                return refused
         return None if stream.take(message, effect) else NOT_NOW
 
     def _last(self, message: Publish) -> Record | None:
