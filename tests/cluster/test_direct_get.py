@@ -1,0 +1,115 @@
+"""Direct gets of replicated streams while replicas come, lag and go: what a client has seen stays there.
+
+What is the same on a cluster of nats-server is in scenarios/direct.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.cluster.conftest import StartCluster
+from tests.cluster.nodes import Cluster, Node, until
+from tests.cluster.test_streams import fill
+from tests.servers import Kind
+from tests.wire import WireTimeout
+
+pytestmark = pytest.mark.cluster
+
+COUNT = 300
+
+
+@pytest.fixture(autouse=True)
+def ours(kind: Kind) -> None:
+    if kind is not Kind.OURS:
+        pytest.skip("nats-server's replicas answer a little before they have everything")
+
+
+class Reader(threading.Thread):
+    """Asks over one node for the newest message, on and on; keeps what it was told."""
+
+    def __init__(self, cluster: Cluster, node: Node) -> None:
+        super().__init__(daemon=True)
+        self._wire = cluster.wire(node, 1.0)
+        self._over = threading.Event()
+        self.seen: list[int] = []
+        """Sequences; minus the status when there was no message."""
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            try:
+                frame = self._wire.request("$JS.API.DIRECT.GET.S.s.a", b"")
+            except WireTimeout:
+                continue
+            self.seen.append(int(frame.headers["Nats-Sequence"]) if not frame.status else -frame.status)
+
+    def until(self, wanted: Callable[[list[int]], bool]) -> list[int]:
+        """Read until this is so; the answers without those that nobody gave (503)."""
+        until(lambda: wanted(self.seen), "answers")
+        self._over.set()
+        self.join(10)
+        self._wire.close()
+        return [seq for seq in self.seen if seq != -503]
+
+
+def test_a_stream_that_gets_more_replicas_is_read_over_every_node(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(config="lake { enabled: false }")
+    cluster.stream("S", ["s.>"], 1, allow_direct=True)
+    fill(cluster, COUNT)
+    readers = [Reader(cluster, node) for node in cluster.nodes]
+    for reader in readers:
+        reader.start()
+    config = {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "allow_direct": True}
+    cluster.ask("STREAM.UPDATE.S", config)
+    until(lambda: len(cluster.stream_cluster("S").get("replicas") or ()) == 2, "three replicas")
+    cluster.wait_current("S")
+    for reader in readers:
+        so_far = len(reader.seen)
+        seen = reader.until(lambda seen, so_far=so_far: len(seen) > so_far + 100)  # type: ignore[misc]
+        assert set(seen) == {COUNT}
+
+
+def test_a_node_that_comes_back_is_read_once_it_has_what_it_missed(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(config="lake { enabled: false }")
+    cluster.stream("S", ["s.>"], allow_direct=True)
+    fill(cluster, COUNT)
+    gone = cluster.followers("S")[0]
+    gone.kill()
+    fill(cluster, COUNT)
+    gone.start()
+    reader = Reader(cluster, gone)
+    reader.start()
+    cluster.wait_current("S")
+    so_far = len(reader.seen)
+    assert set(reader.until(lambda seen: len(seen) > so_far + 100)) == {2 * COUNT}
+
+
+def test_what_one_replica_says_never_goes_back(start_cluster: StartCluster) -> None:
+    """A follower that stands still lags after that, and catches up: its clients see the stream go on, not back."""
+    cluster = start_cluster(config="lake { enabled: false }")
+    cluster.stream("S", ["s.>"], allow_direct=True)
+    fill(cluster, 50)
+    late = cluster.followers("S")[0]
+    until(lambda: _newest(cluster, late) == 50, "the newest message over the follower")
+    reader = Reader(cluster, late)
+    reader.start()
+    until(lambda: len(reader.seen) > 20, "answers")
+    late.pause()
+    try:
+        other = next(node for node in cluster.nodes if node is not late)
+        wire = cluster.wire(other)
+        for number in range(100):
+            assert "seq" in wire.request("s.a", b"%d" % number, timeout=10.0).json()
+        wire.close()
+    finally:
+        late.resume()
+    seen = reader.until(lambda seen: seen[-1] == 150)
+    assert seen == sorted(seen)
+    assert seen[-1] == 150
+
+
+def _newest(cluster: Cluster, node: Node) -> int:
+    with cluster.wire(node) as wire:
+        return int(wire.request("$JS.API.DIRECT.GET.S.s.a", b"").headers.get("Nats-Sequence", "0"))
