@@ -18,10 +18,10 @@ import pytest
 
 from tests.cluster.conftest import StartCluster
 from tests.cluster.nodes import Cluster, Node, until
-from tests.key_clients import CLIENTS, STREAM, Client, History, bucket, finish, stored
+from tests.key_clients import BUCKET, CLIENTS, STREAM, Client, History, bucket, finish, stored
 from tests.linearizable import Outcome
 from tests.servers import Kind
-from tests.wire import Wire
+from tests.wire import Wire, WireTimeout
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
@@ -135,3 +135,28 @@ def _audit(cluster: Cluster, history: History) -> None:
 def _whole(wire: Wire, last: int) -> dict[int, tuple[str, str]]:
     found = stored(wire)
     return found if max(found, default=0) >= last else {}
+
+
+def test_a_leader_that_is_cut_off_tells_nothing_old(start_cluster: StartCluster, kind: Kind) -> None:
+    """nats-server's does: it answers gets without asking whether it still leads."""
+    cluster = start_cluster(3, links=True, durable=True)
+    cluster.stream(**_bucket())
+    subject = f"$KV.{BUCKET}.k0"
+    leader = cluster.stream_leader(STREAM)
+    with cluster.wire(leader, TIMEOUT_S) as cut_off, cluster.wire(cluster.others(leader)[0], TIMEOUT_S) as others:
+        assert cut_off.request(subject, b"old").json()["seq"] == 1
+        cluster.isolate(leader)
+        until(lambda: others.request(subject, b"new").json()["seq"] > 1, "another leader")
+        told = _told(cut_off)
+        assert told == ("b2xk" if kind is Kind.REAL else None)
+        cluster.heal()
+        until(lambda: _told(cut_off) == "bmV3", "the new value at the former leader")
+
+
+def _told(wire: Wire) -> str | None:
+    """What a get of the key is answered, as it stands in the answer; None without one."""
+    try:
+        answer = wire.api(f"STREAM.MSG.GET.{STREAM}", {"last_by_subj": f"$KV.{BUCKET}.k0"})
+    except WireTimeout:
+        return None
+    return str(answer["message"]["data"]) if "message" in answer else None
