@@ -21,6 +21,7 @@ import msgspec
 from lakestream.jetstream import account_limits, stream_rules
 from lakestream.jetstream.api_request import Request, Where
 from lakestream.jetstream.cluster import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
+from lakestream.jetstream.cluster_alternates import Alternates
 from lakestream.jetstream.cluster_ports import of_account
 from lakestream.jetstream.cluster_restores import AssignAsked, ClusterRestores
 from lakestream.jetstream.errors import ApiError, api_error
@@ -65,6 +66,7 @@ class ClusterStreamApi(StreamApi):
     def __init__(self, engine: Engine, cluster: JetStreamCluster) -> None:
         super().__init__(engine)
         self._cluster = cluster
+        self._mirrors = Alternates(cluster)
         self._creating: dict[str, StreamConfig] = {}
         self._changing: dict[str, StreamConfig] = {}
         cluster.calls.serve(of_account(CHANGE, engine.account), self._change_asked)
@@ -340,6 +342,9 @@ class ClusterStreamApi(StreamApi):
     def _infos_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         streams = [self._engine.streams.get(name) for name in msgspec.json.decode(body, type=list[str])]
         answer(dumps({each.name: self._listed_info(each) for each in streams if each is not None and each.leading}))
+
+    def _alternates(self, stream: Stream) -> list[dict[str, str]]:
+        return self._mirrors.of(self._engine.account, stream.name, self._engine.domain)
 
     def _listed_info(self, stream: Stream) -> dict[str, Any]:
         return self._info_of(stream, versions=False)

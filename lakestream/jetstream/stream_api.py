@@ -311,10 +311,14 @@ class StreamApi:
         total, subjects = found
         page = {"total": total, "offset": max(0, asked.offset), "limit": SUBJECTS_LIMIT} if total else _PAGE
         state = state_shown(stream, deleted=asked.deleted_details, subjects=subjects)
-        engine = self._engine
-        request.respond(
-            {**page, **self._info_of(stream, state=state, domain=engine.domain, cluster={"leader": engine.server_name})}
-        )
+        engine, more = self._engine, self._alternates(stream)
+        leader = {"leader": engine.server_name}
+        info = self._info_of(stream, state=state, domain=engine.domain, cluster=leader, alternates=more)
+        request.respond({**page, **info})
+
+    def _alternates(self, stream: Stream) -> list[dict[str, str]]:
+        """Where else it may be read."""
+        return []
 
     def _listed(self, request: Request, name: str, limit: int) -> tuple[dict[str, int], list[str]]:
         """The page that NAMES or LIST asks for: names in order, of offline streams too."""

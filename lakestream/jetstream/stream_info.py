@@ -5,6 +5,7 @@ Belongs here: StreamInfo and its parts, as CREATE, UPDATE, INFO and LIST show th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakestream.jetstream.api_request import API_LEVEL, SERVER_VERSION
@@ -58,8 +59,9 @@ def info_shown(
     domain: str = "",
     cluster: dict[str, Any] | None = None,
     state: dict[str, Any] | None = None,
+    alternates: Sequence[dict[str, str]] = (),
 ) -> dict[str, Any]:
-    """StreamInfo. `domain` and `cluster` are shown when they are given; `now_ns` is the time of the answer."""
+    """StreamInfo. What is optional is shown when it is given; `now_ns` is the time of the answer."""
     fields: dict[str, Any] = {
         "config": config_shown(stream.config, versions=versions),
         "created": format_time(stream.created_ns),
@@ -70,5 +72,7 @@ def info_shown(
     if cluster:
         fields["cluster"] = cluster
     fields |= stream.copying.info()
+    if alternates:
+        fields["alternates"] = list(alternates)
     fields["ts"] = format_time(now_ns)
     return fields
