@@ -99,6 +99,8 @@ class Subjects:
 
     NARROW = 256
     """More subjects than this are not worth passing to the lake."""
+    FEW = 20
+    """Of more than this many it takes longer to find them by name than by what they all begin with."""
 
     def __init__(self, store: Store, filters: Sequence[bytes]) -> None:
         self._store = store
@@ -107,6 +109,7 @@ class Subjects:
         self._literal = all(map(is_literal, filters))
         # A pattern that begins with a wildcard leaves nothing of a table out.
         self._rooted = len(filters) <= self.NARROW and not any(one[:1] in (b"*", b">") for one in filters)
+        self._beginnings = self._rooted and all(not set(one[:-1]) & set(b"*>") for one in filters)
         self._decided: dict[bytes, bool] = {}
         self._plan: list[int] = []
         self._plan_from = 0
@@ -226,6 +229,6 @@ class Subjects:
         if not self._too_many or len(self._store.subjects) * 10 <= self._too_many * 9:
             subjects = self._subjects()
             self._too_many = len(self._store.subjects) if len(subjects) > self.NARROW else 0
-            if not self._too_many:
+            if not self._too_many and (len(subjects) <= self.FEW or not self._beginnings):
                 return subjects
         return self._filters if self._rooted else None

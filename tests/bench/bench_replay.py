@@ -4,8 +4,9 @@
 
 The same messages (128 bytes, which do not compress) go into two servers: one without a lake, and one whose sealed
 segments the compactor moves into its table, so that they leave the log. Each replay is a push consumer as an ordered
-one is, read over a raw socket that only counts, from a server that was started for it: no cache of ours holds anything.
-The two take turns. `filter` is a consumer that wants the subjects of one token of ten, `sensor.d.>`.
+one is, read over a raw socket that only counts, from a server that was started for it and has answered one get of the
+first message: libraries are loaded, no cache of ours holds anything else. The two take turns. `filter` is a consumer
+that wants the subjects of one token of ten, `sensor.d.>`.
 
 Prints messages a second by the clock, by the CPU time of the server's process (by which two figures can be compared
 on a busy machine too), and the ratio of each, lake to log. Stores are kept in DIRECTORY and found again. Needs Java 17
@@ -98,6 +99,7 @@ def replay(side: str, store: Path, wanted: str, messages: int) -> tuple[float, f
         assert server.process is not None
         process = psutil.Process(server.process.pid)
         client = Replay(*server.address)
+        client.time_of(NAME, 1)
         if wanted:
             messages = client.api(f"STREAM.INFO.{NAME}", {"subjects_filter": wanted})["state"]["subjects"]
             messages = sum(messages.values())

@@ -87,6 +87,9 @@ def test_a_read_from_the_lake_of_many_subjects_is_narrowed_to_their_pattern() ->
     assert selection(store, [b"a.*"]).narrowing() == (b"a.*",)
     assert selection(store, [b"a.*", b"b"]).narrowing() == (b"a.*", b"b")
     assert selection(store, [b"*.*"]).narrowing() is None, "no file can be left out"
+    some = filled([b"a.%d.b" % number for number in range(Subjects.FEW + 1)], set())
+    assert selection(some, [b"a.>"]).narrowing() == (b"a.>",), "found quicker than so many names"
+    assert len(selection(some, [b"a.*.b"]).narrowing() or ()) == Subjects.FEW + 1, "names leave out more"
     assert list(selection(store, [b"a.7", b"b"]).narrowing() or ()) == [b"a.7", b"b"]
 
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +156,7 @@ def test_files_that_go_under_any_read_are_not_missed(tmp_path: Path, way: str) -
         lambda history: history.read(1, END, 1000) == stored,
         lambda history: history.read(60, 60, 1) == [stored[59]],
         lambda history: history.read(1, END, 1000, [b"a"]) == [row for row in stored if row.subject == b"a"],
+        lambda history: history.read(1, END, 1000, [b"z.*"]) == [row for row in stored if row.subject[:2] == b"z."],
         lambda history: history.read_many([3, 99, 150]) == [stored[2], stored[98], stored[149]],
         lambda history: len(history.last_by_subject([b">"], 150)) == len(SUBJECTS),
         lambda history: history.first_at(stored[99].time_ns) == 100,
@@ -174,6 +175,64 @@ def test_files_that_go_under_any_read_are_not_missed(tmp_path: Path, way: str) -
         history.close()
     with pytest.raises(HistoryUnavailable, match="could not be read"):
         histories[0].read(1, END, 10)
+
+
+def test_reads_of_every_kind_go_on_while_the_table_grows_and_is_rewritten_and_vacuumed(
+    tmp_path: Path, way: str
+) -> None:
+    """As consumers and gets of a server do: side by side, from one history, each on and on through all there is."""
+    table = tmp_path / "t"
+    stored = [record(seq) for seq in range(1, 1001)]
+    write(table, stored[:400])
+    history = TableHistory(str(table), BlockCache(50_000))
+    over, failures = threading.Event(), []
+
+    def all_of(chosen: list[bytes] | None, limit: int) -> None:
+        first, expected = 1, [row for row in stored if not chosen or any(matches(one, row.subject) for one in chosen)]
+        at = 0
+        while first <= 400:
+            found = history.read(first, 1000, limit, chosen)
+            assert found == expected[at : at + len(found)]
+            assert found
+            at, first = at + len(found), found[-1].seq + 1
+
+    def some(seed: int) -> None:
+        choose = random.Random(seed)
+        seqs = sorted(choose.sample(range(1, 401), 20))
+        rows = [stored[seq - 1] for seq in seqs]
+        assert history.read_many(seqs) == rows
+        assert history.read_many(seqs, [row.subject for row in rows]) == rows
+        best = {row.subject: row.seq for row in stored[: seqs[-1]]}
+        assert [row.seq for row in history.last_by_subject([b">"], seqs[-1])] == sorted(best.values())
+        assert stored[history.first_at(rows[0].time_ns) - 1].time_ns == rows[0].time_ns
+
+    def again_and_again(work: Callable[[int], None]) -> None:
+        turn = 0
+        try:
+            while not over.is_set():
+                work(turn)
+                turn += 1
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    works: list[Callable[[int], None]] = [
+        lambda turn: all_of(None, 64), lambda turn: all_of([b"a.>"], 30), lambda turn: all_of([b"a", b"z.1"], 10), some,
+    ]  # fmt: skip
+    threads = [threading.Thread(target=again_and_again, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for start in range(400, 1000, 200):
+        for at in range(start, start + 200, 50):
+            write(table, stored[at : at + 50])
+        found = DeltaTable(str(table))
+        found.optimize.compact()
+        found.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert history.read(1, END, 2000) == stored
 
 
 def test_a_file_that_unpacks_to_too_much_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
