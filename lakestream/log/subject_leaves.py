@@ -10,7 +10,7 @@ Whatever takes long is cut into steps over few leaves, which a caller spreads ov
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from lakestream.log.cold_rows import Block, BlockFile, encode_rows
@@ -25,14 +25,26 @@ COLD_HISTORY = 64
 
 
 class Leaf:
-    """One range of subjects; see the module. `part`: other leaves have the same block, each the rows in its range."""
+    """One range of subjects; see the module. `part`: other leaves have the same block, each the rows in its range.
 
-    __slots__ = ("block", "names", "part")
+    The first `ordered` names, those that it was made with, are in the order of subjects.
+    """
+
+    __slots__ = ("block", "names", "ordered", "part")
 
     def __init__(self, names: list[bytes], block: Block | None = None, part: bool = False) -> None:
         self.names = names
+        self.ordered = len(names)
         self.block = block
         self.part = part
+
+    def begun(self, head: bytes, end: bytes) -> list[bytes]:
+        """The names from `head` on and before `end`: most leaves of hundreds hold few that a pattern wants."""
+        names, ordered = self.names, self.ordered
+        found = names[bisect_left(names, head, 0, ordered) : bisect_left(names, end, 0, ordered)]
+        if ordered < len(names):
+            found += [name for name in names[ordered:] if name.startswith(head)]
+        return found
 
 
 class Leaves:
@@ -114,8 +126,7 @@ class Leaves:
         while True:
             at = bisect_right(self.lows, low) - 1
             leaf, high = self.leaves[at], self._high(at)
-            # Of a leaf of hundreds a pattern may want few: looking at a beginning is the cheapest there is.
-            begun = [name for name in leaf.names if name.startswith(head)] if head else leaf.names
+            begun = leaf.begun(head, end) if head else leaf.names
             names = [name for name in dict.fromkeys(begun) if held.get(name)]
             if leaf.block is not None:
                 rows = [name for name in self.copy(at).block_rows() if name not in held]
@@ -129,8 +140,8 @@ class Leaves:
         """One leaf as it is now."""
         leaf = self.leaves[at]
         if not leaf.part:
-            return LeafCopy(leaf.names[:], leaf.block, None, None)
-        return LeafCopy(leaf.names[:], leaf.block, self.lows[at], self._high(at))
+            return LeafCopy(leaf.names, leaf.block, None, None)
+        return LeafCopy(leaf.names, leaf.block, self.lows[at], self._high(at))
 
     def _high(self, at: int) -> bytes | None:
         return self.lows[at + 1] if at + 1 < len(self.lows) else None
@@ -154,8 +165,9 @@ class Leaves:
 
     def _clean(self, at: int) -> None:
         leaf, held = self.leaves[at], self._held
-        before = len(leaf.names)
+        before, begin = len(leaf.names), leaf.names[: leaf.ordered]
         leaf.names = [name for name in dict.fromkeys(leaf.names) if name in held]
+        leaf.ordered = sum(name in held for name in dict.fromkeys(begin))
         self.listed -= before - len(leaf.names)
 
     def _divide(self, at: int) -> None:
@@ -228,7 +240,11 @@ class Leaves:
 
 
 class LeafCopy:
-    """A leaf at one moment; where a block is shared, with the range in which its rows count."""
+    """A leaf at one moment; where a block is shared, with the range in which its rows count.
+
+    A leaf's list of names is replaced or appended to: names that came later are not among those that were in memory
+    then, and count for nothing.
+    """
 
     __slots__ = ("_high", "_low", "block", "names")
 
@@ -253,9 +269,14 @@ class LeafCopy:
     def rows(self, held: dict[bytes, Held], through: int) -> dict[bytes, int]:
         """Its subjects in order with their packed sequences ≤ `through`. Any thread. Raises CorruptLog, OSError."""
         rows = self.block_rows()
-        if not self.names:
+        names = sorted(set(self.names))
+        if not rows:  # most often all of them are there, in the short form
+            values = list(map(held.get, names))
+            if set(map(type, values)) == {int} and 0 not in values:
+                return dict(zip(names, values, strict=True))  # type: ignore[arg-type]
+        elif not names:
             return rows
-        for name in self.names:
+        for name in names:
             value = held.get(name)
             if value is None:
                 continue
