@@ -10,7 +10,8 @@ import weakref
 from typing import Protocol
 
 MAX_INDEX_MEMORY = 256 << 20
-"""Bytes of all subject indexes in memory. What is beyond it is read from disk when it is asked for."""
+"""Bytes of all subject indexes in memory. What is beyond it is read from disk when it is asked for. While a checkpoint
+is written, what it keeps of an index comes on top: no more than there was."""
 STEP = 2048
 """Subjects that leave memory in one step; a step comes with every 1,024 that enter."""
 

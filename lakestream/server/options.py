@@ -45,7 +45,7 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_request_batch: int = 0
     default_max_consumers: int = 1000
     request_queue_limit: int = 0
-    max_index_memory: int = 256 * MIB
+    max_index_memory: int = 512 * MIB
     batches_per_stream: int = 0
     batches_total: int = 0
     batch_max_msgs: int = 0

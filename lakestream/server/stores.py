@@ -29,7 +29,8 @@ class FileStores:
         self._files = Files()
         self._root = StoreRoot.open(self.root, self._files)
         self._io = io
-        self._cache = ReadCache(self._files, max_index_memory=options.max_index_memory)
+        # Half of it: a checkpoint of an index keeps what was in memory when it began, until it is written.
+        self._cache = ReadCache(self._files, max_index_memory=options.max_index_memory // 2)
         self._options = LogOptions(
             seal_bytes=lake.seal_bytes,
             seal_age_ns=lake.seal_age_ns,
