@@ -14,11 +14,11 @@ import secrets
 import string
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
-from lakestream.jetstream.errors import ApiError
+from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.intake import NOT_NOW
 from lakestream.jetstream.jsonio import dumps
 from lakestream.jetstream.origin import Origin, Start
@@ -40,6 +40,11 @@ MAX_WAITING = 100_000
 is given up."""
 RETRY_NS = 5_000_000
 """How soon a message is offered again that could not be taken for a moment (5 ms)."""
+MOST_STALLED = 3
+"""So many heartbeats one after the other that say that the origin waits for flow control, while everything it asked was
+answered: its answers do not arrive."""
+LAST_SEQ, LAST_TIME_NS = 1 << 62, 1 << 63
+"""No sequence and no time of a message is so high; who says so is no origin."""
 PATIENCE = 400
 """Offers of one message before it is left to the next attempt (2 s)."""
 REFUSED_PAUSE_NS = 2_000_000_000
@@ -85,9 +90,12 @@ class Taker(Protocol):
         """Call `then` once everything taken is committed; never, when that can not be said any more."""
 
 
+_Seq = Annotated[int, msgspec.Meta(ge=0, lt=LAST_SEQ)]
+
+
 class _Place(msgspec.Struct, frozen=True):
-    consumer_seq: int = 0
-    stream_seq: int = 0
+    consumer_seq: _Seq = 0
+    stream_seq: _Seq = 0
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -132,10 +140,14 @@ class Session:
         self._delivered = (0, 0)
         """(consumer sequence, stream sequence) of what came last."""
         self._came_some = False
+        self._unsafe = False
+        """Whether an answer waits for what came to be committed."""
         self._waiting: deque[tuple[bytes, bytes, bytes, bytes]] = deque()
         """What came and is not looked at yet, in order."""
         self._offers = 0
         """How often the first of them was offered."""
+        self._stalled = 0
+        """Heartbeats since the last message that say that the origin waits for us."""
         self._round = 0
         """Attempts so far: what was asked for in an earlier one is not answered any more."""
 
@@ -161,6 +173,7 @@ class Session:
         self._round += 1
         self._open = False
         self._waiting.clear()
+        self._unsafe = False
         self._offers = 0
         if self._timer is not None:
             self._timer.cancel()
@@ -225,7 +238,7 @@ class Session:
         if not self._taker.opened(answer.delivered.stream_seq, identity.decode("utf-8", "replace"), answer.num_pending):
             self._again()
             return
-        self._came_some = False
+        self._came_some, self._stalled = False, 0
         self._open, self.error, self._last_ns = True, None, self._clock.now()
         self.lag = answer.num_pending
         self._wait(LOOK_NS, self._look)
@@ -286,6 +299,8 @@ class Session:
             seq, consumer_seq, time_ns, pending = map(int, tokens[at : at + 4])
         except ValueError:  # of somebody who is no origin
             return None
+        if not (0 < seq < LAST_SEQ and 0 <= time_ns < LAST_TIME_NS):
+            return None
         expected = self._delivered[0] + 1
         if consumer_seq != expected:
             if not self._origin.prepared or (self._came_some and consumer_seq != 1):
@@ -303,7 +318,9 @@ class Session:
             return None
         self._delivered = (consumer_seq, seq)
         self.lag = pending
-        self._fails = 0
+        self._fails = self._stalled = 0
+        if self.error is not None:
+            self.error = None
         return None
 
     def _control(self, reply: bytes, header: bytes) -> None:
@@ -321,6 +338,10 @@ class Session:
             return
         self._fails = 0
         stalled = headers.get(header, STALLED)
+        self._stalled = self._stalled + 1 if stalled and not self._unsafe else 0
+        if self._stalled == MOST_STALLED:
+            self.error = api_error(10228)
+            _logger.warning("%s: answers to flow control do not reach %s", self._name, self._origin.key)
         if stalled:
             self._confirm(stalled)
 
@@ -332,8 +353,10 @@ class Session:
 
         def safe() -> None:
             if self._open and self._round == attempt:
+                self._unsafe = False
                 self._bus.publish(to, b"", block, b"")
 
+        self._unsafe = True
         self._taker.when_safe(safe)
 
 
