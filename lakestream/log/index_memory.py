@@ -1,11 +1,13 @@
 """How much memory the subject indexes of a server take together.
 
 Belongs here: the limit (`max_index_memory`), and who makes room once it is exceeded: the index with the most in
-memory, a little with each step of whoever grows, so that nobody waits long. Everything runs in the event loop.
+memory, a little with each step of whoever grows, so that nobody waits long. Only `add` may come from any thread: a
+store is opened in one.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Protocol
 
@@ -32,17 +34,23 @@ class IndexMemory:
     def __init__(self, limit: int = MAX_INDEX_MEMORY) -> None:
         self.limit = limit
         self._indexes: weakref.WeakSet[Cooling] = weakref.WeakSet()
+        self._lock = threading.Lock()  # a set must not change while it is looked through
 
     @property
     def used(self) -> int:
         """Roughly how many bytes all of them have in memory."""
-        return sum(index.memory for index in self._indexes)
+        return sum(index.memory for index in self._all())
 
     def add(self, index: Cooling) -> None:
-        """Another index, for as long as it lives."""
-        self._indexes.add(index)
+        """Another index, for as long as it lives. Any thread."""
+        with self._lock:
+            self._indexes.add(index)
 
     def grown(self) -> None:
         """One of them has taken in subjects: if it is too much by now, the largest gives up a few."""
         if self.used > self.limit:
-            max(self._indexes, key=lambda index: index.memory).cool(STEP)
+            max(self._all(), key=lambda index: index.memory).cool(STEP)
+
+    def _all(self) -> list[Cooling]:
+        with self._lock:
+            return list(self._indexes)

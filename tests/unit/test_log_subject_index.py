@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tempfile
+import threading
 import zlib
 from array import array
 from collections.abc import Sequence
@@ -444,3 +445,19 @@ def test_what_is_asked_for_comes_into_memory_while_there_is_room(tmp_path: Path)
     assert again.last(b"k.000001") == 2
     assert again.cold_subjects == before
     assert len(again) == 20_010
+
+
+def test_indexes_may_come_while_others_are_looked_at(tmp_path: Path) -> None:
+    memory, made, over = IndexMemory(1 << 30), [], threading.Event()
+
+    def open_many() -> None:
+        for _ in range(3000):
+            made.append(SubjectIndex())
+            memory.add(made[-1])
+        over.set()
+
+    thread = threading.Thread(target=open_many)
+    thread.start()
+    while not over.is_set():
+        assert memory.used == 0
+    thread.join()
