@@ -17,6 +17,12 @@ HEADER = b"Nats-Stream-Source"
 STRIPPED = (b"Nats-Expected-", b"Nats-Batch-")
 """What a message asked of the stream that it was published to; of no other."""
 
+MAX_SOURCES = 10_000
+"""Sources of a stream whose positions are kept; with more, those are forgotten from which nothing came for longest. A
+mirror keeps what its origin's messages name."""
+MAX_DIGITS = 18
+"""Of a sequence; who names a higher one is no stream."""
+
 _MARK = b"\r\n" + HEADER + b":"
 
 
@@ -46,10 +52,13 @@ class Positions:
         """A message with this `Nats-Stream-Source` was stored."""
         # <index name> <sequence> <filters> <destinations> <subject there> [<identity>]
         parts = value.decode("utf-8", "replace").split(" ")
-        if len(parts) < 5 or not parts[1].isascii() or not parts[1].isdigit() or len(parts[1]) > 20:
+        if len(parts) < 5 or not parts[1].isascii() or not parts[1].isdigit() or len(parts[1]) > MAX_DIGITS:
             return
-        identity = parts[5] if len(parts) > 5 else ""
-        self._known[f"{parts[0]} {parts[2]} {parts[3]}"] = Position(int(parts[1]), identity)
+        key, identity = f"{parts[0]} {parts[2]} {parts[3]}", parts[5] if len(parts) > 5 else ""
+        self._known.pop(key, None)
+        self._known[key] = Position(int(parts[1]), identity)
+        if len(self._known) > MAX_SOURCES:
+            del self._known[next(iter(self._known))]
 
     def added(self, keys: Iterable[str], since_ns: int) -> None:
         """A stream whose beginning is gone, and whose last message is from `since_ns`, got sources: nothing older is

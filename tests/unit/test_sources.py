@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakestream.jetstream.origin import Origin, Start, key_of, short_hash
-from lakestream.jetstream.source_state import Position, Positions, of_stream, with_source
+from lakestream.jetstream.source_state import MAX_SOURCES, Position, Positions, of_stream, with_source
 from lakestream.jetstream.stream_config import (
     ExternalStream,
     StreamConsumerSource,
@@ -82,6 +82,17 @@ def test_headers_that_say_nothing_move_no_position() -> None:
     ):
         positions.note(value)
     assert not len(positions)
+
+
+def test_positions_of_too_many_sources_are_forgotten_in_the_order_of_their_last_messages() -> None:
+    positions = Positions()
+    for number in range(MAX_SOURCES):
+        positions.note(b"O%d 1 > > o ID" % number)
+    positions.note(b"O0 2 > > o ID")
+    positions.note(b"NEW 1 > > o ID")
+    assert len(positions) == MAX_SOURCES
+    assert positions.get("O0 > >") == Position(2, "ID")
+    assert positions.get("O1 > >") is None
 
 
 def test_what_was_asked_of_the_first_stream_is_asked_of_no_other() -> None:
