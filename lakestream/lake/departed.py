@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from typing import Any
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.segments import Dead
 from lakestream.lake.storage import Storage
+from lakestream.lake.timetravel import AsOf, CommitLog
 from lakestream.log.departures import Departures, Point
 from lakestream.log.segment import Footer
 
@@ -67,8 +69,13 @@ def read(storage: Storage, table: str, last_index: int) -> Departures:
     return Departures(True, [array("q", rows.column(name).to_numpy().tobytes()) for name in COLUMNS])
 
 
-def sweep(storage: Storage, table: str, last_index: int) -> int:
-    """Delete the files of commits before the one that took the table through `last_index`; returns how many."""
+def sweep(storage: Storage, table: str) -> int:
+    """Delete the files of commits that log clean-up has taken; returns how many."""
+    log = CommitLog(table)
+    oldest = log.progress(log.versions[0])
+    if oldest is None:
+        return 0
+    last_index = oldest.last_index
     old = [
         entry.path
         for entry in storage.list(f"{table}/{DIRECTORY}")
@@ -90,7 +97,29 @@ def gone(departures: Departures, point: Point | None = None) -> Dead:
     return Dead(runs=_joined(firsts[order], lasts[order]))
 
 
-def _joined(firsts, lasts) -> list[tuple[int, int]]:  # type: ignore[no-untyped-def]
+def gone_as_of(storage: Storage, table: str, found: AsOf) -> Dead:
+    """What the version that `as_of` found has, and the stream had no longer at that moment."""
+    if found.progress is None or found.progress.departed <= 0:
+        return Dead()
+    return gone(read(storage, table, found.progress.last_index), found.point)
+
+
+def sequences(dead: Dead) -> Any:
+    """The sequences of its runs, one by one, as a numpy array."""
+    import numpy as np
+
+    return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, last + 1) for first, last in dead.runs)])
+
+
+def both(one: Dead, other: Dead) -> Dead:
+    """What is dead by either; neither names what the other one does."""
+    if not other.runs:
+        return one
+    runs = sorted([*one.runs, *other.runs])
+    return Dead(one.floor, one.removed, runs)
+
+
+def _joined(firsts: Any, lasts: Any) -> list[tuple[int, int]]:
     """Runs, ascending, with neighbours made one."""
     import numpy as np
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake import paths, plan, poison, segments, staging
+from lakestream.lake import departed, paths, plan, poison, segments, staging
 from lakestream.lake import policy as policies
 from lakestream.lake.errors import LakeError, SegmentGap
 from lakestream.lake.flush import (
@@ -35,6 +35,7 @@ from lakestream.lake.schema import REMOVED_COLUMN, TABLE_DDL, UID_PROPERTY, Layo
 from lakestream.lake.segments import Dead, Ending
 from lakestream.lake.storage import Storage, open_storage
 from lakestream.lake.timetravel import CommitLog, NotATable, Progress
+from lakestream.log.departures import Departures, Point
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +80,9 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
 
     `version` is None while there is no table; then the tail is all. `position` is the log index through which the
     table holds the stream, `table_last_seq` its last sequence there; `last_seq` is the stream's last one. `columns` are
-    the view's, in the table's order. `hidden` is what has died since, `endings` (archives) what has ended.
+    the view's, in the table's order. `hidden` is what has died since, `endings` (archives) what has ended. `uncleared`
+    is what had died by `position` and may still be in the table, and `departures` is when the rest of `hidden` died;
+    None where the stream does not keep its past.
     `flushed`: the server has staged everything that was acked before; else `note` says why not.
     """
 
@@ -105,11 +108,23 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[TailPart, ...]
     flushed: bool
     note: str = ""
+    uncleared: Dead = Dead()
+    departures: Departures | None = None
 
     @property
     def removed(self) -> Sequence[int]:
         """Sequences that died one by one, for an anti-join; besides, all below `hidden.floor` and in `hidden.runs`."""
         return self.hidden.removed
+
+    def at(self, point: Point) -> LiveView:
+        """The same view with what has died behind a point; what was stored behind it is for the reader to leave out.
+
+        Of a stream that does not keep its past: the view itself.
+        """
+        if self.departures is None:
+            return self
+        hidden = departed.both(self.uncleared, departed.gone(self.departures, point))
+        return msgspec.structs.replace(self, hidden=hidden)
 
     def hidden_conditions(self) -> list[str]:
         """SQL conditions over the table's rows, each of bounded length; a row for which one holds is dead by now."""
@@ -331,6 +346,7 @@ class _Table(msgspec.Struct, frozen=True):
     layout: Layout | None
     archive: bool
     kept: bool
+    uncleared: Progress | None
 
 
 def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -> LiveView:
@@ -369,6 +385,10 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
     if archive and REMOVED_COLUMN not in columns:
         columns = (*columns, REMOVED_COLUMN)
     at = before.last_seq if before is not None else table.last_seq if table is not None else 0
+    dead = batch.dead if batch is not None else Dead()
+    uncleared = Dead()
+    if table is not None and table.uncleared is not None:
+        uncleared = departed.gone(departed.read(storage, path, table.uncleared.last_index))
     return LiveView(
         lake=root,
         stream=stream,
@@ -386,7 +406,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         layout=table.layout if table is not None else None,
         archive=archive,
         drops_ended=drops_ended,
-        hidden=batch.dead if batch is not None else Dead(),
+        hidden=departed.both(dead, uncleared),
         before=before,
         endings=tuple(batch.endings or ()) if batch is not None and archive else () if archive else None,
         parts=tuple(
@@ -395,7 +415,16 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
             if footer.count
         ),
         flushed=False,
+        uncleared=uncleared,
+        departures=_departures(batch, before),
     )
+
+
+def _departures(batch: plan.Batch | None, before: Progress | None) -> Departures | None:
+    """When died what has died beyond the table; None where that is not known."""
+    if batch is not None:
+        return batch.departures
+    return Departures() if before is not None and before.departed >= 0 else None
 
 
 def _identity(storage: Storage, stream: str, account: str) -> staging.StreamIdentity | None:
@@ -433,7 +462,7 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
         return None
     position = delta.transaction_version(application(owner)) or 0
     version = delta.version()
-    progress = _progress(path, version, owner)
+    progress, uncleared = _progress(path, version, owner)
     names = {field.name for field in fields}
     layout = layout_of(metadata.partition_columns, fields)
     extra = [column for column in (layout.columns if layout else []) if column != "subject"]
@@ -448,16 +477,21 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
         layout=layout,
         archive=properties.get(RETENTION_PROPERTY) == "archive",
         kept=properties.get(ON_DELETE_PROPERTY) == "keep",
+        uncleared=uncleared,
     )
 
 
-def _progress(path: str, version: int, uid: str) -> Progress | None:
-    """What the commits say of the stream at a version; None where the log no longer reaches back so far."""
+def _progress(path: str, version: int, uid: str) -> tuple[Progress | None, Progress | None]:
+    """What the commits say of the stream at a version; None where the log no longer reaches back so far. And the same
+    again, if what had died by then may still be there (see `CommitLog.uncleared`)."""
     try:
-        found = CommitLog(path).progress(version)
+        log = CommitLog(path)
+        found = log.progress(version)
     except (NotATable, FileNotFoundError):
-        return None
-    return found if found is not None and found.uid == uid else None
+        return None, None
+    if found is None or found.uid != uid:
+        return None, None
+    return found, log.uncleared(version)
 
 
 def _highest(delta: DeltaTable) -> int:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from lakestream.lake import deltalog, erasure, paths
+from lakestream.lake import deltalog, departed, erasure, paths
 from lakestream.lake.clones import CloneUnreadable, References
 from lakestream.lake.deltalog import Log, State
 from lakestream.lake.locks import MAINTAINER_LOCK, open_lock, table_lock
@@ -380,7 +380,11 @@ class Maintainer:
         if not plan.expired or self._stopping():
             return 0
         with self._alone(facts) as same:
-            return expire(self._storage, facts.table, plan.keep_from) if same else 0
+            if not same:
+                return 0
+            expired = expire(self._storage, facts.table, plan.keep_from)
+            departed.sweep(self._storage, facts.table)
+            return expired
 
     def _delete(self, stale: list[str]) -> bool:
         if self._stopping():

@@ -4,9 +4,9 @@ Belongs here: choosing what to read for a time that has passed (a version of the
 reach that far yet, the live view cut at that time), and reading it as messages in sequence order without holding more
 than a range of them. What to do with them is the caller's; a restore sends them to a server (cli/restore.py).
 
-For a time that the table reaches, these are the messages that the stream held then. What limits, deletes and purges had
-not yet taken from the *table* at the commit which first holds that time is there too: the table follows the stream with
-the compaction's lag.
+Of a stream with `lakestream.time_travel` these are exactly the messages that it held then (departed.py). Of another
+one, what limits, deletes and purges had not yet taken from the *table* at the commit which first holds that time is
+there too: the table follows the stream with the compaction's lag.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import history_rows, live_rows, paths, staging
+from lakestream.lake import departed, history_rows, live_rows, paths, staging
 from lakestream.lake.errors import LakeError
 from lakestream.lake.live import LiveView, open_view
 from lakestream.lake.schema import REMOVED_COLUMN
@@ -102,14 +102,16 @@ def open_past(
     note = ""
     if found.complete:
         assert found.version is not None
-        view = _at(view, found.version)
-    elif not view.flushed:
+        view = _at(view, found.version, departed.gone_as_of(open_storage(lake), view.table, found))
+    else:
+        view = view.at(found.point)
+    if not (found.complete or view.flushed):
         note = f"what the server has not staged yet is missing: {view.note}"
     return Past(stream, at_ns, _config(view), note, view)
 
 
-def _at(view: LiveView, version: int) -> LiveView:
-    """The table alone, at an earlier version."""
+def _at(view: LiveView, version: int, hidden: Dead) -> LiveView:
+    """The table alone, at an earlier version, without what is hidden."""
     from deltalake import DeltaTable
 
     options = open_storage(view.table).delta_options() or None
@@ -121,7 +123,7 @@ def _at(view: LiveView, version: int) -> LiveView:
         columns=tuple(column for column in view.columns if column in had),
         table_columns=tuple(column for column in view.table_columns if column in had),
         drops_ended=False,
-        hidden=Dead(),
+        hidden=hidden,
         before=None,
         endings=None,
         parts=(),

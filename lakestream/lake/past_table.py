@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lakestream.lake import departed
 from lakestream.lake.errors import LakeError
 from lakestream.lake.history_rows import COLUMNS, records
-from lakestream.lake.live_rows import VersionGone, schema
+from lakestream.lake.live_rows import schema
 from lakestream.lake.segments import Dead, alive
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import KEEP_MORE, CommitLog, Kept, NotATable, TimeTravelError, version_of_point
@@ -61,7 +61,7 @@ class TablePast:
         """The last message of each subject that one of `patterns` is or matches, as the stream was at a point.
 
         Raises:
-            TimeTravelError, VersionGone, DeparturesGone: that is not kept, or no longer.
+            TimeTravelError, DeparturesGone: that is not kept, or no longer.
         """
         kept = self._find(point)
         if kept.version is None or kept.progress is None:
@@ -147,6 +147,7 @@ class TablePast:
 
     def _rows(self, kept: Kept, point: Point, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
         """The rows of messages that the stream held at a point within its table; `seq` is one of `columns`."""
+        import numpy as np
         import pyarrow as pa
 
         assert kept.version is not None
@@ -155,6 +156,9 @@ class TablePast:
         dead = Dead()
         if kept.progress.departed:
             dead = departed.gone(departed.read(self._storage, self._table, kept.progress.last_index), point)
+        if dead.runs:  # as an array once, not for each batch
+            runs: Any = np.asarray(dead.runs, np.int64)
+            dead = Dead(runs=runs)
         for batch in self._query(kept.version, columns, f"{stored} AND {where}" if where else stored):
             mask = alive(batch["seq"].to_numpy(), dead)
             yield batch if mask.all() else batch.filter(pa.array(mask))
@@ -171,7 +175,7 @@ class TablePast:
         except Exception as error:  # the query engine's errors have no class of their own
             if "Object at location" not in str(error):
                 raise
-            raise _gone(self._table, version, error) from error
+            raise _gone(self._table, version) from error
 
     def _pinned(self, version: int) -> QueryBuilder:
         from deltalake import DeltaTable, QueryBuilder
@@ -185,7 +189,7 @@ class TablePast:
         try:
             table = DeltaTable(self._table, version=version, storage_options=options)
         except DeltaError as error:
-            raise _gone(self._table, version, error) from error
+            raise _gone(self._table, version) from error
         query = QueryBuilder(_CONFIG).register("t", table)
         with self._lock:
             self._open[version] = query
@@ -194,8 +198,8 @@ class TablePast:
         return query
 
 
-def _gone(table: str, version: int, error: Exception) -> TimeTravelError:
-    return TimeTravelError(f"{VersionGone(table, version, str(error))}; {KEEP_MORE}")
+def _gone(table: str, version: int) -> TimeTravelError:
+    return TimeTravelError(f"version {version} of {table} is no longer there; {KEEP_MORE}")
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake import paths, spark_sql
+from lakestream.lake import departed, paths, spark_sql
 from lakestream.lake.schema import REMOVED_COLUMN
 from lakestream.lake.sql_catalog import Catalog, of_stream
 from lakestream.lake.storage import open_storage
@@ -53,6 +53,13 @@ def as_of(spark: SparkSession, stream: str, at: int | datetime | str, lake: str 
     rows = reader.load(open_storage(root).spark_path(log.table))
     if found.version is None:
         return rows.where("false")
+    gone = departed.gone_as_of(open_storage(root), log.table, found)
+    if gone.runs:
+        from pyspark.sql import functions
+
+        runs = spark.createDataFrame([*gone.runs], "first bigint, last bigint")
+        one_by_one = runs.select(functions.explode(functions.sequence("first", "last")).alias("seq"))
+        rows = rows.join(one_by_one, "seq", "left_anti").select(*rows.columns)
     held = f"time_ns <= {at_ns}"
     if REMOVED_COLUMN in rows.columns:
         held += f" AND ({REMOVED_COLUMN} IS NULL OR {REMOVED_COLUMN} > {at_ns})"

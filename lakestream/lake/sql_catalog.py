@@ -10,6 +10,7 @@ each statement and remembers what it found.
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from lakestream.lake import paths, spark_sql, typed
+from lakestream.lake import departed, paths, spark_sql, typed
 from lakestream.lake.schema import REMOVED_COLUMN, Layout
 from lakestream.lake.spark_sql import BadSql, Mention, Selection, SqlError, TableAt, Travel
 from lakestream.lake.sql_tail import quoted, scan
@@ -210,6 +211,7 @@ class Snapshot:
         self._found: dict[tuple[str, Travel | None, str | None], TableAt | Selection] = {}
         self._live: dict[str, Live | None] = {}
         self._logs: dict[str, CommitLog] = {}
+        self._numbers = itertools.count(1)
         self.arrow: dict[str, Any] = {}
         self.versions: set[TableAt] = set()
 
@@ -287,7 +289,7 @@ class Snapshot:
             return None
         if mention.name not in self._live:
             stream = self._catalog.stream(mention.name)
-            live = tails.open(stream, len(self._live) + 1) if stream.stream else None
+            live = tails.open(stream, next(self._numbers)) if stream.stream else None
             self._live[mention.name] = live
             if live is not None:
                 self.arrow.update(live.arrow)
@@ -310,6 +312,10 @@ class Snapshot:
             # The log once more: what left the tail before the view was opened is in a version that is listed now.
             self._logs.pop(mention.name, None)
             log, found = self._version(mention, at_ns)
+            if not found.complete and live.view.departures is not None and self._catalog.tails is not None:
+                live = self._catalog.tails.at(live, found.point, next(self._numbers))
+                self.arrow.update(live.arrow)
+                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(at_ns, live.archive)}")
             if not found.complete and (live.table is None or at_ns >= (live.tail_begins_ns or NEVER)):
                 # Messages stored by then have not reached the table yet.
                 return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(at_ns, live.archive)}")
@@ -322,7 +328,15 @@ class Snapshot:
         archive = self._catalog.evaluate(
             f"(SELECT count(*) FROM ({columns}) WHERE column_name = {quoted(REMOVED_COLUMN)})"
         )
-        return Selection(f"SELECT * FROM {scan(table)} WHERE {_held(at_ns, bool(archive))}")
+        held = _held(at_ns, bool(archive))
+        gone = departed.gone_as_of(self._catalog.storage, log.table, found)
+        if gone.runs:
+            import pyarrow as pa
+
+            name = f"left_{next(self._numbers)}"
+            self.arrow[name] = pa.table({"seq": departed.sequences(gone)})
+            held += f" AND seq NOT IN (SELECT seq FROM {name})"
+        return Selection(f"SELECT * FROM {scan(table)} WHERE {held}")
 
     def _version(self, mention: Mention, at_ns: int) -> tuple[CommitLog | None, AsOf]:
         """The version for a moment; no log where there is no table yet."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import paths, staging
+from lakestream.lake import departed, paths, staging
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
 from lakestream.lake.schema import REMOVED_COLUMN, Layout
@@ -22,6 +22,7 @@ from lakestream.lake.storage import open_storage
 if TYPE_CHECKING:
     from lakestream.lake.live import LiveView
     from lakestream.lake.sql_catalog import Stream
+    from lakestream.log.departures import Point
 
 TAIL_BYTES = 1 << 30
 """The most segments of one stream's tail that are read into memory, in bytes. A tail is seconds of messages where a
@@ -63,6 +64,7 @@ class Live(msgspec.Struct, frozen=True):
     sql: str | None
     arrow: dict[str, Any]
     tail_begins_ns: int | None
+    view: LiveView
 
 
 class Tails:
@@ -112,6 +114,10 @@ class Tails:
             raise
         except LakeError as error:
             raise SqlError(f"{error}\n  --committed asks the table alone") from error
+
+    def at(self, live: Live, point: Point, number: int) -> Live:
+        """The same as it was at a point; what was stored behind it is still there. `number`: as of `open`."""
+        return self._live(live.view.at(point), number)
 
     def count(self, stream: Stream) -> int:
         """How many messages are staged beyond the table."""
@@ -171,15 +177,16 @@ class Tails:
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
             raise TailTooLong(view.stream, size, self._tail_bytes)
-        table = None if view.version is None else TableAt(view.table, view.version)
+        table, seen = None if view.version is None else TableAt(view.table, view.version), view
         selects: list[str] = []
         arrow: dict[str, Any] = {}
         rows = pa.Table.from_batches(view.tail_batches(), view.arrow_schema())
         if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != self._plain(view)):
             where = ""
-            if len(view.removed) > MANY_REMOVED:
-                arrow[f"gone_{number}"] = pa.table({"seq": pa.array(view.removed, pa.int64())})
-                dead = Dead(view.hidden.floor, (), view.hidden.runs)
+            if len(view.removed) + len(view.hidden.runs) > MANY_REMOVED:
+                gone = [pa.array(view.removed, pa.int64()), pa.array(departed.sequences(view.hidden))]
+                arrow[f"gone_{number}"] = pa.table({"seq": pa.chunked_array(gone)})
+                dead = Dead(view.hidden.floor)
                 view = msgspec.structs.replace(view, hidden=dead)
                 where = f"seq NOT IN (SELECT seq FROM gone_{number})"
             selects.append(view.table_sql(scan(table), where=where))
@@ -188,7 +195,7 @@ class Tails:
             selects.append(f"SELECT * FROM tail_{number}")
         sql = " UNION ALL BY NAME ".join(selects) or None
         begins = rows.column("time_ns")[0].as_py() if rows.num_rows else None
-        return Live(table, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, begins)
+        return Live(table, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, begins, seen)
 
     @staticmethod
     def _plain(view: LiveView) -> str | None:

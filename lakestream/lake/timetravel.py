@@ -39,6 +39,10 @@ class TimeTravelError(LakeError):
     """The table has no version for the question; the text says which there are."""
 
 
+class NotKept(TimeTravelError):
+    """The stream did not keep its past at that point."""
+
+
 class NotATable(TimeTravelError):
     """There is no Delta transaction log at the path."""
 
@@ -119,6 +123,13 @@ class AsOf(msgspec.Struct, frozen=True):
     version: int | None
     at_ns: int
     complete: bool
+    progress: Progress | None = None
+    """Of a stream that keeps its past: the commit whose departures (departed.py) tell what had left by then."""
+
+    @property
+    def point(self) -> Point:
+        """The moment as a point of the stream."""
+        return Point(before_ns=self.at_ns + 1)
 
 
 class CommitLog:
@@ -280,7 +291,8 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
 
     It is the first version that reaches the last such message: a later one may already have lost some of them to
     deletes and limits. It may hold later messages too (a commit carries many), so read it with `time_ns <= at_ns`. Only
-    the present stream of that name counts, not a deleted one.
+    the present stream of that name counts, not a deleted one. Of a stream that keeps its past, it has also what was
+    removed by then, within the commit: leave out what its departures say.
 
     A direct get with `up_to_time` T sees the messages stored *before* T (nats-server 2.15.1, by experiment): its view
     at T is this one at T - 1 ns.
@@ -297,6 +309,8 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
     newest = log.progress(log.latest)
     if newest is None:
         return AsOf(None, at_ns, complete=False)
+    if newest.departed >= 0 and (found := _exactly(log, at_ns)) is not None:
+        return found
 
     def reached(version: int) -> tuple[int, int]:
         progress = log.progress(version)
@@ -322,6 +336,19 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
     return AsOf(log.versions[first], at_ns, complete)
 
 
+def _exactly(log: CommitLog, at_ns: int) -> AsOf | None:
+    """The same for a stream that keeps its past; None where it did not yet at that moment."""
+    try:
+        kept = version_of_point(log, Point(before_ns=at_ns + 1))
+    except NotKept:
+        return None
+    if kept.version is None:  # beyond the table, which has no message or removal as late as that
+        return AsOf(log.latest, at_ns, complete=False, progress=log.uncleared(log.latest))
+    if kept.before is None and not _begins_by(log, kept.version, at_ns):
+        return AsOf(None, at_ns, complete=True)
+    return AsOf(kept.version, at_ns, complete=True, progress=kept.progress)
+
+
 class Kept(msgspec.Struct, frozen=True):
     """Where a point of a stream that keeps its past is in its table.
 
@@ -339,7 +366,8 @@ def version_of_point(log: CommitLog, point: Point) -> Kept:
     """The version that has what a stream held at a point, in a stream with `lakestream.time_travel`.
 
     Raises:
-        TimeTravelError: the version is gone, or the stream did not keep its past then.
+        TimeTravelError: the version is gone.
+        NotKept: the stream did not keep its past then.
     """
     newest = log.progress(log.latest)
     if newest is None:
@@ -363,7 +391,7 @@ def version_of_point(log: CommitLog, point: Point) -> Kept:
             f"{_named(point)} is before the versions of {log.table} that are still there; {KEEP_MORE}"
         )
     if progress.departed < 0:
-        raise TimeTravelError(
+        raise NotKept(
             f"when messages left the stream was not kept at {_named(point)}: it is from the stream's next segment "
             "on after it was given the metadata lakestream.time_travel"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 
@@ -62,6 +62,16 @@ async def held(client: Client, stream: str, **request: Any) -> Held:
     return (await ask(client, stream, **request)).held
 
 
+class Moment(NamedTuple):
+    """A time between two changes, the last sequence stored by then, the last message of each subject, and all of them
+    by sequence."""
+
+    ns: int
+    last: int
+    held: Held
+    live: dict[int, tuple[str, bytes]]
+
+
 class Model:
     """A stream in plain Python, and every state that it has been in."""
 
@@ -69,8 +79,7 @@ class Model:
         self.max_msgs, self.per_subject = max_msgs, per_subject
         self.live: dict[int, tuple[str, bytes]] = {}
         self.last = 0
-        self.at: list[tuple[int, int, Held]] = []
-        """(time, last sequence, what was held): the time lies between two changes."""
+        self.at: list[Moment] = []
         self.after: dict[int, Held] = {}
         """What was held right after each sequence was stored."""
 
@@ -79,7 +88,7 @@ class Model:
         now = time.time_ns()
         while time.time_ns() - now < 20_000:
             await asyncio.sleep(0)
-        self.at.append((time.time_ns(), self.last, self.held()))
+        self.at.append(Moment(time.time_ns(), self.last, self.held(), dict(self.live)))
 
     def held(self) -> Held:
         return {subject: (seq, data) for seq, (subject, data) in sorted(self.live.items())}
