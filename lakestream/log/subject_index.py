@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 from lakestream.log.cold_rows import Block, BlockFile, encode_rows, first_name
+from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.histories import (
     FULL,
@@ -405,7 +406,8 @@ class SubjectIndex:
                 assert self._files is not None, "only those that have a directory are asked"
                 self._scratch = BlockFile.make_scratch(self._files, os.path.join(self._directory, SCRATCH))
             moved = leaves.cool(self._scratch, subjects)
-        except OSError as error:
+        except (CorruptLog, OSError) as error:
+            # Whoever asks for what is damaged is told. The limit of memory may be another stream's concern.
             _logger.error("%s: the subject index stays in memory: %s", self._directory, error)
             return 0
         self._weigh()

@@ -191,14 +191,14 @@ class Leaves:
         while moved < names and turns < len(self.leaves):
             if self._cursor >= len(self.leaves):
                 self._cursor = 0
-            if self.leaves[self._cursor].names:
-                some, pieces = self._cool(self._cursor, file)
+            at = self._cursor
+            self._cursor += 1  # past a leaf whose block is damaged, the next time
+            turns += 1
+            if self.leaves[at].names:
+                some, pieces = self._cool(at, file)
                 moved += some
-                self._cursor += pieces
-                turns += pieces
-            else:
-                self._cursor += 1
-                turns += 1
+                self._cursor += pieces - 1
+                turns += pieces - 1
         return moved
 
     def _cool(self, at: int, file: BlockFile) -> tuple[int, int]:

@@ -123,7 +123,10 @@ def restart(directory: Path, subjects: int, messages: int) -> None:
                 again = wire.api("STREAM.INFO.KV_BIG")["state"]
                 took = time.perf_counter() - stopped
             assert {**again, "consumer_count": 0} == {**state, "consumer_count": 0}, (state, again)
-            print(f"  {how.__name__} {stopped - began:.1f} s, ready after {took:.2f} s, {memory(server)} MiB")
+            print(
+                f"  {how.__name__} {stopped - began:.1f} s, ready after {took:.2f} s "
+                f"({used(server):.2f} s of processor time), {memory(server)} MiB"
+            )
         with Wire(server.address, timeout=300) as wire:
             ask(wire, server, subjects)
             for body in ({"filter": "kv.3.>", "keep": subjects // 20}, {"filter": "kv.4.>"}):
@@ -153,7 +156,8 @@ def more(directory: Path, subjects: int, limit: int) -> None:
         server.start()
         with Wire(server.address, timeout=300) as wire:
             wire.api("STREAM.INFO.KV_BIG")
-            print(f"  ready after {time.perf_counter() - began:.2f} s, {memory(server)} MiB")
+            took = time.perf_counter() - began
+            print(f"  ready after {took:.2f} s ({used(server):.2f} s of processor time), {memory(server)} MiB")
             ask(wire, server, subjects)
     finally:
         server.kill()

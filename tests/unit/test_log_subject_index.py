@@ -331,6 +331,23 @@ def test_a_damaged_block_is_named(tmp_path: Path) -> None:
         read_checkpoint(Files(), str(path))
 
 
+def test_a_damaged_block_keeps_only_its_own_subjects_in_memory(tmp_path: Path) -> None:
+    index, memory = filled(tmp_path, 1000)
+    again = written(index.snapshot(), tmp_path, 1000)
+    again.keep_within(memory, Files(), str(tmp_path))
+    for number in range(0, 1000, 10):
+        again.add(b"k.%06d" % number, 2000 + number)
+    path = tmp_path / "checkpoint"
+    at = path.read_bytes().index(b"k.000501")
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(b"x")
+    moved = [again.cool(1000) for _ in range(3)]
+    assert 0 in moved
+    assert set(again._held) == {b"k.000500"}
+    assert (again.last(b"k.000490"), again.last(b"k.000510"), again.last(b"k.000500")) == (2490, 2510, 2500)
+
+
 def test_new_subjects_behind_the_last_one_of_a_file_divide_its_leaf(tmp_path: Path) -> None:
     index, memory = filled(tmp_path, 1000)
     again = written(index.snapshot(), tmp_path, 1000)
