@@ -117,12 +117,13 @@ class JetStreamPages:
         if limits is not None:
             page |= {"reserved_memory": limits.max_memory & _UINT64, "reserved_storage": limits.max_file & _UINT64}
         page |= {"accounts": 0, "ha_assets": 0, "api": _api([serving], 0)}
-        config, consumers = query.flag("config"), query.flag("consumers")
+        config, consumers, direct = query.flag("config"), query.flag("consumers"), query.flag("direct-consumers")
         if query.flag("streams") or consumers:
-            page["stream_detail"] = [self._stream(stream, consumers, config) for stream in held]
+            page["stream_detail"] = [self._stream(stream, consumers, consumers and direct, config) for stream in held]
         return page
 
-    def _stream(self, stream: Stream, consumers: bool, config: bool) -> dict[str, Any]:
+    def _stream(self, stream: Stream, consumers: bool, direct: bool, config: bool) -> dict[str, Any]:
+        """A stream; with its consumers, and with those of mirrors and sources, when asked for."""
         page: dict[str, Any] = {
             "name": stream.name,
             "created": format_time(stream.created_ns),
@@ -131,13 +132,14 @@ class JetStreamPages:
         if config:
             page["config"] = config_shown(stream.config, versions=False)
         page["state"] = state_shown(stream)
-        if consumers and stream.consumers:
-            details = [consumer_info(consumer, listed=True) for _, consumer in sorted(stream.consumers.items())]
-            if not config:
-                for detail in details:
-                    del detail["config"]
-            page["consumer_detail"] = details
-        return page
+        found = [consumer for _, consumer in sorted(stream.consumers.items())]
+        for field, wanted, hidden in (("consumer_detail", consumers, False), ("direct_consumer_detail", direct, True)):
+            details = [consumer_info(each, listed=True) for each in found if wanted and each.config.direct is hidden]
+            for detail in details if not config else ():
+                del detail["config"]
+            if details:
+                page[field] = details
+        return page | stream.copying.info()
 
     def _cluster(self, stream: Stream) -> dict[str, Any]:
         cluster = self._node.jetstream.cluster if self._node.jetstream is not None else None
@@ -221,7 +223,7 @@ def _usage(streams: Iterable[Stream]) -> dict[str, Any]:
 def _totals(streams: list[Stream]) -> dict[str, int]:
     return {
         "streams": len(streams),
-        "consumers": sum(len(stream.consumers) for stream in streams),
+        "consumers": sum(not each.config.direct for stream in streams for each in stream.consumers.values()),
         "messages": sum(stream.store.msgs for stream in streams),
         "bytes": sum(stream.store.bytes for stream in streams),
     }

@@ -38,6 +38,16 @@ def settle(client: Wire) -> None:
     client.api("STREAM.MSG.DELETE.S", {"seq": 2})
     durable = {"durable_name": "D", "ack_policy": "explicit"}
     client.api("CONSUMER.CREATE.S.D", {"stream_name": "S", "config": durable})
+    for name, config in (
+        ("X", {"mirror": {"name": "S"}}),
+        ("Y", {"sources": [{"name": "S", "filter_subject": "s.2"}]}),
+    ):
+        created = client.api(f"STREAM.CREATE.{name}", {"name": name, **config})
+        assert "error" not in created, created
+        deadline = time.monotonic() + 10
+        while client.api(f"STREAM.INFO.{name}")["state"]["messages"] < (2 if name == "X" else 1):
+            assert time.monotonic() < deadline, f"{name} gets nothing"
+            time.sleep(0.01)
     client.ping()
 
 
@@ -74,6 +84,8 @@ def ask(server: Server, target: str) -> tuple[int, str, str]:
         "/jsz?accounts=1",
         "/jsz?streams=1",
         "/jsz?consumers=1",
+        "/jsz?consumers=1&direct-consumers=1",
+        "/jsz?direct-consumers=1",
         "/jsz?acc=$G&consumers=true&config=true",
         "/jsz?acc=nope",
         "/connz",
@@ -114,8 +126,16 @@ FIGURES: dict[str, Callable[[Any], Any]] = {
         page[name] for name in ("streams", "consumers", "messages", "bytes", "storage", "reserved_memory")
     ],
     "/connz": lambda page: [page["total"], page["connections"][0]["name"], page["connections"][0]["subscriptions"]],
-    "/jsz?streams=1&consumers=1": lambda page: sorted(
-        (one["name"], one["state"]["messages"], one["state"].get("num_deleted"), len(one.get("consumer_detail", ())))
+    "/jsz?streams=1&consumers=1&direct-consumers=1": lambda page: sorted(
+        (
+            one["name"],
+            one["state"]["messages"],
+            one["state"].get("num_deleted"),
+            len(one.get("consumer_detail", ())),
+            len(one.get("direct_consumer_detail", ())),
+            one.get("mirror", {}).get("lag"),
+            [(source["name"], source["seq"]) for source in one.get("sources", ())],
+        )
         for one in page["account_details"][0]["stream_detail"]
     ),
 }
