@@ -52,7 +52,8 @@ def write(storage: Storage, table: str, last_index: int, departures: Departures)
     columns = (departures.firsts, departures.lasts, departures.removed_seqs, departures.removed_ns)
     sink = pa.BufferOutputStream()
     rows = pa.table({name: pa.array(column, pa.int64()) for name, column in zip(COLUMNS, columns, strict=True)})
-    pq.write_table(rows, sink, compression="zstd")
+    encodings = dict.fromkeys(COLUMNS, "DELTA_BINARY_PACKED")  # one byte or two for most
+    pq.write_table(rows, sink, compression="zstd", use_dictionary=False, column_encoding=encodings)
     storage.write(_path(table, last_index), sink.getvalue().to_pybytes())
 
 
