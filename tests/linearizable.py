@@ -80,38 +80,40 @@ class Model(Protocol[State]):
 
 
 class Held(NamedTuple):
-    """What a key holds. `seq` 0: a write whose sequence nobody was told, and which is larger than `above`."""
+    """What a key holds: its last sequence and value; 0 and "" before the first write."""
 
     seq: int
     value: str
-    above: int
 
 
 class Key:
-    """A key of a bucket: writes give it another value and a larger sequence, and may ask for the sequence before."""
+    """A key of a bucket: writes give it another value and a larger sequence, and may ask for the sequence before.
+
+    Args:
+        strangers: sequences that somebody was told and that belong to no write whose outcome is known. A write that
+            happened without anybody's knowing is one of these: if nobody was told its sequence, nothing depends on it,
+            and it is as good as if it had not happened.
+    """
+
+    def __init__(self, strangers: Iterable[int] = ()) -> None:
+        self._strangers = sorted(strangers)
 
     def initial(self) -> Held:
         """Nothing was written."""
-        return Held(0, "", -1)
+        return Held(0, "")
 
     def after(self, state: Held, operation: Operation) -> Iterable[Held]:
         """See `Model.after`."""
         if not operation.write:
-            return self._read(state, operation)
+            return (state,) if state == (operation.seq, operation.value) else ()
         if operation.outcome is Outcome.REFUSED:
-            known = _bound(state, operation.seq)
-            return () if known is None or operation.seq == operation.expected else (known,)
-        if operation.expected is not None:
-            bound = _bound(state, operation.expected)
-            if bound is None:
-                return (state,) if operation.outcome is Outcome.UNKNOWN else ()
-            state = bound
-        below = state.above if _unseen(state) else state.seq
-        if operation.seq:
-            stored = (Held(operation.seq, operation.value, 0),) if operation.seq > below else ()
-        else:
-            stored = (Held(0, operation.value, max(0, below)),)
-        return (*stored, state) if operation.outcome is Outcome.UNKNOWN else stored
+            return (state,) if state.seq == operation.seq != operation.expected else ()
+        given = self._strangers if operation.outcome is Outcome.UNKNOWN else [operation.seq]
+        if operation.expected not in (None, state.seq):
+            given = []
+        stored = [Held(seq, operation.value) for seq in given if seq > state.seq]
+        # What has no end need not be taken at all: that it may not have happened is no way of its own.
+        return [*stored, state] if operation.outcome is Outcome.UNKNOWN and operation.ended < NEVER else stored
 
     def chain(self, history: Sequence[Operation]) -> Sequence[int]:
         """Stored writes in the order of their sequences: one that is left out could not happen any more.
@@ -120,24 +122,6 @@ class Key:
         """
         stored = [n for n, each in enumerate(history) if each.write and each.seq and each.outcome is Outcome.OK]
         return sorted(stored, key=lambda n: history[n].seq)
-
-    def _read(self, state: Held, operation: Operation) -> Iterable[Held]:
-        if operation.value != state.value:
-            return ()
-        known = _bound(state, operation.seq)
-        return () if known is None else (known,)
-
-
-def _unseen(state: Held) -> bool:
-    """A write is there, and nobody was told its sequence yet."""
-    return not state.seq and state.above >= 0
-
-
-def _bound(state: Held, seq: int) -> Held | None:
-    """The state, told that its last sequence is `seq`; None when it is not."""
-    if _unseen(state):
-        return Held(seq, state.value, 0) if seq > state.above else None
-    return state if state.seq == seq else None
 
 
 class Violation(NamedTuple):
@@ -341,18 +325,19 @@ def explain(history: Iterable[Operation]) -> Violation | None:
         written = collections.Counter(each.value for each in stored)
         twice = [value for value, count in written.items() if count > 1]
         assert not twice, f"written twice: {twice}"
-        told = sorted(informed(operations), key=lambda operation: operation.began)
-        search = _Search(Key(), told)
+        known, strangers = informed(operations)
+        told = sorted(known, key=lambda operation: operation.began)
+        search = _Search(Key(strangers), told)
         if not search.run():
             return Violation(key, [told[n] for n in search.best], [told[n] for n in search.stuck])
     return None
 
 
-def informed(history: Sequence[Operation]) -> list[Operation]:
-    """The history of one key, with what later answers tell of writes whose outcome is unknown.
+def informed(history: Sequence[Operation]) -> tuple[list[Operation], set[int]]:
+    """The history of one key, with what later answers tell of writes whose outcome is unknown; and the strangers.
 
-    A value that was read has been stored, at the sequence that was read. A write that nobody read, while every sequence
-    that anybody was told belongs to another one, need not have happened: no answer depends on it.
+    A value that was read has been stored, at the sequence that was read. Where every sequence that anybody was told
+    belongs to a write that is known, the writes that nobody read are left out; see `Key`.
     """
     seen = {each.value: each.seq for each in history if not each.write and each.seq}
     told = [
@@ -361,11 +346,11 @@ def informed(history: Sequence[Operation]) -> list[Operation]:
         else each
         for each in history
     ]
-    stored = [each for each in told if each.write and each.outcome is Outcome.OK]
-    known = {each.seq for each in stored} | set(seen.values())
-    named = {each.expected for each in stored if each.expected}
+    known = {each.seq for each in told if each.write and each.outcome is Outcome.OK} | set(seen.values())
+    named = {each.expected for each in told if each.outcome is not Outcome.REFUSED and each.expected}
     named |= {each.seq for each in told if each.outcome is Outcome.REFUSED and each.seq}
-    return told if named - known else [each for each in told if each.outcome is not Outcome.UNKNOWN]
+    strangers = named - known
+    return [each for each in told if strangers or each.outcome is not Outcome.UNKNOWN], strangers
 
 
 def out_of_order(history: Iterable[Operation]) -> list[tuple[Operation, Operation]]:

@@ -2,8 +2,9 @@
 
 Compare-and-set, blind writes, markers, and gets from the leader must have an order that explains what all were told.
 Direct gets may be old, since every replica answers them, but tell only what is stored. The bucket keeps everything, so
-that afterwards it says of every write without an answer whether it happened. Misfortunes: LAKESTREAM_LINEAR_ROUNDS (3).
-The seed is printed; LAKESTREAM_LINEAR_SEED repeats its choices.
+that afterwards it says of every write without an answer whether it happened; LAKESTREAM_CLUSTER_LONG=1 also runs one
+that keeps only the last value. LAKESTREAM_LINEAR_ROUNDS (4) is the number of misfortunes. The seed is printed;
+LAKESTREAM_LINEAR_SEED repeats its choices.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from tests.wire import Wire, WireTimeout
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
-ROUNDS = int(os.environ.get("LAKESTREAM_LINEAR_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("LAKESTREAM_LINEAR_ROUNDS", "4"))
 TIMEOUT_S = 1.0
 """After that an operation counts as unknown, and its client goes to another node."""
 REST_S = 0.01
 FAULT_S = 2.5
 BETWEEN_S = 0.5
+
+long = pytest.mark.skipif(not os.environ.get("LAKESTREAM_CLUSTER_LONG"), reason="runs under make chaos")
 
 
 def wait(seconds: float) -> None:
@@ -59,17 +62,33 @@ def isolate(cluster: Cluster, node: Node) -> None:
     cluster.heal()
 
 
-MISFORTUNES = [hang, isolate, kill]
+def hand_over(cluster: Cluster, node: Node) -> None:
+    """It is told to lead no more, a few times in a row."""
+    for _ in range(3):
+        cluster.api(f"STREAM.LEADER.STEPDOWN.{STREAM}", node=cluster.stream_leader(STREAM))
+        wait(BETWEEN_S / 5)
 
 
-def test_keys_are_linearizable_over_the_misfortunes_of_leaders(start_cluster: StartCluster, kind: Kind) -> None:
+def kill_all(cluster: Cluster, node: Node) -> None:
+    """SIGKILL to every node at about the same time."""
+    for each in cluster.nodes:
+        each.kill()
+    for each in cluster.nodes:
+        each.start()
+
+
+MISFORTUNES = [hang, isolate, hand_over, kill, kill_all]
+
+
+@pytest.mark.parametrize("kept", [-1, pytest.param(1, marks=long)])
+def test_keys_are_linearizable_over_the_misfortunes_of_leaders(start_cluster: StartCluster, kept: int) -> None:
     seed = int(os.environ.get("LAKESTREAM_LINEAR_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
     print(f"LAKESTREAM_LINEAR_SEED={seed}")
     rng = random.Random(seed)
     cluster = start_cluster(3, links=True, durable=True)
-    cluster.stream(**_bucket())
+    cluster.stream(**_bucket(kept))
     history = History()
-    clients = [_client(cluster, number, history, rng) for number in range(CLIENTS)]
+    clients = [_client(cluster, number, history, rng, kept) for number in range(CLIENTS)]
     for client in clients:
         client.start()
     for number in range(ROUNDS):
@@ -83,15 +102,15 @@ def test_keys_are_linearizable_over_the_misfortunes_of_leaders(start_cluster: St
     for client in clients:
         client.stop()
     finish(clients)
-    _audit(cluster, history)
+    _audit(cluster, history, kept)
 
 
-def _bucket() -> dict[str, Any]:
-    config = bucket(history=-1, replicas=3)
+def _bucket(kept: int) -> dict[str, Any]:
+    config = bucket(kept, replicas=3)
     return {"name": STREAM, "subjects": config.pop("subjects"), "replicas": config.pop("num_replicas"), **config}
 
 
-def _client(cluster: Cluster, number: int, history: History, rng: random.Random) -> Client:
+def _client(cluster: Cluster, number: int, history: History, rng: random.Random, kept: int) -> Client:
     mine = random.Random(rng.random())
     first = [cluster.nodes[number % 3]]
 
@@ -99,7 +118,7 @@ def _client(cluster: Cluster, number: int, history: History, rng: random.Random)
         node = first.pop() if first else mine.choice(cluster.nodes)
         return cluster.wire(node, TIMEOUT_S)
 
-    return Client(number, history, connect, mine, keep=True, insist=True, rest_s=REST_S)
+    return Client(number, history, connect, mine, keep=kept < 0, insist=True, rest_s=REST_S)
 
 
 def _wait_answers(clients: list[Client], count: int) -> None:
@@ -113,7 +132,7 @@ def _wait_answers(clients: list[Client], count: int) -> None:
     until(reached, f"{count} answers to every client", 60)
 
 
-def _audit(cluster: Cluster, history: History) -> None:
+def _audit(cluster: Cluster, history: History, kept: int) -> None:
     began = time.monotonic()
     cluster.wait_current(STREAM)
     copies = []
@@ -123,9 +142,10 @@ def _audit(cluster: Cluster, history: History) -> None:
             copies.append(until(lambda wire=wire, last=last: _whole(wire, last), f"all messages at {node.name}"))  # type: ignore[misc]
     assert copies[0] == copies[1] == copies[2], "replicas differ"
     unknown = history.count(Outcome.UNKNOWN)
-    history.resolve(copies[0])
-    history.check_direct(copies[0])
     history.check_declined(copies[0])
+    if kept < 0:
+        history.resolve(copies[0])
+        history.check_direct(copies[0])
     figures = history.check()
     print(f"{figures}; {unknown} were unknown; checked in {time.monotonic() - began:.1f} s")
     assert history.count(Outcome.OK) > 100
@@ -140,7 +160,7 @@ def _whole(wire: Wire, last: int) -> dict[int, tuple[str, str]]:
 def test_a_leader_that_is_cut_off_tells_nothing_old(start_cluster: StartCluster, kind: Kind) -> None:
     """nats-server's does: it answers gets without asking whether it still leads."""
     cluster = start_cluster(3, links=True, durable=True)
-    cluster.stream(**_bucket())
+    cluster.stream(**_bucket(1))
     subject = f"$KV.{BUCKET}.k0"
     leader = cluster.stream_leader(STREAM)
     with cluster.wire(leader, TIMEOUT_S) as cut_off, cluster.wire(cluster.others(leader)[0], TIMEOUT_S) as others:
