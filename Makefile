@@ -54,7 +54,7 @@ demo: setup jars
 	@$(BIN)/lakestream demo $(ARGS)
 
 bench: setup
-	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+	@for script in tests/bench/bench_*.py; do name=$$(basename $$script .py); echo "== $$name"; $(BIN)/python -m tests.bench.$$name $(ARGS) || exit 1; done
 
 chaos: setup jars
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_SOAK_ROUNDS=60 \
