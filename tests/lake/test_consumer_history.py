@@ -1,8 +1,11 @@
-"""Consumers that begin in the table while it is compacted, rewritten and vacuumed under them."""
+"""Consumers that begin in the table, and direct gets from it, while it is compacted, rewritten and vacuumed under
+them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +23,7 @@ from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.lake
 
-ROUNDS, COUNT = 2, 300
+ROUNDS, COUNT, BATCH = 2, 300, 40
 NOW = Policy(min_files=2, retain_ns=0)
 
 
@@ -44,12 +47,41 @@ async def read(client: Client, name: str, config: ConsumerConfig, wanted: int, p
     return seqs
 
 
+async def answers(client: Client, asked: dict[str, object]) -> list[int]:
+    """The sequences that a direct get of several messages answers with."""
+    inbox = client.new_inbox()
+    sub = await client.subscribe(inbox)
+    await client.publish("$JS.API.DIRECT.GET.HIST", json.dumps(asked).encode(), reply=inbox)
+    seqs: list[int] = []
+    while True:
+        headers = (await sub.next_msg(timeout=20)).headers or {}
+        if "Status" in headers:
+            assert headers["Status"] == "204", headers
+            await sub.unsubscribe()
+            return seqs
+        seqs.append(int(headers["Nats-Sequence"]))
+
+
+async def get(client: Client, sent: dict[int, tuple[str, bytes, str]], live: list[int], over: asyncio.Event) -> int:
+    """Direct gets of every kind, again and again; how often."""
+    choose, rounds = random.Random(4), 0
+    while not over.is_set():
+        at = choose.randrange(len(live) - BATCH)
+        seq, rounds = live[at], rounds + 1
+        one = await client.request("$JS.API.DIRECT.GET.HIST", json.dumps({"seq": seq}).encode(), timeout=20)
+        assert one.data == sent[seq][1]
+        newest = {sent[each][0]: each for each in live[: at + 1]}
+        assert await answers(client, {"multi_last": ["HIST.>"], "up_to_seq": seq}) == sorted(newest.values())
+        assert await answers(client, {"seq": seq, "batch": BATCH}) == live[at : at + BATCH]
+    return rounds
+
+
 async def test_consumers_read_a_table_that_is_rewritten_and_vacuumed_meanwhile(spark: Any, server: Server) -> None:
     compaction = Compaction(spark, server)
     maintainer = Maintainer(spark, compaction.lake, NOW, clock=time.time_ns)
     client = await nats.connect(server.url)
     sent: dict[int, tuple[str, bytes, str]] = {}
-    await client.jetstream().add_stream(name="HIST", subjects=["HIST.>"])
+    await client.jetstream().add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
     for _ in range(ROUNDS):
         sent |= await publish(client, len(sent) + 1, COUNT)
         await compaction.until_caught_up("HIST")
@@ -68,11 +100,15 @@ async def test_consumers_read_a_table_that_is_rewritten_and_vacuumed_meanwhile(s
             ), len(SUBJECTS)),
         )
     ]  # fmt: skip
+    over = asyncio.Event()
+    gets = asyncio.create_task(get(client, dict(sent), deep, over))
     for _ in range(2):  # files become few; then those that they replaced go
         for _ in range(9):
             paced.release()
         (done,) = await asyncio.to_thread(maintainer.once)
         assert done.failure is None
+    over.set()
+    assert await gets >= 2, "before and after what was read has gone"
     more = await publish(client, len(sent) + 1, COUNT)
     for _ in range(10 * ROUNDS * COUNT):
         paced.release()

@@ -7,10 +7,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake import history_scan, staging
+from lakestream.lake import table as tables_of_streams
 from lakestream.lake.cache import BlockCache
 from lakestream.lake.compaction import Options, StreamCompaction
 from lakestream.lake.history import TableHistory
@@ -125,6 +127,25 @@ def test_reads_go_on_while_files_are_rewritten_and_vacuumed(spark: Any, lake: Pa
     thread.join()
     assert failures == []
     assert history.read(1, ALL, 10_000) == model.expected()
+
+
+def test_a_large_commit_lies_in_runs_of_sequences(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorted by subject as a whole, every range of sequences would lie all over its files."""
+    monkeypatch.setattr(tables_of_streams, "RUN_SEQS", 50)
+    model = StreamModel(tmp_path / "log")
+    grow(model, lake, 1, 80)
+    compact(spark, lake, model)
+    path = model.table(lake)
+    files = TableIndex(path, open_storage(path)).refresh().files
+    for file in files:
+        rows = pq.ParquetFile(locate(path, file.path)).read(columns=["seq", "subject"]).to_pylist()
+        places = [(row["seq"] // 50, row["subject"], row["seq"]) for row in rows]
+        assert places == sorted(places)
+        assert len({run for run, _, _ in places}) >= 4
+    history = TableHistory(path, BlockCache(0))
+    assert history.read(1, ALL, 1000) == model.expected()
 
 
 def test_what_only_the_archive_has_is_no_history(spark: Any, lake: Path, tmp_path: Path) -> None:
