@@ -1,0 +1,80 @@
+"""Mirrors and sources that are allowed or not, where scenarios do not reach: what many cost, and who mirrors whom."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakestream.jetstream.cluster_alternates import Alternates
+from lakestream.jetstream.errors import ApiError
+from lakestream.jetstream.meta_state import AssignStream, MetaState, RemoveStream
+from lakestream.jetstream.origin_rules import check_filters, checked_origins
+from lakestream.jetstream.stream_config import StreamConfig, StreamSource
+
+
+def _sourcing(name: str, *origins: str) -> StreamConfig:
+    return StreamConfig(name=name, sources=[StreamSource(name=origin) for origin in origins])
+
+
+def test_a_lattice_of_sources_is_looked_through_once() -> None:
+    """Each level is the source of both streams above it: the number of ways doubles with each, the streams do not."""
+    levels = 60
+    streams = {
+        f"{side}{level}": _sourcing(f"{side}{level}", f"a{level - 1}", f"b{level - 1}")
+        for level in range(1, levels)
+        for side in "ab"
+    } | {"a0": StreamConfig(name="a0"), "b0": StreamConfig(name="b0")}
+    begun = time.process_time()
+    checked_origins(_sourcing("top", f"a{levels - 1}", f"b{levels - 1}"), streams.get)
+    assert time.process_time() - begun < 1.0
+
+
+def test_a_cycle_behind_a_lattice_is_found() -> None:
+    streams = {"a": _sourcing("a", "c"), "b": _sourcing("b", "c"), "c": _sourcing("c", "top")}
+    with pytest.raises(ApiError, match="detected cycle"):
+        checked_origins(_sourcing("top", "a", "b"), streams.get)
+
+
+def test_filters_are_looked_at_for_new_streams_only() -> None:
+    config = StreamConfig(name="S", sources=[StreamSource(name="O", filter_subject="a..b")])
+    assert checked_origins(config, lambda name: None) is config
+    with pytest.raises(ApiError, match=r"subject filter 'a\.\.b' for the source: invalid subject"):
+        check_filters(config)
+
+
+def _cluster() -> Any:
+    """What `Alternates` looks at."""
+    return SimpleNamespace(
+        name="C",
+        meta=SimpleNamespace(state=MetaState(), store=SimpleNamespace(applied=0)),
+        config_of=lambda assignment: msgspec.json.decode(assignment.config, type=StreamConfig),
+    )
+
+
+def _apply(cluster: Any, op: AssignStream | RemoveStream) -> None:
+    cluster.meta.store.applied += 1
+    cluster.meta.state.apply(op, cluster.meta.store.applied)
+
+
+def test_alternates_follow_the_assignments() -> None:
+    cluster = _cluster()
+    alternates = Alternates(cluster)
+    for name, config in (
+        ("O", StreamConfig(name="O")),
+        ("N", StreamConfig(name="N", mirror=StreamSource(name="O"))),
+        ("M", StreamConfig(name="M", mirror=StreamSource(name="O"))),
+    ):
+        assert alternates.of("$G", "O", "") == []
+        _apply(cluster, AssignStream(f"uid-{name}", "$G", name, msgspec.json.encode(config), ("n1",), 1))
+        if name == "N":
+            assert [each["name"] for each in alternates.of("$G", "O", "")] == ["O", "N"]
+            _apply(cluster, RemoveStream("uid-N"))
+    found = alternates.of("$G", "O", "D")
+    assert found == [{"name": name, "domain": "D", "cluster": "C"} for name in ("O", "M")]
+    assert alternates.of("OTHER", "O", "") == alternates.of("$G", "M", "") == []
+    cluster.meta.state = MetaState()  # as after a transfer of the whole state
+    assert alternates.of("$G", "O", "") == []
