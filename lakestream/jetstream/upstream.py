@@ -208,7 +208,10 @@ class Session:
         self._subscribed = [bus.subscribe(deliver, self._came), bus.subscribe(reply, self._answered)]
         subject, header, body = origin.request(self._taker.start(), deliver)
         self._wait(ANSWER_NS, self._again)
-        bus.publish(subject, reply, header, dumps(body) if body else b"")
+        attempt = self._round
+        heard = bus.publish(subject, reply, header, dumps(body) if body else b"")
+        if not heard and attempt == self._round:
+            self._again()  # nobody serves there, yet
 
     def _answered(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if self._open or not self._running:
