@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What a cluster of three costs: ours beside nats-server's, alternating rounds on the same machine.
 
-    python tests/bench/bench_cluster.py publish [--rounds 3] [--scale 1.0] [--size 3] [--only default,always,ours]
-    python tests/bench/bench_cluster.py idle [--streams 500] [--seconds 20]
-    python tests/bench/bench_cluster.py failover [--rounds 5]
-    python tests/bench/bench_cluster.py grow [--messages 1000000] [--compact]
-    python tests/bench/bench_cluster.py          a short run of all of them
+    python -m tests.bench.bench_cluster publish [--rounds 3] [--scale 1.0] [--size 3] [--only default,always,ours]
+    python -m tests.bench.bench_cluster idle [--streams 500] [--seconds 20]
+    python -m tests.bench.bench_cluster failover [--rounds 5]
+    python -m tests.bench.bench_cluster grow [--messages 1000000] [--compact]
+    python -m tests.bench.bench_cluster          a short run of all of them
 
 `publish`: R3 publishing through one node (asynchronous, one at a time, 64 clients), and the processor time that the
 leader and its followers spend on a message. `--wirebench FILE` lets that program do the publishing instead.
@@ -32,12 +32,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from tests.cluster.nodes import Cluster, Node, until
+from tests.servers import Kind
+from tests.wire import Wire
 
-from tests.cluster.nodes import Cluster, Node, until  # noqa: E402
-from tests.servers import Kind  # noqa: E402
-from tests.wire import Wire  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 VARIANTS = {
     "default": (Kind.REAL, False),  # acks before it syncs

@@ -1,6 +1,6 @@
 """How fast staged segments get into tables, and what the compactor weighs meanwhile.
 
-    python tests/bench/bench_compaction.py [--messages 1000000] [--large] [--profile] [--draw]
+    python -m tests.bench.bench_compaction [--messages 1000000] [--large] [--profile] [--draw]
 
 128-byte messages that do not compress, in segments of 16 MiB, with 10, 1,000 and 10,000 subjects (`--large`: 1,000,000
 too), each in a process of its own: the compactor as jobs/compact.py runs it (Spark with local[2], a heap of 512 MiB),
@@ -23,12 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from draw import bars
-from lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
-
 from lakestream.lake import paths, plan, segments, staging
 from lakestream.lake.compaction import Options, StreamCompaction
 from lakestream.lake.compactor import BatchReport, Compactor
+from tests.bench.draw import bars
+from tests.bench.lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,7 +145,15 @@ def main() -> None:
     print(f"{'subjects':>10}" + "".join(f"{heading:>14}" for heading in HEADINGS.values()), flush=True)
     results = []
     for subjects in (*options.subjects, *([LARGE] if options.large else [])):
-        command = [sys.executable, __file__, "--one", str(subjects), "--messages", str(options.messages)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.bench.bench_compaction",
+            "--one",
+            str(subjects),
+            "--messages",
+            str(options.messages),
+        ]
         command += ["--profile"] if options.profile else []
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         found = json.loads(printed.strip().splitlines()[-1])

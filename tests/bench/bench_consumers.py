@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Many consumers, many waiting requests, many filters, many unacked messages, many subjects; nats-server beside it.
 
-    python tests/bench/bench_consumers.py [--only NAME] [--against real]
+    python -m tests.bench.bench_consumers [--only NAME] [--against real]
 
 Prints, for each, what it does to those who publish and how long the server was away at most (the longest of many
 round trips on a connection of its own).
@@ -18,13 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.bench.bench_scale import memory, used
+from tests.bench.nats_replay import WINDOW, Replay
+from tests.servers import Kind, Server
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from bench_scale import memory, used  # noqa: E402
-from nats_replay import WINDOW, Replay  # noqa: E402
-
-from tests.servers import Kind, Server  # noqa: E402
 
 CONSUMERS = 1_000
 REQUESTS = 10_000

@@ -1,6 +1,6 @@
 """How long a published message takes into its Delta table, and what the embedded compactor weighs.
 
-    python tests/bench/bench_freshness.py [--seconds 60] [--rate 10] [--draw]
+    python -m tests.bench.bench_freshness [--seconds 60] [--rate 10] [--draw]
 
 Starts `lakestream up` with its defaults on a temporary store. The first message meets a compactor that is still
 starting; then so many messages a second are published, evenly, and each is timed from its pub ack to the commit that
@@ -22,9 +22,9 @@ from pathlib import Path
 
 import nats
 import psutil
-from draw import lines
 
 from lakestream.lake.timetravel import latest_progress
+from tests.bench.draw import lines
 
 BIN = Path(sys.executable).parent
 READY = b"Listening for client connections on "

@@ -1,7 +1,7 @@
 """What two days of one commit every 10 s leave behind, with and without maintenance.
 
-    python tests/bench/bench_growth.py [--commits 17000] [--every 60] [--retain-hours 168] [--without]
-    python tests/bench/bench_growth.py --draw OUTPUT...
+    python -m tests.bench.bench_growth [--commits 17000] [--every 60] [--retain-hours 168] [--without]
+    python -m tests.bench.bench_growth --draw OUTPUT...
 
 The commits are simulated: written file by file as the compactor writes them (a data file for each of three subjects,
 ten rows in each; statistics, transaction identifier, user metadata and in-commit timestamp; a checkpoint every 50

@@ -1,6 +1,6 @@
 """How fast the server reads old messages back from tables of different shapes.
 
-    python tests/bench/bench_history.py [--rows 1000000] [--tables DIRECTORY] [--picture docs/pictures/history.svg]
+    python -m tests.bench.bench_history [--rows 1000000] [--tables DIRECTORY] [--picture docs/pictures/history.svg]
 
 Makes the tables first (Spark, once, if DIRECTORY is kept), then measures each of them in a fresh process bound to one
 core: one message by sequence from a table just opened, from a known table, and from a cached block; everything in
@@ -25,8 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from draw import bars
-from history_tables import TABLES, ensure
+from tests.bench.draw import bars
+from tests.bench.history_tables import TABLES, ensure
 
 ROUNDS = 15
 clock = time.process_time
@@ -134,7 +134,15 @@ def main() -> None:
         ensure(root, asked.rows)
         found: dict[str, dict[str, float]] = {}
         for title, name in TABLES.items():
-            command = [sys.executable, __file__, "--one", str(root / name), "--rows", str(asked.rows)]
+            command = [
+                sys.executable,
+                "-m",
+                "tests.bench.bench_history",
+                "--one",
+                str(root / name),
+                "--rows",
+                str(asked.rows),
+            ]
             command += ["--wall"] if asked.wall else []
             found[title] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     if asked.json:

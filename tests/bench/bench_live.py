@@ -1,6 +1,6 @@
 """Zero lag: what a flush costs, and opening and reading a live view.
 
-    python tests/bench/bench_live.py [--messages 200000]
+    python -m tests.bench.bench_live [--messages 200000]
 
 A real server on 127.0.0.1 with a store in a temporary directory, 128-byte messages, ten subjects. Nothing is compacted:
 the whole stream is tail.
@@ -11,15 +11,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import nats
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from lakestream.lake.flush import Flusher
 from lakestream.lake.live import open_view

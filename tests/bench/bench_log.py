@@ -1,6 +1,6 @@
 """How fast the log is, without a server around it.
 
-Belongs here: micro-benchmarks of encoding, applying, reading and committing. Run `python tests/bench/bench_log.py`;
+Belongs here: micro-benchmarks of encoding, applying, reading and committing. Run `python -m tests.bench.bench_log`;
 it writes below a temporary directory and prints one line for each figure.
 """
 

@@ -1,6 +1,6 @@
 """What maintenance does to reads: a table of many small files, after Delta's OPTIMIZE, and after ours.
 
-    python tests/bench/bench_optimize.py [--rows 1000000] [--commits 125]
+    python -m tests.bench.bench_optimize [--rows 1000000] [--commits 125]
 
 The table has 8 buckets and 1,000 subjects, 128-byte payloads, and a file for each bucket and commit. Prints, as JSON,
 for each state its files, MiB, the seconds that OPTIMIZE took, and the median milliseconds with deltalake's engine of

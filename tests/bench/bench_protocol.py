@@ -1,4 +1,4 @@
-"""Figures of the protocol core and the interest graph: `python tests/bench/bench_protocol.py`.
+"""Figures of the protocol core and the interest graph: `python -m tests.bench.bench_protocol`.
 
 Each figure is the best of several short runs, on one core, with no sockets.
 """

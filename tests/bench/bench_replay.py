@@ -1,6 +1,6 @@
 """How fast a consumer replays what only the lake holds, beside the same messages replayed from the log.
 
-    python tests/bench/bench_replay.py [--messages 1000000] [--subjects 10 1000] [--rounds 3] [--store DIRECTORY]
+    python -m tests.bench.bench_replay [--messages 1000000] [--subjects 10 1000] [--rounds 3] [--store DIRECTORY]
 
 The same messages (128 bytes, which do not compress) go into two servers: one without a lake, and one whose sealed
 segments the compactor moves into its table, so that they leave the log. Each replay is a push consumer as an ordered
@@ -26,13 +26,11 @@ from pathlib import Path
 
 import psutil
 
+from tests.bench.lake_streams import chunks, random_payloads
+from tests.bench.nats_replay import Replay
+from tests.servers import Kind, Server
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from lake_streams import chunks, random_payloads  # noqa: E402
-from nats_replay import Replay  # noqa: E402
-
-from tests.servers import Kind, Server  # noqa: E402
 
 NAME = "S"
 PUBLISH_ROWS = 2_000

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Many streams, and one stream with many messages and subjects; nats-server beside it.
 
-    python tests/bench/bench_scale.py [--streams 1000] [--messages 10000000] [--subjects 1000000] [--keep 5]
+    python -m tests.bench.bench_scale [--streams 1000] [--messages 10000000] [--subjects 1000000] [--keep 5]
                                       [--against real]
 
 Prints what creating each of many streams takes and what the server costs while nothing happens in them; then the
@@ -21,11 +21,10 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from tests.servers import Kind, Server
+from tests.wire import Wire
 
-from tests.servers import Kind, Server  # noqa: E402
-from tests.wire import Wire  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 IDLE_S = 20.0
 WINDOW = 8

@@ -1,6 +1,6 @@
 """Questions to a stream: SQL on its table, against replaying the stream through nats-server; and what both store.
 
-    python tests/bench/bench_sql.py [--rows 10000000] [--rounds 3] [--draw]
+    python -m tests.bench.bench_sql [--rows 10000000] [--rounds 3] [--draw]
 
 The same messages (128 bytes, which do not compress; 1,000 subjects) go into a real nats-server and, compacted as the
 compactor does it, into a table. Then the same questions: by `lakestream sql`'s session (DuckDB) on the table alone
@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,8 +26,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draw import bars
-from lake_streams import (
+from lakestream.lake import paths, staging
+from lakestream.lake.compaction import StreamCompaction
+from lakestream.lake.sql import Session
+from tests.bench.draw import bars
+from tests.bench.lake_streams import (
     STEP_NS,
     T0_NS,
     Payloads,
@@ -39,13 +41,7 @@ from lake_streams import (
     subject,
     table_files,
 )
-from nats_replay import Replay
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction import StreamCompaction
-from lakestream.lake.sql import Session
+from tests.bench.nats_replay import Replay
 from tests.servers import Kind, Server
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """How fast the server starts and what it weighs at rest.
 
-    python tests/bench/bench_start.py [--rounds 7]
+    python -m tests.bench.bench_start [--rounds 7]
 
 Starts `lakestream serve` (and nats-server beside it, in turn) on an empty store and prints, as JSON, the median time
 from exec to the log line `Server is ready` and the resident memory two seconds later.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What streams cost a compactor when nothing happens in them, and whether a busy one keeps a quiet one waiting.
 
-    python tests/bench/bench_streams.py [--streams 1000] [--backlog 30] [--s3] [--without-spark]
+    python -m tests.bench.bench_streams [--streams 1000] [--backlog 30] [--s3] [--without-spark]
 
 Prints the time of one look over the staging area (the first, and the ones after it), and what the requests are on an
 object store; then, with Spark, how long a single message of a quiet stream takes into its table while another stream
@@ -20,16 +20,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from lakestream.lake import paths, position, staging
+from lakestream.lake.scan import SETTLED_NS, Scanner
+from lakestream.lake.staging import StreamIdentity
+from lakestream.lake.storage import open_storage
+from tests.lake.model import StreamModel, flights
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-import msgspec  # noqa: E402
-
-from lakestream.lake import paths, position, staging  # noqa: E402
-from lakestream.lake.scan import SETTLED_NS, Scanner  # noqa: E402
-from lakestream.lake.staging import StreamIdentity  # noqa: E402
-from lakestream.lake.storage import open_storage  # noqa: E402
-from tests.lake.model import StreamModel, flights  # noqa: E402
 
 LOOKS = 50
 DEADLINE_SECONDS = 600

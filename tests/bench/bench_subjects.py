@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Many subjects: memory for each, more of them than memory, restart, wildcards, and purges of many; by a real server.
 
-    python tests/bench/bench_subjects.py [memory] [restart] [more] [--subjects 1000000] [--messages 10000000]
+    python -m tests.bench.bench_subjects [memory] [restart] [more] [--subjects 1000000] [--messages 10000000]
                                          [--many 10000000] [--limit 256]
 
 memory:  what the index takes for each subject, by itself in a fresh process, with 1, 5 and 10 messages of each.
@@ -25,17 +25,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from lakestream.log.files import Files
+from lakestream.log.index_memory import IndexMemory
+from lakestream.log.subject_index import SubjectIndex
+from tests.bench.bench_scale import BLOCK, WINDOW, memory, used
+from tests.servers import Kind, Server
+from tests.wire import Wire, pub
 
-from lakestream.log.files import Files  # noqa: E402
-from lakestream.log.index_memory import IndexMemory  # noqa: E402
-from lakestream.log.subject_index import SubjectIndex  # noqa: E402
-from tests.bench.bench_scale import BLOCK, WINDOW, memory, used  # noqa: E402
-from tests.servers import Kind, Server  # noqa: E402
-from tests.wire import Wire, pub  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 PAYLOAD = b"x" * 16
 KEY = b"kv.%d.%02d.%07d"
@@ -57,7 +57,15 @@ def main() -> int:
         return 0
     if "memory" in options.parts:
         for history in (1, 5, 10):
-            command = [sys.executable, __file__, "--history", str(history), "--subjects", str(options.subjects)]
+            command = [
+                sys.executable,
+                "-m",
+                "tests.bench.bench_subjects",
+                "--history",
+                str(history),
+                "--subjects",
+                str(options.subjects),
+            ]
             subprocess.run(command, check=True)
     with tempfile.TemporaryDirectory(prefix="bench-subjects-") as directory:
         if "restart" in options.parts:
@@ -114,7 +122,7 @@ def restart(directory: Path, subjects: int, messages: int) -> None:
             print(f"{messages} messages on {subjects} subjects; empty: {memory(server)} MiB")
             publish(wire, server, range(messages), lambda number: key(number * 7919 % subjects))
             state = wire.api("STREAM.INFO.KV_BIG")["state"]
-        for how in (server.stop, server.kill):
+        for how in (partial(server.stop, timeout=300), server.kill):
             began = time.perf_counter()
             how()
             stopped = time.perf_counter()
@@ -124,7 +132,7 @@ def restart(directory: Path, subjects: int, messages: int) -> None:
                 took = time.perf_counter() - stopped
             assert {**again, "consumer_count": 0} == {**state, "consumer_count": 0}, (state, again)
             print(
-                f"  {how.__name__} {stopped - began:.1f} s, ready after {took:.2f} s "
+                f"  {'kill' if how == server.kill else 'stop'} {stopped - began:.1f} s, ready after {took:.2f} s "
                 f"({used(server):.2f} s of processor time), {memory(server)} MiB"
             )
         with Wire(server.address, timeout=300) as wire:
@@ -151,7 +159,9 @@ def more(directory: Path, subjects: int, limit: int) -> None:
             print("  the same again, in random order, a tenth of them")
             publish(wire, server, range(subjects // 10), lambda _: key(rng.randrange(subjects)))
             ask(wire, server, subjects)
-        server.stop()
+        began = time.perf_counter()
+        server.stop(timeout=300)
+        print(f"  stop {time.perf_counter() - began:.1f} s")
         began = time.perf_counter()
         server.start()
         with Wire(server.address, timeout=300) as wire:

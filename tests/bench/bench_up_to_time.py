@@ -1,6 +1,6 @@
 """How long multi_last with up_to_time takes where the answer is only in the lake.
 
-    python tests/bench/bench_up_to_time.py [--messages 10000000] [--rounds 9] [--store DIRECTORY]
+    python -m tests.bench.bench_up_to_time [--messages 10000000] [--rounds 9] [--store DIRECTORY]
 
 A stream of 1,000 busy keys, written in random order, and 1,000 quiet ones, each written once, anywhere in the first
 half. All of it is compacted and has left the log. Asked over a socket, of a server that was just started and then again
@@ -22,12 +22,11 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from tests.bench.bench_replay import LEFT_MOST, NAME, empty_the_log, server_of
+from tests.bench.lake_streams import chunks, random_payloads
+from tests.bench.nats_replay import Replay
 
-from bench_replay import LEFT_MOST, NAME, empty_the_log, server_of  # noqa: E402
-from lake_streams import chunks, random_payloads  # noqa: E402
-from nats_replay import Replay  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 KEYS = 1_000
 PUBLISH_ROWS = 2_000
