@@ -218,7 +218,7 @@ def test_clustered_only_requests_say_so(world: ApiWorld, verb: str) -> None:
         ("STREAM.CREATE.A", b'{"name":"A"} 5', (400, 10025)),
         ("STREAM.CREATE.A", {"name": "A", "sealed": True}, (500, 10052)),
         ("STREAM.CREATE.A", {"name": "A", "num_replicas": 3}, (500, 10074)),
-        ("STREAM.CREATE.A", {"name": "A", "mirror": {"name": "B"}}, (500, 10052)),
+        ("STREAM.CREATE.A", {"name": "A", "mirror": {"name": "A"}}, (500, 10052)),
         ("STREAM.UPDATE.A", b"", (500, 10052)),
         ("STREAM.UPDATE.A", {"name": "B"}, (400, 10056)),
         ("STREAM.UPDATE.A", {"name": "A"}, (404, 10059)),
