@@ -6,7 +6,7 @@ request gets. Runs of several messages are in direct_batch.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -32,6 +32,9 @@ QUEUE: Final = b"_sys_"
 MAX_RESULTS: Final = 1024
 """More subjects than this in one multi_last request are refused with 413."""
 
+MAX_IN_LAKE: Final = 10_000
+"""Direct gets of one stream that wait for the lake, or for what the stream was; more are refused with 429."""
+
 NOT_FOUND: Final = status(404, b"Message Not Found")
 NO_RESULTS: Final = status(404, b"No Results")
 EMPTY: Final = status(408, b"Empty Request")
@@ -39,6 +42,7 @@ MALFORMED: Final = status(408, b"Malformed Request")
 BAD: Final = status(408, b"Bad Request")
 LEVEL: Final = status(412, b"Required Api Level")
 TOO_MANY: Final = status(413, b"Too Many Results")
+BUSY: Final = status(429, b"Too Many Requests")
 
 _decode = msgspec.json.Decoder(MsgGetRequest).decode
 
@@ -95,6 +99,7 @@ class Gets:
         self._stream = stream
         self._max_bytes = max_bytes
         self._headers = MessageHeaders(stream.name)
+        self._in_lake = 0
 
     # ------------------------------------------------------------------ the newest message of a subject
     def by_subject(self, start: int) -> Handler:
@@ -192,7 +197,7 @@ class Gets:
     def _multi(self, reply: bytes, asked: MsgGetRequest) -> None:
         store = self._stream.store
         if self._stream.past is not None and (asked.up_to_seq or asked.up_to_time is not None):
-            self._stream.clock.spawn(self._multi_of_the_past(reply, asked, self._stream.past))
+            self._later(reply, self._multi_of_the_past, reply, asked, self._stream.past)
         elif asked.up_to_time is not None:
             answer = lambda seq: self._multi_through(reply, asked, query.through_time(store, seq))  # noqa: E731
             self._at_time(reply, asked.up_to_time, answer)
@@ -242,6 +247,22 @@ class Gets:
         """How many messages, and how many bytes, a multi_last request gets at most."""
         return asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
 
+    # ------------------------------------------------------------------ what waits for the lake
+    def _later(self, reply: bytes, answer: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Answer a request with `answer(*arguments)`, unless too many are on their way."""
+        if self._in_lake >= MAX_IN_LAKE:
+            self._say(reply, BUSY)
+            return
+
+        async def run() -> None:
+            try:
+                await answer(*arguments)
+            finally:
+                self._in_lake -= 1
+
+        self._in_lake += 1
+        self._stream.clock.spawn(run())
+
     # ------------------------------------------------------------------ one message
     def _answer_one(self, reply: bytes, seq: int, bare: bool) -> None:
         """Send the message at `seq`, from wherever it lies."""
@@ -252,7 +273,7 @@ class Gets:
             self._say(reply, unreadable(error))
             return
         if record is None and seq in stream.store.live:
-            stream.clock.spawn(self._answer_from_lake(reply, seq, bare))
+            self._later(reply, self._answer_from_lake, reply, seq, bare)
             return
         self._send(reply, record, bare)
 
@@ -284,7 +305,7 @@ class Gets:
         at = query.instant(text)
         seq = self._stream.store.first_at(at)
         if seq is None:
-            self._stream.clock.spawn(self._at_time_in_lake(reply, at, then))
+            self._later(reply, self._at_time_in_lake, reply, at, then)
         else:
             then(seq)
 

@@ -510,6 +510,20 @@ async def test_scattered_messages_are_fetched_with_one_read(world: ApiWorld, mon
     assert (lake.reads, lake.asked) == ([], [[8, 9, 10]])
 
 
+async def test_so_many_requests_wait_for_the_lake_and_no_more(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestream.jetstream.direct_get.MAX_IN_LAKE", 2)
+    world.to_lake("A", 7)
+    waiting = [world.send("$JS.API.DIRECT.GET.A", {"seq": seq}) for seq in (3, 4)]
+    refused = [(b"NATS/1.0 429 Too Many Requests\r\n\r\n", b"")]
+    assert world.direct("A", {"seq": 6}) == refused
+    assert world.direct("A", {"seq": 9})[0][1] == b"m9"  # the log has it
+    await world.awaited()
+    assert [world.answers(reply)[0][1] for reply in waiting] == [b"m3", b"m4"]
+    again = world.send("$JS.API.DIRECT.GET.A", {"seq": 6})
+    await world.awaited()
+    assert world.answers(again)[0][1] == b"m6"
+
+
 @pytest.mark.parametrize("body", [{"seq": 3}, {"batch": 3, "seq": 1}, {"multi_last": ["a.*"], "up_to_seq": 4}], ids=str)
 async def test_what_the_lake_can_not_read_is_said(world: ApiWorld, body: Any) -> None:
     """A message that exists is never reported as not found."""
