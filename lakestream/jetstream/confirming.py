@@ -21,18 +21,19 @@ Confirmed = Callable[[bool], None]
 
 
 class Confirming:
-    """The answers of one stream that wait for a quorum."""
+    """The answers of one stream that wait for a quorum. A part of the stream, see `Part`."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._gathered: list[Confirmed] = []
+        self._asked: list[list[Confirmed]] = []
 
     def leading(self, then: Confirmed) -> None:
         """Call `then(True)` once everything that any node had acked before this call is applied here, at once where no
         other node can have acked anything; `then(False)` when this node does not lead, or leads no more."""
         stream = self._stream
-        if not stream.replicated:
-            then(stream.leading)
+        if not stream.replicated or stream.closed:
+            then(stream.leading and not stream.closed)
             return
         self._gathered.append(then)
         if len(self._gathered) == 1:
@@ -40,9 +41,26 @@ class Confirming:
 
     def _ask(self) -> None:
         asked, self._gathered = self._gathered, []
+        if not asked:
+            return
+        self._asked.append(asked)
 
         def done(index: int) -> None:
-            for then in asked:
+            told, asked[:] = asked[:], []  # nobody any more where `stop` has told them
+            self._asked = [each for each in self._asked if each is not asked]
+            for then in told:
                 then(index >= 0)
 
         self._stream.group.read_index(done)
+
+    def start(self) -> None:
+        """See `Part.start`."""
+
+    def stop(self) -> None:
+        """See `Part.stop`: a group that has ended confirms nothing any more."""
+        waiting, self._asked = [*self._asked, self._gathered], []
+        self._gathered = []
+        for asked in waiting:
+            told, asked[:] = asked[:], []
+            for then in told:
+                then(False)

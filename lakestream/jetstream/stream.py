@@ -136,7 +136,7 @@ class Stream:
         self.intake.routes += [self.fast.route, self.atomic.route]
         self.parts: list[Part] = [self.shredding, self.syncing, self.expiry, self.schedules, self.atomic, self.fast]
         """What works only while this node leads."""
-        self.parts.append(self.copying)
+        self.parts += [self.copying, self.intake.confirming]
         self.intake.rewind()
         self.adopt(self.config)
 

@@ -401,7 +401,7 @@ class StreamApi:
             try:
                 if led:
                     self._get_stored(request, stream, asked)
-                elif self._engine.cluster is not None:  # whoever leads now may know
+                elif self._engine.cluster is not None and not stream.closed:  # whoever leads now may know
                     again = functools.partial(self._get_again, request)
                     self._engine.cluster.requests.dispatch(request, Where.STREAM, again)
                 else:

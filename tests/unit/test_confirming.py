@@ -186,3 +186,19 @@ def test_a_leader_that_steps_down_says_that_nobody_took_what_it_did_not_propose(
     leader.replica.step_down()
     world.until(lambda: not leader.stream.leading)
     assert world.answer(leader, reply) == {"error": "503"}
+
+
+def test_nobody_waits_for_a_stream_that_has_ended(tmp_path: Path) -> None:
+    world = replica_world.World(tmp_path)
+    world.stream()
+    world.acked("s.a")
+    leader = world.leader()
+    Api(leader.engine)
+    reply = _get(leader)
+    leader.stream.stop()
+    answer = world.answer(leader, reply)
+    assert answer is not None
+    assert answer["error"]["err_code"] == 10008
+    leader.inbox.got.clear()
+    world.run(1)
+    assert world.answer(leader, reply) is None, "it is answered once"
