@@ -65,9 +65,10 @@ def test_where_nothing_of_that_can_be_nobody_waits(make: MakeWorld) -> None:
     world.clock.turn()
     assert len(world.io.waiting) == 1
     reply = world.publish("s.a", b"", **{LAST: "1"})
-    assert world.answer(reply) is not None, "refused at once: 2 is on its way"
-    world.publish("s.a", b"", **{LAST: "2"})
+    world.publish("s.a", b"", **{LAST: "2"})  # judged at once: 2, which is on its way, can not be replaced by another
+    assert world.answer(reply) is None, "2, which the refusal names, is not stored yet"
     world.settle()
+    assert world.answer(reply)["error"]["description"] == "wrong last sequence: 2"
     assert [seq for seq, _, _ in world.content()] == [3]
 
 
