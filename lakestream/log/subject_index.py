@@ -236,7 +236,8 @@ class SubjectIndex:
         seqs = self.seqs(subject)
         kept = [seq for seq in seqs if seq not in dead]
         if len(kept) < len(seqs):
-            self._warm(subject)
+            if subject not in self._held:
+                self._warm(subject)
             self._put(subject, pack(kept))
 
     def remove_all(self, gone: Iterable[tuple[int, bytes]]) -> None:
@@ -482,6 +483,7 @@ class SubjectIndex:
 
     def _warm(self, subject: bytes) -> Held:
         """Take a subject that is not in memory into it, if it is in a file; 0 if it is not."""
+        assert subject not in self._held, "what is in memory overrides the file, and is counted once"
         leaves = self._leaves
         packed = leaves.find(subject) if leaves is not None and leaves.cold else 0
         if leaves is None or not packed:

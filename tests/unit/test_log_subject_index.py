@@ -163,6 +163,12 @@ def test_every_question_has_the_models_answer(made: list[tuple[str, object]], on
         assert index.next_at_or_after(name, one) == min((seq for seq in seqs if seq >= one), default=0)
 
 
+def test_a_subject_that_came_back_into_memory_is_counted_once_when_many_of_its_messages_go(tmp_path: Path) -> None:
+    names = [b"a"] * 4 + [b"a.b", b"a.c", b"b.b", b"KV.x.y"]
+    index, model = play([("add", names), ("copy", None), ("first", b"a"), ("all", b"a")], tmp_path)
+    assert len(index) == len(model.seqs) == 4
+
+
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_filters_select_what_they_should(made: list[tuple[str, object]]) -> None:
