@@ -18,6 +18,7 @@ from lakestream.jetstream.operations import (
     DeleteConsumer,
     DeleteMessage,
     Expire,
+    Near,
     Operation,
     Purge,
     Remove,
@@ -243,6 +244,9 @@ class Applier:
                 return self._removals(limits.remove_each(stream.store, operation.seqs))
             case Skip():
                 self._skip(operation)
+                return None
+            case Near():
+                stream.copying.came_near()
                 return None
             case Restored():
                 stream.restoring = False

@@ -25,6 +25,8 @@ class Copying:
         self._stream = stream
         self.positions = Positions()
         """How far the stream has come in its sources, by what is committed."""
+        self.near = False
+        """Whether the mirror has been close to its origin under some leader: what the other replicas go by."""
         self._at_work: list[Mirror | Source] = []
         self._started = False
 
@@ -74,13 +76,20 @@ class Copying:
         for gone in before:
             gone.session.end(remove=True)
 
+    def came_near(self) -> None:
+        """A leader says that the mirror is close to its origin."""
+        self.near = True
+        self._stream.on_updated(self._stream)
+
     @property
     def answers_for(self) -> str:
-        """The origin whose direct gets this stream answers too; "" when there is none."""
+        """The origin whose direct gets this replica answers too; "" when there is none."""
         mirror = self._stream.config.mirror
         if mirror is None or mirror.external is not None or not self._stream.config.mirror_direct:
             return ""
-        return mirror.name if any(isinstance(one, Mirror) and one.near for one in self._at_work) else ""
+        near = any(isinstance(one, Mirror) and one.near for one in self._at_work)
+        # A replica that has been as its leader was goes on answering, as it does for its own stream.
+        return mirror.name if near or (self.near and self._stream.replicated) else ""
 
     # ------------------------------------------------------------------ what INFO shows
     def info(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.jetstream import publish, source_state
 from lakestream.jetstream.errors import ApiError
-from lakestream.jetstream.operations import Skip
+from lakestream.jetstream.operations import Near, Skip
 from lakestream.jetstream.origin import Origin, Start
 from lakestream.jetstream.stream_config import StreamSource
 from lakestream.jetstream.upstream import Received, Session
@@ -78,7 +78,7 @@ class Mirror:
         """So many messages are still to come."""
         if not self.near and pending < NEAR:
             self.near = True
-            self._stream.on_updated(self._stream)
+            self._stream.propose(Near())
 
     def when_safe(self, then: Callable[[], None]) -> None:
         """See `Taker.when_safe`."""

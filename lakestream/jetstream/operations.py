@@ -72,6 +72,10 @@ class Restored(msgspec.Struct, frozen=True, tag="restored"):
     """The stream holds all of the archive that it was made of, and exists from now on."""
 
 
+class Near(msgspec.Struct, frozen=True, tag="near"):
+    """A mirror has come close to its origin: its replicas may answer direct gets for that one from now on."""
+
+
 class CreateConsumer(msgspec.Struct, frozen=True, tag="create_consumer"):
     """A new consumer. `start` is the first stream sequence it may deliver;
 
@@ -114,6 +118,7 @@ Operation = (
     | Remove
     | Skip
     | Restored
+    | Near
     | CreateConsumer
     | UpdateConsumer
     | ResetConsumer

@@ -529,6 +529,7 @@ class Stream:
             removing=removing + self.retention.unsettled(),
             created=self.created,
             sources=self.copying.positions.dump(),
+            near=self.copying.near,
         )
         return msgspec.msgpack.encode(state)
 
@@ -541,6 +542,7 @@ class Stream:
         self.expiry.load(state.ttls)
         self.schedules.load(state.schedules)
         self.copying.positions.load(state.sources)
+        self.copying.near = state.near
         self.retention.load(state.removing)
         for name, snapshot in state.consumers:
             self.consumers[name] = Consumer.restore(self, name, snapshot)

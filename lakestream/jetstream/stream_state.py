@@ -35,6 +35,8 @@ class StreamState(msgspec.Struct):
     """Message schedules: (subject, sequence, when it fires next)."""
     sources: list[tuple[str, int, str, int]] = []
     """How far it has come in its sources; see `source_state.Positions.dump`."""
+    near: bool = False
+    """See `Copying.near`."""
 
 
 class Asked(msgspec.Struct, gc=False):

@@ -131,6 +131,26 @@ def direct_gets_of_the_origin_are_answered(script: ClusterScript) -> None:
 
 
 @scenario
+def every_replica_of_a_mirror_answers_for_its_origin(script: ClusterScript) -> None:
+    _made(script, "EO", 1, subjects=["eo.*"], allow_direct=True)
+    publish(script, ["eo.1", "eo.2"])
+    _made(script, "EM", mirror={"name": "EO"})
+    came(script, "EM", 2)
+
+    def listening() -> int:
+        """On how many nodes, counting those that do for both streams twice."""
+        pages = [node.page("subsz?subs=1&limit=10000")["subscriptions_list"] for node in script.cluster.nodes]
+        return sum(sub["subject"] == "$JS.API.DIRECT.GET.EO" for page in pages for sub in page)
+
+    until(lambda: listening() == 4, "all of them", SETTLE_S)
+    _another_leader(script, "EM")
+    until(lambda: listening() == 4, "all of them under another leader", SETTLE_S)
+    script.setup("STREAM.DELETE.EM")
+    until(lambda: listening() == 1, "only the origin", SETTLE_S)
+    script.note("answered", [script.at(number).request("$JS.API.DIRECT.GET.EO.eo.2").data for number in (1, 2, 3)])
+
+
+@scenario
 def promotion(script: ClusterScript) -> None:
     _made(script, "O", subjects=["o.*"])
     _made(script, "M", mirror={"name": "O"})
