@@ -58,7 +58,7 @@ def sides(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side
         for of in (Kind.REAL, kind)
     ]
     clients = [Wire(server.address, {"name": "client"}) for server in servers]
-    for client in clients:
+    for server, client in zip(servers, clients, strict=True):
         settle(server, client)
     yield Sides(servers[0], servers[1], (clients[0], clients[1]))
     for client in clients:
