@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import cast
 
 from lakestream.log.cache import ReadCache
-from lakestream.log.errors import CorruptLog, CorruptRecord
+from lakestream.log.errors import Compacted, CorruptLog, CorruptRecord
 from lakestream.log.outline import Outline, OutlineFile, read_outline
 from lakestream.log.record import FIXED, TIME_AT, Record, decode_record, decode_spans, subjects_at
 from lakestream.log.segment import Segment, Tables, read_footer
@@ -94,7 +94,7 @@ class SegmentRows:
         names: list[bytes] = []
         for file, part in self._by_outline(seqs[:local]):
             outline = self._outline(file)
-            names += [outline.names[outline.ids[outline.row(seq)]] for seq in part]
+            names += [outline.names[outline.ids[_row(outline, seq)]] for seq in part]
         for segment, part in self._by_segment(seqs[local:]):
             offsets, lengths = self._places(segment, part)
             for start, stop in _spans(offsets, lengths, len(part), dense=isinstance(part, range)):
@@ -107,7 +107,7 @@ class SegmentRows:
         """See `Rows.subject`."""
         if seq < self.local_floor:
             outline = self._outline_of(seq)
-            return outline.names[outline.ids[outline.row(seq)]]
+            return outline.names[outline.ids[_row(outline, seq)]]
         segment = self._segment(seq)
         tables = self._tables(segment)
         row = tables.row(seq)
@@ -130,7 +130,7 @@ class SegmentRows:
         """See `Rows.size`."""
         if seq < self.local_floor:
             outline = self._outline_of(seq)
-            return outline.sizes[outline.row(seq)]
+            return outline.sizes[_row(outline, seq)]
         tables = self._tables(self._segment(seq))
         return tables.lengths[tables.row(seq)]
 
@@ -150,7 +150,7 @@ class SegmentRows:
         """See `Rows.time`."""
         if seq < self.local_floor:
             outline = self._outline_of(seq)
-            return outline.times[outline.row(seq)]
+            return outline.times[_row(outline, seq)]
         segment = self._segment(seq)
         tables = self._tables(segment)
         return self._time_at(segment, tables.offsets[tables.row(seq)])
@@ -241,7 +241,13 @@ class SegmentRows:
         return outline
 
     def _outline_of(self, seq: int) -> Outline:
-        return self._outline(self.outlines[bisect_left(self.outlines, seq, key=_last_seq)])
+        return self._outline(self._outlining(seq))
+
+    def _outlining(self, seq: int) -> OutlineFile:
+        at = bisect_left(self.outlines, seq, key=_last_seq)
+        if at == len(self.outlines):
+            raise _unknown(seq)
+        return self.outlines[at]
 
     def _by_segment(self, seqs: Sequence[int]) -> Iterator[tuple[Segment, Sequence[int]]]:
         """Cut ascending sequences where segments end."""
@@ -257,8 +263,7 @@ class SegmentRows:
     def _by_outline(self, seqs: Sequence[int]) -> Iterator[tuple[OutlineFile, Sequence[int]]]:
         position, end = 0, len(seqs)
         while position < end:
-            at = bisect_left(self.outlines, seqs[position], key=_last_seq)
-            file = self.outlines[at]
+            file = self._outlining(seqs[position])
             stop = bisect_right(seqs, file.info.last_seq, position)
             yield file, seqs[position:stop]
             position = stop
@@ -303,6 +308,17 @@ class SegmentRows:
 
     def _stamp_of(self, segment: Segment, tables: Tables) -> Callable[[int], int]:
         return lambda row: self._time_at(segment, tables.offsets[row])
+
+
+def _row(outline: Outline, seq: int) -> int:
+    row = outline.row(seq)
+    if row < 0:
+        raise _unknown(seq)
+    return row
+
+
+def _unknown(seq: int) -> Compacted:
+    return Compacted(f"what is known of messages that have left the log does not include sequence {seq}")
 
 
 def _spans(offsets: Sequence[int], lengths: Sequence[int], keep: int, dense: bool) -> Iterator[tuple[int, int]]:

@@ -180,6 +180,9 @@ class Upkeep:
         self._dropping = True
         # An outline without live messages goes, but never the newest: it tells recovery which segments have left.
         floor = self._store.first_seq
+        if self._store.departures is not None and (footer := leaving[-1].footer) is not None:
+            # Departures that stay in the log name messages from here on, and whoever reads the past asks for subjects.
+            floor = min(floor, footer.floor)
         dead = [outline for outline in rows.outlines[:-1] if outline.info.last_seq < floor]
         kept = rows.outlines[len(dead) :]
 

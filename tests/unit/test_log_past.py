@@ -1,0 +1,66 @@
+"""What the log alone tells of a stream's past, while its segments leave it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakestream.log.departures import Point
+from lakestream.log.errors import Compacted
+from lakestream.log.past import LogPast
+from lakestream.log.segment_log import LogOptions
+from tests.unit.logkit import MiniStream, closing
+
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
+
+__all__ = ["closing"]
+
+HELD = 200
+
+
+def rolling(path: Path, monkeypatch: pytest.MonkeyPatch) -> MiniStream:
+    """A stream of `HELD` messages at most through which twice as many have gone, with outlines of 30 each."""
+    monkeypatch.setattr("lakestream.log.upkeep.MERGE_ROWS", 30)
+    stream = MiniStream(str(path), LogOptions(seal_bytes=1000, seal_age_ns=1 << 60, retain_bytes=8000))
+    store = stream.store
+    store.keep_departures(True)
+    for number in range(1, 2 * HELD):
+        stream.publish((b"KV.%d" % number, b"", b"x" * 40))
+        while store.msgs > HELD:
+            store.remove(store.first_seq)
+        if number % 20 == 0:
+            store.checkpoint(b"")
+            store.drop_through(1 << 60)
+    return stream
+
+
+def test_what_the_logs_departures_name_keeps_its_outline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = rolling(tmp_path, monkeypatch).store
+    log = LogPast(store)
+    assert log.first_index > 1
+    at = store.local_floor + 5
+    assert log.holds(at)
+    returned = {
+        seq: subject
+        for seqs in log.returning(Point(seq=at), at)
+        for seq, subject in zip(seqs, log.subjects(seqs), strict=True)
+    }
+    assert returned == {seq: b"KV.%d" % seq for seq in range(max(1, at - HELD + 1), store.first_seq)}
+
+
+def test_outlines_go_once_no_departure_of_the_log_names_their_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = rolling(tmp_path, monkeypatch).store
+    assert store._rows.outlines[0].info.first_seq > 1  # type: ignore[attr-defined]
+
+
+def test_a_message_that_no_outline_has_is_not_taken_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rolling(tmp_path, monkeypatch).store._rows
+    with pytest.raises(Compacted, match="sequence 1"):
+        rows.subjects([1])
+    with pytest.raises(Compacted, match="sequence 1"):
+        rows.subject(1)
