@@ -250,6 +250,7 @@ class Applier:
                 return None
             case Restored():
                 stream.restoring = False
+                self._sourced_before([key_of(source) for source in stream.config.sources])
                 stream.intake.rewind()
                 return None
             case CreateConsumer() | UpdateConsumer() | ResetConsumer() | DeleteConsumer():
@@ -290,15 +291,20 @@ class Applier:
 
     def _update(self, operation: UpdateStream) -> object:
         stream, config = self._stream, offline.stream_config(operation.config)
-        if config.sources and stream.store.first_seq > 1 and stream.store.last_time:
-            before = [key_of(source) for source in stream.config.sources]
-            wanted = [key_of(source) for source in config.sources]
-            stream.copying.positions.added((key for key in wanted if key not in before), stream.store.last_time)
+        before = [key_of(source) for source in stream.config.sources]
+        wanted = [key_of(source) for source in config.sources]
+        self._sourced_before([key for key in wanted if key not in before])
         stream.adopt(config)
         self._removals(limits.enforce_all(stream.config, stream.store))
         stream.expiry.arm()
         stream.on_updated(stream)
         return None
+
+    def _sourced_before(self, keys: list[str]) -> None:
+        """The stream has these sources now, and nobody knows whether it had them: see `Positions.added`."""
+        store, positions = self._stream.store, self._stream.copying.positions
+        if store.first_seq > 1 and store.last_time:
+            positions.added(keys, store.last_time)
 
     def _consumer(self, operation: CreateConsumer | UpdateConsumer | ResetConsumer | DeleteConsumer) -> Consumer | None:
         from lakestream.jetstream.consumer import Consumer  # the two know each other; streams come first

@@ -144,6 +144,8 @@ def merge(last: Record | None, message: Publish, origin: str, subject: bytes) ->
     sources = _read_sources(last.header) if last is not None else {}
     name = subject.decode("utf-8", "replace")
     known = (sources.get(origin) or {}).get(name, "0")
+    if not _NUMBER.fullmatch(known.encode()):
+        known = "0"  # a client's own header said so; it counts for nothing, as in nats-server
     try:
         delta = _EXACT.subtract(told, Decimal(known))
         total = _EXACT.add(before, delta)

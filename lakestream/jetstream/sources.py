@@ -89,7 +89,10 @@ class Source:
         )
         # No other header can mean anything here.
         effect = Effect(0, source=where) if plain else publish.effect_of(taken.header, stream.config)
-        refused = self._store(taken, effect, message.subject)
+        try:
+            refused = self._store(taken, effect, message.subject)
+        except ApiError as error:  # no more message ids can be remembered
+            return error
         if refused is None:
             self._seq = message.seq
         return refused

@@ -55,7 +55,7 @@ ANOTHER_STREAM = 10225
 
 LAST_CONSUMER, LAST_STREAM, STALLED = b"Nats-Last-Consumer", b"Nats-Last-Stream", b"Nats-Consumer-Stalled"
 _LETTERS = string.digits + string.ascii_letters
-_CONTROL = b"NATS/1.0 "
+_CONTROL, _ACK = b"NATS/1.0 ", b"$JS.ACK."
 _logger = logging.getLogger(__name__)
 
 
@@ -290,7 +290,8 @@ class Session:
 
     def _looked_at(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> ApiError | None:
         """Do what something that came asks for; `NOT_NOW` where it has to be offered again."""
-        if header.startswith(_CONTROL) and not payload:
+        # A stored message can look like a control message; its reply says that it is none.
+        if header.startswith(_CONTROL) and not payload and not reply.startswith(_ACK):
             self._control(reply, header)
             return None
         # $JS.ACK[.<domain>.<account>].<stream>.<consumer>.<deliveries>.<seq>.<consumer seq>.<time>.<pending>[.<random>]
@@ -312,7 +313,11 @@ class Session:
             if consumer_seq != 1:
                 return None  # from before it was told where to begin
         self._came_some = True
-        refused = self._taker.take(Received(seq, time_ns, subject, header, payload, pending))
+        try:
+            refused = self._taker.take(Received(seq, time_ns, subject, header, payload, pending))
+        except Exception:
+            self._again(pause=REFUSED_PAUSE_NS)
+            raise
         if refused is NOT_NOW:
             return refused
         if refused is not None:

@@ -84,6 +84,8 @@ class ProposedView:
 
     def pending_msgs(self) -> int:
         """Messages proposed but not committed."""
+        if self.config.mirror is not None:  # between its sequences are those that its origin has not got
+            return sum(map(len, self._batches()))
         return max(0, self._stream.next_seq - 1 - self._stream.store.last_seq)
 
     def pending_bytes(self) -> int:

@@ -1,0 +1,164 @@
+"""Mirrors and sources over the hub: what origins send that is unusual, and what must not stop a session."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from lakestream.jetstream import archive
+from lakestream.jetstream.consumer_api import ConsumerApi
+from lakestream.jetstream.copying import Copying
+from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.intake import NOT_NOW
+from lakestream.jetstream.upstream import Received
+from tests.unit import test_backups as backups
+from tests.unit.api_world import ApiWorld
+from tests.unit.consumer_world import MS
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def world() -> ApiWorld:
+    world = ApiWorld()
+    ConsumerApi(world.engine).register(world.api)
+    return world
+
+
+def run(world: ApiWorld, seconds: float) -> None:
+    """Let time pass."""
+    for _ in range(int(seconds * 200)):
+        world.clock.advance(5 * MS)
+        world.settle()
+
+
+def one(world: ApiWorld, name: str) -> Any:
+    """The only mirror or source of a stream."""
+    copying: Copying = world.stream(name).copying
+    [found] = copying._at_work
+    return found
+
+
+def test_a_stored_message_that_looks_like_a_control_message_is_a_message(world: ApiWorld) -> None:
+    """An archive of nats-server can hold a header block with a status line."""
+    status = archive.entry(b"r.1", 5, 2, b"NATS/1.0 503\r\n\r\n", b"")
+    held = backups.packed(backups.message(1), status, backups.message(3), messages=3, first_seq=1, last_seq=3)
+    asyncio.run(backups.restore(world, held, name="O"))
+    assert world.state("O")["messages"] == 3
+    world.create("M", mirror={"name": "O"})
+    world.create("S", subjects=["s"], sources=[{"name": "O"}])
+    run(world, 1)
+    assert [world.state(name)["messages"] for name in "MS"] == [3, 3]
+    assert [one(world, name).session._round for name in "MS"] == [1, 1], "each came to an end with one attempt"
+
+
+def test_a_mirror_that_refuses_new_messages_counts_messages_and_no_gaps(world: ApiWorld) -> None:
+    world.create("O", subjects=["o.>"])
+    for number in range(400):
+        world.send("o.other" if number % 50 else "o.wanted", b"x")
+    world.settle()
+    world.create("M", mirror={"name": "O", "filter_subject": "o.wanted"}, discard="new", max_msgs=100)
+    run(world, 1)
+    assert world.state("M")["messages"] == 8
+    assert one(world, "M").session._round == 1
+
+
+async def restored_with_source(world: ApiWorld, first_seq: int) -> list[bytes]:
+    """What a stream holds in the end that is restored with one message of its own and has a source."""
+    world.create("O", subjects=["o.>"])
+    for number in range(3):
+        world.publish("o.a", b"%d" % number)
+    last = world.stream("O").get(3)
+    assert last is not None
+    run(world, 1)  # nothing restored is from the future
+    own = backups.message(first_seq, b"own", last.time_ns + 1)
+    state = {"messages": 1, "first_seq": first_seq, "last_seq": first_seq}
+    await backups.restore(world, backups.packed(own, **state), name="S", sources=[{"name": "O"}])
+    run(world, 0.2)
+    await world.awaited()
+    run(world, 0.2)
+    world.publish("o.a", b"new")
+    return [record.data for record in world.stream("S").run(1, 100, 1 << 20)]
+
+
+def test_a_restored_stream_takes_nothing_again_that_its_archive_has_not_got(world: ApiWorld) -> None:
+    assert asyncio.run(restored_with_source(world, 11)) == [b"own", b"new"]
+
+
+def test_a_restored_stream_that_has_its_beginning_takes_everything(world: ApiWorld) -> None:
+    assert asyncio.run(restored_with_source(world, 1)) == [b"own", b"0", b"1", b"2", b"new"]
+
+
+def test_a_source_tries_again_when_no_more_message_ids_can_be_remembered(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakestream.jetstream.dedupe.MAX_IDS", 5)
+    window = 5_000_000_000
+    world.create("O", subjects=["o.>"], duplicate_window=100 * MS)
+    world.create("S", subjects=["s"], sources=[{"name": "O"}], duplicate_window=window)
+    run(world, 0.5)
+    for number in range(6):
+        world.send("o.a", b"x", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % number)
+        run(world, 0.2)
+    assert world.state("S")["messages"] == 5
+    run(world, 10)
+    assert world.state("S")["messages"] == 6
+
+
+def test_a_session_does_not_wait_for_ever_after_a_failure(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that nobody offers any more would have heartbeats wait behind it, and the session look well."""
+    world.create("O", subjects=["o.>"])
+    world.create("S", subjects=["s"], sources=[{"name": "O"}])
+    run(world, 0.5)
+    source = one(world, "S")
+    take, calls = source.take, iter(("not now", "failure"))
+
+    def fails(message: Received) -> ApiError | None:
+        match next(calls, ""):
+            case "not now":
+                return NOT_NOW
+            case "failure":
+                raise ValueError("a bug")
+        outcome: ApiError | None = take(message)
+        return outcome
+
+    monkeypatch.setattr(source, "take", fails)
+    world.publish("o.a", b"one")
+    with pytest.raises(ValueError, match="a bug"):
+        run(world, 0.1)
+    run(world, 4)
+    assert world.state("S")["messages"] == 1
+
+
+def test_a_source_says_why_a_message_is_not_taken_rather_than_fail(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.create("O", subjects=["o.>"])
+    world.create("S", subjects=["s"], sources=[{"name": "O"}], duplicate_window=1000 * MS)
+    run(world, 0.5)
+
+    def full(msg_id: bytes, now_ns: int) -> int:
+        raise api_error(10167)
+
+    monkeypatch.setattr(world.stream("S").dedupe, "seen", full)
+    refused = one(world, "S").take(Received(1, 5, b"o.a", b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n", b"", 0))
+    assert refused.err_code == 10167
+
+
+@pytest.mark.parametrize("told", ["NaN", "1E999999999", "", "x"])
+def test_what_a_client_says_of_other_counters_does_not_break_a_sum(world: ApiWorld, told: str) -> None:
+    renamed = [{"src": "c.>", "dest": "x.>"}]
+    world.create("C1", subjects=["c.>"], allow_msg_counter=True)
+    world.create(
+        "SUM", subjects=["x.>"], allow_msg_counter=True, sources=[{"name": "C1", "subject_transforms": renamed}]
+    )
+    run(world, 0.5)
+    claim = json.dumps({"C1": {"c.a": told}})
+    assert world.publish("x.a", Nats_Incr="+1", Nats_Counter_Sources=claim)["val"] == "1"
+    for _ in range(2):
+        world.publish("c.a", Nats_Incr="+5")
+        run(world, 0.2)
+    assert world.publish("x.a", Nats_Incr="+1")["val"] == "12"
