@@ -159,6 +159,8 @@ class Leaves:
             if not leaf.names and leaf.block is None and at > 0 and not self.leaves[at - 1].part:
                 # The one before covers its range from now on. A block that it shared might have old rows there.
                 del self.leaves[at], self.lows[at]
+                # A snapshot that has its list shall not get names from beyond the range that it had then.
+                self.leaves[at - 1].names = self.leaves[at - 1].names.copy()
             else:
                 self._cursor += 1
             turns += 1

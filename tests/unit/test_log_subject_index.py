@@ -8,6 +8,7 @@ import threading
 import zlib
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ steps = st.lists(
         st.tuples(st.just("ask"), st.sampled_from([b">", b"cold.*", b"a.>", b"*.b"])),
         st.tuples(st.just("copy"), st.none()),
         st.tuples(st.just("snapshot"), st.none()),
+        st.tuples(st.just("renew"), st.tuples(st.sets(names), st.lists(names, min_size=1, max_size=12))),
     ),
     max_size=40,
 )
@@ -129,6 +131,15 @@ def play(made: list[tuple[str, object]], directory: Path) -> tuple[SubjectIndex,
             found = index.matching(what)  # type: ignore[arg-type]
             assert len(found) == len(set(found))
             assert set(found) == {name for name in model.seqs if matches(what, name)}  # type: ignore[arg-type]
+        elif step == "renew":  # while a checkpoint is under way subjects go, their leaves with them, and some come back
+            some, again = what  # type: ignore[misc]
+            taken.append((index.snapshot(), {name: list(seqs) for name, seqs in model.seqs.items()}))
+            index.remove_all(sorted((seq, name) for name in some for seq in model.seqs.get(name, [])))
+            model.keep(lambda name, n, some=some: name not in some)
+            index._ordered().clean(1000)
+            index.add_run(again, model.next)
+            model.add(again)
+            index.matching(b">")
         elif step == "snapshot":
             taken.append((index.snapshot(), {name: list(seqs) for name, seqs in model.seqs.items()}))
         else:
@@ -138,6 +149,7 @@ def play(made: list[tuple[str, object]], directory: Path) -> tuple[SubjectIndex,
     for snapshot, then in taken:  # written late: nothing that happened since is in them
         again = written(snapshot, directory, model.next - 1)
         assert {name: again.seqs(name) for name, _ in again.items()} == then
+        assert list(chain.from_iterable(map(sorted, again._ordered().walk(b"")))) == sorted(then)
     return index, model
 
 
@@ -180,6 +192,21 @@ def test_filters_select_what_they_should(made: list[tuple[str, object]]) -> None
     assert set(index.matching(b"*.b")) == present & {b"a.b", b"b.b"}
     assert set(index.matching(b"KV.>")) == present & {b"KV.x.y"}
     assert index.matching(b"a") == ([b"a"] if b"a" in present else [])
+
+
+def test_a_checkpoint_has_no_subjects_of_leaves_that_were_merged_while_it_was_written(tmp_path: Path) -> None:
+    index, _ = filled(tmp_path, 1000)
+    index._ordered().clean(1)  # upkeep is under way: the first leaf has been cleaned, the next one is the second
+    before = index.matching(b">")
+    snapshot = index.snapshot()
+    index.remove_all([(number + 1, b"k.%06d" % number) for number in range(2, 300)])
+    index._ordered().clean(10_000)  # the first one covers what is below 300 now
+    index.add_run([b"k.%06d" % number for number in range(200, 240)], 1001)
+    index.matching(b">")
+    again = written(snapshot, tmp_path, 1000)
+    assert again._ordered().lows == sorted(again._ordered().lows)
+    assert (len(again), sorted(again.matching(b">"))) == (1000, sorted(before))
+    assert [again.last(b"k.%06d" % number) for number in range(1000)] == list(range(1, 1001))
 
 
 def test_removing_from_the_front_of_many_stays_cheap() -> None:
