@@ -163,7 +163,7 @@ class Store:
         self._removed, self._moved, self._opened_index = state.removed, state.moved, state.opened_index
         self._erased, self._shredded = state.erased, state.shredded
         self.departures = None if state.departures is None else Departures.from_bytes(state.departures)
-        self.upkeep.restored(state.index, size)
+        self.upkeep.restored(state.index, size, state.first_seq)
         self.shredder.restored(state.shredded)
 
     def describe(self, uid: str, stream: str, account: str, config: bytes) -> None:

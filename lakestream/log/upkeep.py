@@ -49,6 +49,7 @@ class Upkeep:
         self.lock = threading.Lock()
         """One of checkpoint, drop, shred, destroy writes at a time."""
         self._size = 0  # of the last checkpoint
+        self._floor = 0  # the first sequence there: what went since then goes again when the log is replayed
         self._extra: int | None = None  # what it held of JetStream, as a number; None: what the store was opened with
         self._seen_bytes = 0  # log.appended_bytes at the last checkpoint
         self._seals = 0
@@ -56,9 +57,9 @@ class Upkeep:
         self._dropping = False
         self._destroyed = False
 
-    def restored(self, index: int, size: int) -> None:
+    def restored(self, index: int, size: int, first_seq: int) -> None:
         """The store came from a checkpoint of entry `index` that is `size` bytes long."""
-        self.checkpoint_index, self._size = index, size
+        self.checkpoint_index, self._size, self._floor = index, size, first_seq
 
     def replayed(self, size: int) -> None:
         """So many bytes of log were applied since that checkpoint."""
@@ -119,6 +120,7 @@ class Upkeep:
             self._saving = False
             if size is not None:
                 self.checkpoint_index, self._size, self._extra = snapshot.state.index, size, hash(extra)
+                self._floor = snapshot.state.first_seq
             elif not self.closed:
                 _logger.error("%s: no checkpoint was written, the log is kept longer: %s", self.directory, error)
             if done is not None:
@@ -178,8 +180,9 @@ class Upkeep:
         if not leaving:
             return []
         self._dropping = True
-        # An outline without live messages goes, but never the newest: it tells recovery which segments have left.
-        floor = self._store.first_seq
+        # An outline without messages that live in the checkpoint goes: a replay removes what went since, and asks for
+        # its subjects. But never the newest: it tells recovery which segments have left.
+        floor = self._floor
         if self._store.departures is not None and (footer := leaving[-1].footer) is not None:
             # Departures that stay in the log name messages from here on, and whoever reads the past asks for subjects.
             floor = min(floor, footer.floor)

@@ -121,6 +121,35 @@ def test_outlines_end_at_their_size_and_dead_ones_go(tmp_path: Path, monkeypatch
     model.check(MiniStream(str(tmp_path), SMALL).store, local=False)
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("operation", ["remove_through", "set_first"])
+def test_outlines_of_what_was_removed_since_the_checkpoint_stay_for_the_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, killed: bool
+) -> None:
+    monkeypatch.setattr(upkeep_module, "MERGE_ROWS", 8)
+    options = LogOptions(seal_bytes=600, seal_age_ns=1 << 60, retain_segments=3)
+    stream, model = filled(str(tmp_path), options)
+    store = stream.store
+    store.checkpoint(b"")
+    store.drop_through(1 << 60)
+    many = outlines(tmp_path)
+    assert len(many) > 3
+    for target in (stream, model):
+        target.operate(operation, 30)
+        for number in range(61, 81):
+            target.publish(message(number))
+    if killed:
+        stream = MiniStream(str(tmp_path), options)
+    assert stream.store.drop_through(1 << 60)
+    assert outlines(tmp_path)[: len(many) - 1] == many[:-1]
+    stream = MiniStream(str(tmp_path), SMALL)
+    model.check(stream.store, local=False)
+    stream.store.checkpoint(b"")
+    stream.publish(message(81))
+    stream.store.drop_through(1 << 60)
+    assert many[0] not in outlines(tmp_path)
+
+
 def test_a_purge_beyond_all_that_has_left_keeps_the_newest_outline(tmp_path: Path) -> None:
     stream, model = filled(str(tmp_path))
     stream.store.checkpoint(b"")
