@@ -78,8 +78,9 @@ class Copying:
 
     def came_near(self) -> None:
         """A leader says that the mirror is close to its origin."""
-        self.near = True
-        self._stream.on_updated(self._stream)
+        if not self.near:
+            self.near = True
+            self._stream.on_updated(self._stream)
 
     @property
     def answers_for(self) -> str:
@@ -88,8 +89,10 @@ class Copying:
         if mirror is None or mirror.external is not None or not self._stream.config.mirror_direct:
             return ""
         near = any(isinstance(one, Mirror) and one.near for one in self._at_work)
-        # A replica that has been as its leader was goes on answering, as it does for its own stream.
-        return mirror.name if near or (self.near and self._stream.replicated) else ""
+        # A replica that has been as its leader was goes on answering, as it does for its own stream; so does a mirror
+        # that is sealed, which comes no nearer.
+        stays = self._stream.replicated or self._stream.config.sealed
+        return mirror.name if near or (self.near and stays) else ""
 
     # ------------------------------------------------------------------ what INFO shows
     def info(self) -> dict[str, Any]:

@@ -76,9 +76,13 @@ class Mirror:
 
     def _note(self, pending: int) -> None:
         """So many messages are still to come."""
-        if not self.near and pending < NEAR:
-            self.near = True
-            self._stream.propose(Near())
+        if self.near or pending >= NEAR:
+            return
+        self.near, stream = True, self._stream
+        if not stream.copying.near:
+            stream.propose(Near())
+        elif not stream.replicated:
+            stream.on_updated(stream)  # known since before a restart, and true again
 
     def when_safe(self, then: Callable[[], None]) -> None:
         """See `Taker.when_safe`."""

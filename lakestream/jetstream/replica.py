@@ -144,13 +144,40 @@ class Replica:
         if group is None:
             return False
         if stream is None or not stream.serving:
-            return group.transfer(to)
+            return self._transfer(group, to)
 
         def give() -> None:
-            group.transfer(to)
+            self._transfer(group, to)
 
         stream.hand_over(give)
         return True
+
+    def _transfer(self, group: Group, to: str) -> bool:
+        begun = group.transfer(to)
+        if begun and self.stream is not None:
+            self._listen(self.stream)
+            self._stay_when(self.stream, group)
+        return begun
+
+    def _stay_when(self, stream: Stream, group: Group) -> None:
+        """Messages are the next leader's; they are this one's again once the transfer has come to nothing."""
+
+        def look() -> None:
+            if self.closed or stream is not self.stream or group is not self.group or not stream.leading:
+                return
+            if group.handing_over:
+                self._stay_when(stream, group)
+            else:
+                group.stay()
+                self._listen(stream)
+
+        self._replicas.shared.clock.call_later(LOOK_NS, look)
+
+    @staticmethod
+    def _listen(stream: Stream) -> None:
+        """Whether clients are listened to may have changed."""
+        if not stream.hidden:
+            stream.on_updated(stream)
 
     def step_down(self) -> None:
         """Lead no more; somebody else is elected, perhaps this node again."""

@@ -204,12 +204,23 @@ class Group:
     def transfer(self, to: str = "") -> bool:
         """Have another voter lead, the one that is furthest when `to` is "". False when this node cannot begin that.
 
-        `in_flight` while it goes on; it is given up after an election timeout.
+        `in_flight` while it goes on; it is given up after an election timeout. The next leader may hear clients before
+        this node hears of it: the owner listens to none meanwhile (`handing_over`), and calls `stay` before it does
+        again.
         """
         begun = self._member is not None and self._member.transfer(to)
         if begun:
             self._given_up = self.term
         return begun
+
+    @property
+    def handing_over(self) -> bool:
+        """Whether a transfer that this node began goes on."""
+        return self._member is not None and self._member.core.transferring != ""
+
+    def stay(self) -> None:
+        """This node leads on after a transfer that came to nothing. The other one may still stand for election."""
+        self._given_up = 0
 
     def step_down(self) -> None:
         """Lead no more; somebody else is elected, perhaps this node again."""

@@ -162,3 +162,47 @@ def test_what_a_client_says_of_other_counters_does_not_break_a_sum(world: ApiWor
         world.publish("c.a", Nats_Incr="+5")
         run(world, 0.2)
     assert world.publish("x.a", Nats_Incr="+1")["val"] == "12"
+
+
+def test_a_mirror_says_once_that_it_is_near(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.create("O", subjects=["o.>"], allow_direct=True)
+    world.publish("o.a")
+    world.create("M", mirror={"name": "O"})
+    run(world, 0.5)
+    mirror = world.stream("M")
+    assert mirror.copying.near
+    applied, refreshed = mirror.store.applied, list[str]()
+    monkeypatch.setattr(mirror, "on_updated", lambda stream: refreshed.append(stream.name))
+    monkeypatch.setattr(type(mirror), "replicated", True)
+    for _ in range(3):  # as when leaders change
+        mirror.copying.stop()
+        mirror.copying.start()
+        run(world, 0.5)
+    assert one(world, "M").near
+    assert (mirror.store.applied - applied, refreshed) == (0, [])
+
+
+def test_a_restarted_mirror_answers_for_its_origin_once_it_is_near_again(world: ApiWorld) -> None:
+    world.create("O", subjects=["o.>"], allow_direct=True)
+    world.publish("o.a", b"kept")
+    world.create("M", mirror={"name": "O"})
+    run(world, 0.5)
+    mirror = world.stream("M")
+    mirror.copying.stop()
+    assert not mirror.copying.answers_for
+    mirror.copying.start()
+    run(world, 0.5)
+    assert mirror.copying.answers_for == "O"
+    world.ask("STREAM.DELETE.O")
+    assert [payload for _, payload in world.direct("O.o.a")] == [b"kept"]
+
+
+def test_a_sealed_mirror_goes_on_answering_for_its_origin(world: ApiWorld) -> None:
+    world.create("O", subjects=["o.>"], allow_direct=True)
+    world.publish("o.a", b"kept")
+    config = world.create("M", mirror={"name": "O"})["config"]
+    run(world, 0.5)
+    assert "error" not in world.ask("STREAM.UPDATE.M", config | {"sealed": True})
+    assert world.stream("M").copying.answers_for == "O"
+    world.ask("STREAM.DELETE.O")
+    assert [payload for _, payload in world.direct("O.o.a")] == [b"kept"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -97,17 +98,55 @@ def test_what_a_cut_off_leader_took_is_forgotten_and_never_acked(tmp_path: Path)
     assert world.acked("s.a", b"again", Nats_Msg_Id="two") == {"stream": "S", "seq": 2, "duplicate": True}
 
 
-def test_a_publish_that_came_while_the_leader_handed_over_is_told_that_nobody_took_it(tmp_path: Path) -> None:
+def test_a_publish_that_came_before_the_leader_handed_over_is_told_that_nobody_took_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stream()
     world.acked("s.a", b"1")
     old = world.leader()
-    old.replica.transfer()
     reply = world.publish(old, "s.a", b"2")
+    old.replica.transfer()
     world.until(lambda: not old.stream.leading)
     assert [payload for subject, payload in old.inbox.got if subject == reply] == [b""]
     world.run(5)
     assert world.converged() == [(1, b"s.a", b"1")]
+
+
+def test_a_leader_that_hands_over_listens_to_no_client(tmp_path: Path) -> None:
+    """Its successor hears them before it hears of its successor: one of the two has to be silent."""
+    world = World(tmp_path)
+    world.stream()
+    old = world.leader()
+    new = world.nodes[min(set("abc") - {old.name})]
+    held: list[Any] = []
+    receive = old.link.receive_now
+    old.link.receive_now = lambda *what: held.append(what)  # type: ignore[method-assign]
+    assert old.replica.transfer(new.name)
+    world.until(lambda: new.replica.leading)
+    assert old.stream.leading, "it has not heard yet"
+    told, taken = (world.publish(node, "s.a", b"1") for node in (old, new))  # one message, routed to both
+    assert world.until(lambda: world.answer(new, taken)) == {"stream": "S", "seq": 1}
+    old.link.receive_now = receive  # type: ignore[method-assign]
+    for what in held:
+        receive(*what)
+    assert world.converged() == [(1, b"s.a", b"1")]
+    assert world.answer(old, told) is None, "it must not say that nobody took it"
+
+
+def test_a_leader_listens_again_when_nobody_takes_over(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream()
+    old = world.leader()
+    other = min(set("abc") - {old.name})
+    world.net.split({other}, set("abc") - {other})
+    assert old.replica.transfer(other)
+    assert not old.hub.publish(b"s.a", b"", b"", b"nobody")
+    world.until(lambda: not old.replica.group.handing_over)
+    world.run(0.1)
+    assert world.leader(old.name) is old
+    assert world.acked("s.a", b"taken") == {"stream": "S", "seq": 1}
+    assert not old.replica.group.gave_up
+    world.net.split()
+    assert world.converged() == [(1, b"s.a", b"taken")]
 
 
 def test_the_id_of_a_message_that_was_lost_with_its_leader_is_free_again(tmp_path: Path) -> None:
