@@ -25,7 +25,7 @@ from tests.lake.tables import records
 pytestmark = pytest.mark.lake
 
 START_SECONDS = 90
-ROUNDS = 4
+ROUNDS = int(os.environ.get("LAKESTREAM_COMPACTOR_KILLS", "3"))
 
 
 class Job:
