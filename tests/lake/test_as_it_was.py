@@ -44,7 +44,9 @@ CATCH_UP_S = 240.0
 LONG = int(os.environ.get("LAKESTREAM_PROPERTY_ROUNDS", "200")) > 200
 LIMITS = [(-1, 1), (100, 3), (60, -1), (-1, -1)]
 """(max_msgs, max_msgs_per_subject) of the streams; the first two but where there is time."""
-SEED = int(os.environ.get("LAKESTREAM_PROPERTY_SEED", "1"))
+SEED = os.environ.get("LAKESTREAM_PROPERTY_SEED", "1")
+if SEED == "random":
+    SEED = str(random.randrange(1 << 30))
 
 
 @pytest.fixture
