@@ -320,8 +320,10 @@ class Applier:
                     consumer.start(recovered=False)
             case UpdateConsumer() if consumer is not None:
                 consumer.apply_update(operation)
+                if operation.reset:
+                    consumer.apply_reset(operation.reset)
             case ResetConsumer() if consumer is not None:
-                consumer.apply_reset(operation)
+                consumer.apply_reset(operation.seq)
             case DeleteConsumer() if consumer is not None:
                 del stream.consumers[operation.name]
                 consumer.deleted()

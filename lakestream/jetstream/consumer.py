@@ -20,7 +20,7 @@ from lakestream.jetstream.delivering import Delivering
 from lakestream.jetstream.feed import Feed
 from lakestream.jetstream.gotime import ZERO, time_ns
 from lakestream.jetstream.lifetime import Inactivity, Pause
-from lakestream.jetstream.operations import CreateConsumer, DeleteConsumer, ResetConsumer, UpdateConsumer
+from lakestream.jetstream.operations import CreateConsumer, DeleteConsumer, UpdateConsumer
 from lakestream.jetstream.ports import ClientInfo, Subscribed
 from lakestream.jetstream.pull import PullOutlet
 from lakestream.jetstream.push import PushOutlet
@@ -115,9 +115,9 @@ class Consumer:
             self.inactivity.arm()
             self.wake()
 
-    def apply_reset(self, operation: ResetConsumer) -> None:
-        """Apply CONSUMER.RESET: nothing is pending, the next delivery is consumer sequence 1."""
-        self.ledger.reset(operation.seq)
+    def apply_reset(self, seq: int) -> None:
+        """Apply CONSUMER.RESET: nothing is pending, the next delivery is consumer sequence 1, from `seq` on."""
+        self.ledger.reset(seq)
         self.feed.reset()
         self.redelivery.clear()
         self.redelivery.rebuild()

@@ -319,10 +319,15 @@ class ConsumerApi:
             request.respond(self._info_of(existing))
             finished()
             return
+        reset = 0
         if config.sourcing and config.deliver_subject != old.deliver_subject:
             # What a mirror or a source was sent and has not confirmed may never have been stored: it is sent again.
-            stream.propose(ResetConsumer(existing.name, existing.ledger.floor()[1] + 1))
-        self._propose_update(request, existing, config, lambda: request.respond(self._info_of(existing)), finished)
+            reset = existing.ledger.floor()[1] + 1
+
+        def answer() -> None:
+            request.respond(self._info_of(existing))
+
+        self._propose_update(request, existing, config, answer, finished, reset)
 
     def _propose_update(
         self,
@@ -331,6 +336,7 @@ class ConsumerApi:
         config: ConsumerConfig,
         answer: Callable[[], None],
         finished: Callable[[], None],
+        reset: int = 0,
     ) -> None:
         def done(result: object) -> None:
             if isinstance(result, Consumer):
@@ -340,7 +346,7 @@ class ConsumerApi:
             finished()
 
         encoded = msgspec.json.encode(config)
-        consumer.stream.propose(UpdateConsumer(consumer.name, encoded), done)
+        consumer.stream.propose(UpdateConsumer(consumer.name, encoded, reset), done)
 
     @staticmethod
     def _failed(request: Request, result: object) -> None:

@@ -90,10 +90,12 @@ class CreateConsumer(msgspec.Struct, frozen=True, tag="create_consumer"):
 
 
 class UpdateConsumer(msgspec.Struct, frozen=True, tag="update_consumer"):
-    """A changed consumer configuration (also pause and resume), as JSON bytes."""
+    """A changed consumer configuration (also pause and resume), as JSON bytes. `reset` > 0: deliver next from there, as
+    by `ResetConsumer`."""
 
     name: str
     config: bytes
+    reset: int = 0
 
 
 class ResetConsumer(msgspec.Struct, frozen=True, tag="reset_consumer"):

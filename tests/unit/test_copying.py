@@ -13,6 +13,8 @@ from lakestream.jetstream.consumer_api import ConsumerApi
 from lakestream.jetstream.copying import Copying
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.intake import NOT_NOW
+from lakestream.jetstream.operations import Operation, ResetConsumer, UpdateConsumer
+from lakestream.jetstream.stream_state import Done
 from lakestream.jetstream.upstream import Received
 from tests.unit import test_backups as backups
 from tests.unit.api_world import ApiWorld
@@ -206,3 +208,35 @@ def test_a_sealed_mirror_goes_on_answering_for_its_origin(world: ApiWorld) -> No
     assert world.stream("M").copying.answers_for == "O"
     world.ask("STREAM.DELETE.O")
     assert [payload for _, payload in world.direct("O.o.a")] == [b"kept"]
+
+
+def test_an_origin_sends_again_what_was_not_confirmed_and_to_the_new_subject_in_one_step(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the two commits, messages could go to where nobody listens any more in between."""
+    world.create("O", subjects=["o.>"], retention="workqueue")
+    world.create("M", mirror={"name": "O"})
+    run(world, 0.5)
+    for _ in range(5):
+        world.publish("o.a", b"x")
+    run(world, 2)
+    origin = world.stream("O")
+    [consumer] = origin.consumers.values()
+    assert consumer.ledger.floor() == (5, 5)
+    propose, proposed = origin.propose, list[Operation]()
+
+    def noted(operation: Operation, done: Done | None = None) -> None:
+        proposed.append(operation)
+        propose(operation, done)
+
+    monkeypatch.setattr(origin, "propose", noted)
+    one(world, "M").session._attempt()
+    world.settle()
+    [update] = [each for each in proposed if isinstance(each, UpdateConsumer | ResetConsumer)]
+    assert isinstance(update, UpdateConsumer)
+    assert update.reset == 6
+    assert consumer.ledger.delivered_consumer == 0, "it counts anew"
+    world.publish("o.a", b"last")
+    run(world, 2)
+    assert world.state("M")["messages"] == 6
+    assert world.state("O")["messages"] == 0
