@@ -144,10 +144,9 @@ def merge(last: Record | None, message: Publish, origin: str, subject: bytes) ->
     sources = _read_sources(last.header) if last is not None else {}
     name = subject.decode("utf-8", "replace")
     known = (sources.get(origin) or {}).get(name, "0")
-    if not _NUMBER.fullmatch(known.encode()):
-        known = "0"  # a client's own header said so; it counts for nothing, as in nats-server
+    number = _NUMBER.match(known.encode())  # a publisher may have said anything: what it begins with counts
     try:
-        delta = _EXACT.subtract(told, Decimal(known))
+        delta = _EXACT.subtract(told, Decimal(number[0].decode("ascii") if number else 0))
         total = _EXACT.add(before, delta)
     except DecimalException:
         raise api_error(10171) from None

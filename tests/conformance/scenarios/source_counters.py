@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from tests.conformance.harness import Script, scenario
+from tests.conformance.harness import Script, scenario, table
 from tests.conformance.origins import came, connected, holds, messages, origins, publish
 from tests.conformance.scenarios.mirror_config import mapped
 
@@ -104,3 +105,33 @@ def large_totals(t: Script) -> None:
     _add(t, "a.x", str(1 << 70), f"-{1 << 71}", "1")
     holds(t, "S", 3)
     t.note("seq", origins(t.wire.api("STREAM.INFO.S"))[0]["seq"])
+
+
+@table(
+    [
+        ("a_number", "7"),
+        ("with_a_sign", "+7"),
+        ("less", "-7"),
+        ("no_number", "NaN"),
+        ("an_exponent", "1e3"),
+        ("a_fraction", "1.5"),
+        ("less_and_more", "-7x"),
+        ("nothing", ""),
+        ("a_blank", " 7"),
+        ("two_signs", "+-7"),
+        ("an_underscore", "1_0"),
+        ("other_digits", "٣"),
+    ]
+)
+def what_a_publisher_says_of_a_source(t: Script, told: str) -> None:
+    _counter(t, "A", "a.*")
+    _counter(t, "S", "s.*", sources=[{"name": "A", "subject_transforms": mapped(("a.*", "s.$1"))}])
+    connected(t, "S")
+    _add(t, "s.x", "1", **{"Nats-Counter-Sources": json.dumps({"A": {"a.x": told}, "B": None})})
+    _add(t, "s.x", "1", **{"Nats-Counter-Sources": "{}"})
+    _add(t, "a.x", "10")
+    holds(t, "S", 3)
+    _add(t, "a.x", "10")
+    holds(t, "S", 4)
+    _add(t, "s.x", "1")
+    messages(t, "S")
