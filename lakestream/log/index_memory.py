@@ -1,8 +1,9 @@
 """How much memory the subject indexes of a server take together.
 
 Belongs here: the limit (`max_index_memory`), and who makes room once it is exceeded: the index with the most in
-memory, a little with each step of whoever grows, so that nobody waits long. Only `add` may come from any thread: a
-store is opened in one.
+memory, a little with each step of whoever grows, so that nobody waits long. An index is among the others only while
+it belongs to the event loop (`add`, `leave`). One that a thread opens or closes makes room alone: nobody else touches
+it, and it touches nobody else.
 """
 
 from __future__ import annotations
@@ -41,15 +42,26 @@ class IndexMemory:
         """Roughly how many bytes all of them have in memory."""
         return sum(index.memory for index in self._all())
 
+    def used_with(self, index: Cooling) -> int:
+        """The same with an index that may not be among them. Any thread."""
+        return sum(each.memory for each in {index, *self._all()})
+
     def add(self, index: Cooling) -> None:
-        """Another index, for as long as it lives. Any thread."""
+        """Another index, until it leaves, for as long as it lives. In the event loop, which has it from now on."""
         with self._lock:
             self._indexes.add(index)
 
-    def grown(self) -> None:
-        """One of them has taken in subjects: if it is too much by now, the largest gives up a few."""
-        if self.used > self.limit:
-            max(self._all(), key=lambda index: index.memory).cool(STEP)
+    def leave(self, index: Cooling) -> None:
+        """It is about to be given to a thread. In the event loop."""
+        with self._lock:
+            self._indexes.discard(index)
+
+    def grown(self, index: Cooling) -> None:
+        """This one has taken in subjects: if it is too much by now, the largest gives up a few."""
+        if self.used_with(index) > self.limit:
+            indexes = self._all()
+            largest = max(indexes, key=lambda each: each.memory) if index in indexes else index
+            largest.cool(STEP)
 
     def _all(self) -> list[Cooling]:
         with self._lock:

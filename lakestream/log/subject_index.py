@@ -160,8 +160,17 @@ class SubjectIndex:
     def keep_within(self, memory: IndexMemory, files: Files, directory: str) -> None:
         """Leave memory for a file in this directory when there is not enough of it."""
         self._shared, self._files, self._directory = memory, files, directory
-        memory.add(self)
         self._weigh()
+
+    def share(self) -> None:
+        """From now on it is the event loop's, and others may make it move to its file. In the event loop."""
+        if self._shared is not None:
+            self._shared.add(self)
+
+    def unshare(self) -> None:
+        """It may be given to a thread from now on. In the event loop."""
+        if self._shared is not None:
+            self._shared.leave(self)
 
     def __len__(self) -> int:
         leaves = self._leaves
@@ -208,6 +217,8 @@ class SubjectIndex:
 
     def remove(self, subject: bytes, seq: int) -> bool:
         """Remove one message; False when it is not listed."""
+        if len(self._fresh) >= FRESH_SUBJECTS:
+            self._settle()
         value = self._held.get(subject)
         if value is None:
             value = self._warm(subject)
@@ -239,6 +250,8 @@ class SubjectIndex:
             if subject not in self._held:
                 self._warm(subject)
             self._put(subject, pack(kept))
+            if len(self._fresh) >= FRESH_SUBJECTS:
+                self._settle()
 
     def remove_all(self, gone: Iterable[tuple[int, bytes]]) -> None:
         """Remove many listed messages, given as (sequence, subject), ascending. A subject that loses all it has is not
@@ -264,23 +277,22 @@ class SubjectIndex:
                 self._fresh.append(subject)
                 self._leaves.cold -= 1
                 self._leaves.gone += 1
+            if len(self._fresh) >= FRESH_SUBJECTS:
+                self._settle()
         self._settle()
 
     def discard_below(self, seq: int) -> None:
         """Remove every message < `seq`, of all subjects. Looks at each of them."""
-        for subject in self._cold_subjects():
-            if self.first(subject) < seq:
-                self._warm(subject)  # which changes no leaf
+        # First those in memory: when they move to the file while the others pass through memory, they are done.
         for subject, value in list(self._held.items()):
-            if isinstance(value, int):
-                if 0 < oldest(value) < seq:
-                    self._put(subject, pack(each for each in unpack(value) if each >= seq))
-            elif value.items[value.head] < seq:
-                value = self._own(subject, value)
-                value.drop_below(seq)
-                if len(value) <= FEW:
-                    self._put(subject, value.packed())
-        while self._shared is not None and self._shared.used > self._shared.limit and self.cool(STEP):
+            self._cut(subject, value, seq)
+        for subject in self._cold_subjects():
+            if 0 < self.first(subject) < seq:
+                self._cut(subject, self._warm(subject), seq)
+                if len(self._fresh) >= FRESH_SUBJECTS:
+                    self._settle()
+        self._settle()
+        while self._shared is not None and self._shared.used_with(self) > self._shared.limit and self.cool(STEP):
             continue
 
     def clear(self) -> None:
@@ -309,7 +321,7 @@ class SubjectIndex:
         value = self._find(subject)
         return count(value) if isinstance(value, int) else len(value)
 
-    def seqs(self, subject: bytes, lo: int = 0, hi: int = 1 << 63) -> list[int]:
+    def seqs(self, subject: bytes, lo: int = 0, hi: int = MASK) -> list[int]:
         """The sequences of `subject` in `lo` … `hi`, both included, ascending."""
         value = self._find(subject)
         if isinstance(value, int):
@@ -435,7 +447,7 @@ class SubjectIndex:
             leaves.clean(4 * len(fresh))
         self._weigh()
         if self._shared is not None:
-            self._shared.grown()
+            self._shared.grown(self)
 
     def _weigh(self) -> None:
         """Guess the memory from some of the oldest and newest."""
@@ -444,7 +456,7 @@ class SubjectIndex:
             some = [*islice(mine.items(), _SAMPLE), *islice(reversed(mine.items()), _SAMPLE)]
             size = sum(map(_bytes_of, some)) // len(some)
             self.memory = len(mine) * (size + _SLOT)
-        self._room = self._shared is not None and self._shared.used < self._shared.limit // 8 * 7
+        self._room = self._shared is not None and self._shared.used_with(self) < self._shared.limit // 8 * 7
 
     def _cold_subjects(self) -> Iterator[bytes]:
         leaves = self._leaves
@@ -504,6 +516,17 @@ class SubjectIndex:
             self._held[subject] = 0
             leaves.gone += 1
 
+    def _cut(self, subject: bytes, value: Held, seq: int) -> None:
+        """Remove what a subject that is in memory has below `seq`."""
+        if isinstance(value, int):
+            if 0 < oldest(value) < seq:
+                self._put(subject, pack(each for each in unpack(value) if each >= seq))
+        elif value.items[value.head] < seq:
+            value = self._own(subject, value)
+            value.drop_below(seq)
+            if len(value) <= FEW:
+                self._put(subject, value.packed())
+
     def _own(self, subject: bytes, value: Ascending) -> Ascending:
         """A subject's sequences, to be changed other than at the end: no snapshot has them."""
         if value.epoch != self._epoch:
@@ -540,7 +563,7 @@ class SubjectIndex:
             self._ordered()
         self._weigh()
         if self._shared is not None:
-            self._shared.grown()
+            self._shared.grown(self)
 
 
 def _bytes_of(item: tuple[bytes, Held]) -> int:

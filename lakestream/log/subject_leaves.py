@@ -10,10 +10,12 @@ Whatever takes long is cut into steps over few leaves, which a caller spreads ov
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from lakestream.log.cold_rows import Block, BlockFile, encode_rows
+from lakestream.log.errors import CorruptLog
 from lakestream.log.histories import Held
 
 LEAF_ROWS = 256
@@ -110,10 +112,13 @@ class Leaves:
             listed = leaves[at].names
             listed.append(name)
             self.listed += 1
-            if len(listed) > SPLIT_ROWS:
+            # A leaf whose block can not be read stays long: whoever asks for what is in there is told, and the subjects
+            # in memory are listed all the same. It is tried again with every LEAF_ROWS more.
+            if len(listed) > SPLIT_ROWS and len(listed) % LEAF_ROWS == 1:
                 self._clean(at)
                 if len(leaves[at].names) > SPLIT_ROWS - LEAF_ROWS // 2:
-                    self._divide(at)
+                    with contextlib.suppress(CorruptLog, OSError):
+                        self._divide(at)
 
     def walk(self, head: bytes) -> Iterator[list[bytes]]:
         """The subjects that have messages and begin with `head`, leaf by leaf.

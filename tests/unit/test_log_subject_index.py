@@ -263,6 +263,7 @@ def filled(directory: Path, count: int, limit: int = 1 << 30) -> tuple[SubjectIn
     """An index of `count` subjects with one message each, in the order of their names."""
     index, memory = SubjectIndex(), IndexMemory(limit)
     index.keep_within(memory, Files(), str(directory))
+    index.share()
     for first in range(0, count, 100):
         index.add_run([b"k.%06d" % number for number in range(first, first + 100)], first + 1)
     return index, memory
@@ -290,10 +291,31 @@ def test_the_largest_of_all_indexes_makes_room(tmp_path: Path) -> None:
         index.keep_within(memory, Files(), str(tmp_path))
         index.add_run([b"k.%06d" % number for number in range(count)], 1)
         index._weigh()
+        index.share()
     assert memory.used == large.memory + small.memory
     memory.limit = memory.used - 1
-    memory.grown()
+    memory.grown(small)
     assert (large.cold_subjects > 0, small.cold_subjects) == (True, 0)
+
+
+def test_an_index_that_a_thread_has_touches_no_other_and_is_touched_by_none(tmp_path: Path) -> None:
+    memory = IndexMemory(1 << 30)
+    served, replayed = SubjectIndex(), SubjectIndex()
+    for index, count in ((served, 5000), (replayed, 1500)):
+        index.keep_within(memory, Files(), str(tmp_path))
+        index.add_run([b"k.%06d" % number for number in range(count)], 1)
+        index._weigh()
+    served.share()
+    assert (memory.used, memory.used_with(replayed)) == (served.memory, served.memory + replayed.memory)
+    memory.limit = memory.used - 1
+    memory.grown(replayed)  # in the thread: the other one is larger, but the event loop's
+    assert (served.cold_subjects, replayed.cold_subjects > 0) == (0, True)
+    before = replayed.cold_subjects
+    memory.grown(served)
+    assert (served.cold_subjects > 0, replayed.cold_subjects) == (True, before)
+    replayed.share()
+    served.unshare()
+    assert memory.used == replayed.memory
 
 
 def test_an_index_that_nobody_has_any_more_counts_no_longer(tmp_path: Path) -> None:
@@ -317,6 +339,92 @@ def test_on_a_full_disk_everything_stays_in_memory(tmp_path: Path) -> None:
     assert index.cool(100) == 0
     assert (len(index), index.cold_subjects) == (5000, 0)
     assert index.last(b"k.000007") == 8
+
+
+class Flickering(Files):
+    """A disk that cannot be read for a while."""
+
+    bad = False
+
+    def read_at(self, fd: int, length: int, offset: int) -> bytes:
+        if self.bad:
+            raise OSError(5, "Input/output error")
+        return super().read_at(fd, length, offset)
+
+
+def test_new_subjects_are_listed_also_when_their_leaf_could_not_be_divided(tmp_path: Path) -> None:
+    files, memory = Flickering(), IndexMemory(1 << 30)
+    index, other = SubjectIndex(), SubjectIndex()
+    for each in (index, other):
+        each.keep_within(memory, files, str(tmp_path))
+        each.share()
+    index.add_run([b"k.%06d" % number for number in range(0, 2000, 2)], 1)
+    index.cool(1000)
+    names = [b"k.000002.%04d" % number for number in range(900)]  # one leaf gets more than it should have
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subject_index, "FRESH_SUBJECTS", 10_000)  # they gather
+        index.add_run(names, 1001)
+    files.bad = True
+    with pytest.raises(OSError, match="Input/output error"):
+        index.matching(b"k.*")
+    memory.limit, index.memory = 1, 1 << 30
+    other.add_run([b"o.%d" % number for number in range(100)], 1)  # has the larger one make room, which it can not
+    files.bad = False
+    assert (len(other), len(index)) == (100, 1900)
+    assert set(names) <= set(index.matching(b">"))
+    again = written(index.snapshot(), tmp_path, 1900)
+    assert [again.last(name) for name in names] == list(range(1001, 1901))
+    index.add_run([b"k.000002.%04d" % number for number in range(900, 920)], 1901)
+    assert max(len(leaf.names) for leaf in index._ordered().leaves) < 900
+
+
+def test_two_subjects_that_lie_side_by_side_are_not_one(tmp_path: Path) -> None:
+    index, _ = filled(tmp_path, 1000)
+    again = written(index.snapshot(), tmp_path, 1000)
+    for name in (b"k.000010 k.000011", b"k.000010 ", b" k.000010", b" "):
+        for _ in range(3):
+            assert (again.last(name), again.matching(name), name in again) == (0, [], False)
+    assert not again.remove(b"k.000010 k.000011", 11)
+    assert len(again) == 1000
+    assert [len(list(written(again.snapshot(), tmp_path, 1000).items()))] == [1000]
+
+
+@pytest.mark.parametrize("how", ["remove", "remove_all", "remove_many", "discard_below"])
+def test_memory_has_its_limit_also_while_messages_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(subject_index, "FRESH_SUBJECTS", 100)
+    monkeypatch.setattr(index_memory, "STEP", 200)
+    monkeypatch.setattr(subject_index, "STEP", 200)
+    count, limit, most = 10_000, 300_000, 0
+    index, _ = filled(tmp_path, count, limit)
+    for first in range(0, count, 50):
+        index.add_run([b"k.%06d" % number for number in range(first, first + 50)], count + first + 1)
+    assert index.memory <= 310_000
+    settle = index._settle
+
+    def settled() -> None:
+        nonlocal most
+        most = max(most, len(index._held))
+        settle()
+
+    monkeypatch.setattr(SubjectIndex, "_settle", lambda self: settled())
+    gone = [(number + 1, b"k.%06d" % number) for number in range(count)]
+    if how == "remove":
+        assert all(index.remove(name, seq) for seq, name in gone)
+    elif how == "remove_all":
+        index.remove_all([*gone, *((seq + count, name) for seq, name in gone[1:])])
+    elif how == "remove_many":
+        for seq, name in gone:
+            index.remove_many(name, range(seq, seq + 10))
+    else:
+        index.discard_below(count + 1)
+    assert index.last(b"k.000000") == count + 1
+    assert len(index) == (1 if how == "remove_all" else count)
+    assert index.count(b"k.000000") == 1
+    assert most < 4000
+    assert len(index._held) < 4000
+    assert index.memory <= 310_000
 
 
 def test_places_in_the_scratch_file_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,6 +529,7 @@ def test_sequences_up_to_the_largest_there_is(length: int, tmp_path: Path) -> No
     again = written(index.snapshot(), tmp_path, last)
     for one in (index, again):
         assert one.seqs(b"a", 0, last) == seqs
+        assert one.seqs(b"a") == seqs
         assert (one.first(b"a"), one.last(b"a"), one.count(b"a")) == (seqs[0], last, length)
 
 
