@@ -240,6 +240,7 @@ class Engine:
     def attach(self, stream: Stream) -> None:
         """Have a stream among this server's. Again: its store is another now."""
         self.streams[stream.name] = stream
+        stream.store.subjects.share()
         self.offline.pop(stream.name, None)
         stream.on_updated, stream.on_failed = self.refresh, self._failed
         stream.use = self.use

@@ -275,6 +275,7 @@ class Replica:
     def _adopt(self, stream: Stream) -> None:
         assert self.group is not None
         stream.join(self.group, self._replicas.peers.me)
+        stream.store.subjects.share()
         stream.store.watch_damage(lambda error: self._replicas.repairs.found(self, error))
         self.stream = stream
         self._goal = 0

@@ -579,6 +579,7 @@ class Stream:
         """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients are told."""
         self.closed = True
         self.serving = False
+        self.store.subjects.unshare()  # a thread closes it
         if deleted:
             self.copying.removed()
         for part in self.parts:

@@ -191,6 +191,25 @@ def test_an_account_that_loses_jetstream_keeps_its_streams_and_hears_that_it_has
     world.stop()
 
 
+def test_a_subject_index_is_shared_only_while_no_thread_has_it(tmp_path: Path) -> None:
+    world = World(tmp_path, "A")
+    world.create("A")
+    memory = world.stores._cache.indexes
+    served = world.engines.of("A").streams["S"].store.subjects
+    assert memory._all() == [served]
+    world.engines.withdraw("A")
+    assert world.io.waiting  # a thread writes the last checkpoint
+    assert memory._all() == []
+    world.settle()
+    world.engines.serve("A")
+    assert world.io.waiting  # it is opened in another
+    assert memory._all() == []
+    world.settle()
+    assert memory._all() == [world.engines.of("A").streams["S"].store.subjects]
+    world.stop()
+    assert memory._all() == []
+
+
 @pytest.mark.parametrize("steps", range(8))
 def test_jetstream_may_come_back_while_it_goes(tmp_path: Path, steps: int) -> None:
     world = World(tmp_path, "A")

@@ -25,6 +25,17 @@ def test_what_is_acked_is_on_every_replica(tmp_path: Path) -> None:
     assert [data for _, _, data in content] == [b"%d" % number for number in range(20)]
 
 
+def test_a_replicas_subject_index_is_shared_while_it_takes_part(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream()
+    world.acked("s.a", b"1")
+    for node in list(world.nodes.values()):
+        memory = node.stores._cache.indexes
+        assert memory._all() == [node.stream.store.subjects]
+        node.stop()
+        assert memory._all() == []
+
+
 def test_followers_do_not_take_messages(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stream()
