@@ -11,12 +11,15 @@ What was deleted securely (its bytes shall be found nowhere) is no part of the p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lakestream.jetstream.ports import History, Past, PastUnavailableError, Was
+from lakestream.jetstream.awaiting import in_thread
+from lakestream.jetstream.ports import History, Past, PastUnavailableError
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.log.departures import Point
+from lakestream.log.errors import Compacted
 from lakestream.log.past import LogPast
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import Filters
@@ -29,6 +32,13 @@ RETENTION: Final = "lakestream.retention"
 
 ATTEMPTS: Final = 5
 """Looks at log and table when segments leave the one for the other meanwhile."""
+
+SUBJECTS: Final = 2_000
+"""Subjects of the index that are looked at in one turn of the event loop."""
+
+
+class _Moved(Exception):
+    """What the log held when it was looked at first has left it."""
 
 
 def travels(config: StreamConfig) -> bool:
@@ -64,51 +74,76 @@ class _Past:
     async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> _Found | None:
         point = Point(up_to_seq, 0 if up_to_seq else before_ns)
         for _ in range(ATTEMPTS):
-            log = LogPast(self._stream.store)
-            through = log.last_seq(point)
-            if through is not None and log.holds(through):
-                return await self._beyond(log, patterns, point, through, limit)
-            was = await self._ask(patterns, point, limit)
-            if was.within:
-                return None if was.newest is None else _Found(self, point, was.through, was.newest)
-            # The log as it is by now, in one turn with what is asked of it: entries may have left it meanwhile.
-            log = LogPast(self._stream.store)
-            if log.holds_from(was.position + 1):
-                through = log.last_seq(point)
-                return await self._beyond(log, patterns, point, was.through if through is None else through, limit)
-            if log.first_index <= was.position + 1:
-                break
-        raise PastUnavailableError(f"{self._stream.name}: when messages left was not kept for all of that time")
+            try:
+                return await self._look(patterns, point, limit)
+            except (_Moved, Compacted):
+                continue
+        raise self._unknown()
 
-    async def _ask(self, patterns: Sequence[bytes], point: Point, limit: int) -> Was:
+    async def _look(self, patterns: Sequence[bytes], point: Point, limit: int) -> _Found | None:
+        """See `find`. Raises _Moved, Compacted: entries went from the log into the table meanwhile."""
+        log = LogPast(self._stream.store)
+        through = log.last_seq(point)
+        if through is not None and log.holds(through):
+            return await self._beyond(patterns, log.by_now(point), through, limit, partial(LogPast.holds, seq=through))
         try:
-            return await self._history.was(patterns, point, limit)
+            was = await self._history.was(patterns, point, limit, log.shredded())
         except Exception as error:
             raise PastUnavailableError(str(error)) from error
+        if was.within:
+            return None if was.newest is None else _Found(self, point, was.through, was.newest)
+        log = LogPast(self._stream.store)
+        if not log.holds_from(was.position + 1):
+            raise self._unknown() if log.first_index <= was.position + 1 else _Moved
+        through = log.last_seq(point)
+        if not was.kept and (through is None or through <= was.through):
+            raise self._unknown()  # what was removed behind the last message of the table, before the next one
+        holds = partial(LogPast.holds_from, index=was.position + 1)
+        return await self._beyond(
+            patterns, log.by_now(point), was.through if through is None else through, limit, holds
+        )
+
+    def _unknown(self) -> PastUnavailableError:
+        return PastUnavailableError(f"{self._stream.name}: when messages left was not kept for all of that time")
 
     async def _beyond(
-        self, log: LogPast, patterns: Sequence[bytes], point: Point, through: int, limit: int
+        self, patterns: Sequence[bytes], point: Point, through: int, limit: int, holds: Callable[[LogPast], bool]
     ) -> _Found | None:
-        """What lives and was there by `through`, and what has left behind the point."""
+        """What lives and was there by `through`, and what has left behind the point, as the log knows if it `holds`.
+
+        In pieces, between which others have their turn. What is removed meanwhile is found alive, or among what has
+        left: that is looked at later.
+        """
         index = self._stream.store.subjects
         newest: dict[bytes, int] = {}
         for pattern in patterns:
-            for subject in index.matching(pattern):
-                if seq := index.last_at_or_before(subject, through):
-                    newest[subject] = seq
+            for some in index.some_matching(pattern):
+                for at in range(0, len(some), SUBJECTS):
+                    for subject in some[at : at + SUBJECTS]:
+                        if seq := index.last_at_or_before(subject, through):
+                            newest[subject] = seq
+                    if len(newest) > limit:
+                        return None
+                    await asyncio.sleep(0)
+        log = LogPast(self._stream.store)
+        if not holds(log):
+            raise _Moved
         wanted = Filters(patterns)
-        # All that is asked of the state is asked by now: what is removed from here on is there by its index.
-        for seqs in list(log.returning(point, through)):
+        for seqs in await in_thread(self._stream.io, log.returning(point, through)):
             for seq, subject in zip(seqs, log.subjects(seqs), strict=True):
                 if seq > newest.get(subject, 0) and wanted.match(subject):
                     newest[subject] = seq
+            if len(newest) > limit:
+                return None
             await asyncio.sleep(0)
-        if len(newest) > limit:
-            return None
         return _Found(self, point, through, sorted(newest.values()))
 
     async def read(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
-        found, before = LogPast(self._stream.store).read(seqs, max_bytes)
+        log = LogPast(self._stream.store)
+        shredded = {seq for first, last in log.shredded() for seq in range(first, last + 1)}
+        if shredded:
+            seqs = [seq for seq in seqs if seq not in shredded]
+        found, before = log.read(seqs, max_bytes)
         if before:
             try:
                 older = await self._history.was_rows(seqs[:before], point, max_bytes)

@@ -33,7 +33,10 @@ MAX_RESULTS: Final = 1024
 """More subjects than this in one multi_last request are refused with 413."""
 
 MAX_IN_LAKE: Final = 10_000
-"""Direct gets of one stream that wait for the lake, or for what the stream was; more are refused with 429."""
+"""Direct gets of one stream that wait for the lake; more are refused with 429."""
+
+MAX_IN_PAST: Final = 64
+"""Those that ask what the stream was; more are refused with 429. Each may hold what a table had of 1024 subjects."""
 
 NOT_FOUND: Final = status(404, b"Message Not Found")
 NO_RESULTS: Final = status(404, b"No Results")
@@ -99,7 +102,7 @@ class Gets:
         self._stream = stream
         self._max_bytes = max_bytes
         self._headers = MessageHeaders(stream.name)
-        self._in_lake = 0
+        self._in_lake = self._in_past = 0
 
     # ------------------------------------------------------------------ the newest message of a subject
     def by_subject(self, start: int) -> Handler:
@@ -197,7 +200,7 @@ class Gets:
     def _multi(self, reply: bytes, asked: MsgGetRequest) -> None:
         store = self._stream.store
         if self._stream.past is not None and (asked.up_to_seq or asked.up_to_time is not None):
-            self._later(reply, self._multi_of_the_past, reply, asked, self._stream.past)
+            self._later(reply, self._multi_of_the_past, reply, asked, self._stream.past, past=True)
         elif asked.up_to_time is not None:
             answer = lambda seq: self._multi_through(reply, asked, query.through_time(store, seq))  # noqa: E731
             self._at_time(reply, asked.up_to_time, answer)
@@ -248,9 +251,11 @@ class Gets:
         return asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
 
     # ------------------------------------------------------------------ what waits for the lake
-    def _later(self, reply: bytes, answer: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Answer a request with `answer(*arguments)`, unless too many are on their way."""
-        if self._in_lake >= MAX_IN_LAKE:
+    def _later(
+        self, reply: bytes, answer: Callable[..., Awaitable[None]], *arguments: object, past: bool = False
+    ) -> None:
+        """Answer a request, of the past or not, with `answer(*arguments)`, unless too many are on their way."""
+        if self._in_lake >= MAX_IN_LAKE or (past and self._in_past >= MAX_IN_PAST):
             self._say(reply, BUSY)
             return
 
@@ -259,8 +264,10 @@ class Gets:
                 await answer(*arguments)
             finally:
                 self._in_lake -= 1
+                self._in_past -= past
 
         self._in_lake += 1
+        self._in_past += past
         self._stream.clock.spawn(run())
 
     # ------------------------------------------------------------------ one message

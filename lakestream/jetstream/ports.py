@@ -137,8 +137,10 @@ class History(Protocol):
     async def first_at(self, time_ns: int) -> int:
         """The lowest sequence in the table whose time is ≥ `time_ns`; 0 when there is none."""
 
-    async def was(self, patterns: Sequence[bytes], point: Point, limit: int) -> Was:
-        """What the table knows of a point of the stream: see `Was`. Raises LakeError when it can not say."""
+    async def was(self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]]) -> Was:
+        """What the table knows of a point of the stream: see `Was`. `without`: runs of sequences that do not count.
+
+        Raises LakeError when it can not say."""
 
     async def was_rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
         """The messages with these sequences (ascending) as the table had them at a point: as many of the first ones as
@@ -150,13 +152,14 @@ class Was(msgspec.Struct, frozen=True):
 
     `within`: the table holds the point; `through` is the last sequence stored by then and `newest` the last message of
     each subject asked for, as sequences (None: more than the limit). Else the point is beyond the table, which reaches
-    through log index `position` and sequence `through`.
+    through log index `position` and sequence `through`; `kept` tells whether the stream kept its past there.
     """
 
     within: bool
     position: int
     through: int
     newest: list[int] | None = []
+    kept: bool = True
 
 
 class Found(Protocol):

@@ -13,9 +13,10 @@ goes with it when the log is cleaned.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lakestream.lake import erasure
 from lakestream.lake.errors import LakeError
 from lakestream.lake.segments import Dead
 from lakestream.lake.storage import Storage
@@ -99,10 +100,17 @@ def gone(departures: Departures, point: Point | None = None) -> Dead:
 
 
 def gone_as_of(storage: Storage, table: str, found: AsOf) -> Dead:
-    """What the version that `as_of` found has, and the stream had no longer at that moment."""
+    """What the version that `as_of` found has, and the stream had no longer at that moment; and what is to be erased,
+    which is no part of any past."""
+    dead = erased(storage, table)
     if found.progress is None or found.progress.departed <= 0:
-        return Dead()
-    return gone(read(storage, table, found.progress.last_index), found.point)
+        return dead
+    return both(gone(read(storage, table, found.progress.last_index), found.point), dead)
+
+
+def erased(storage: Storage, table: str, more: Sequence[tuple[int, int]] = ()) -> Dead:
+    """What was deleted securely, as far as versions may still have it; and `more` runs of such sequences."""
+    return Dead(runs=erasure.joined([*erasure.merged(erasure.notes(storage, table)), *more]))
 
 
 def sequences(dead: Dead) -> Any:
@@ -113,11 +121,10 @@ def sequences(dead: Dead) -> Any:
 
 
 def both(one: Dead, other: Dead) -> Dead:
-    """What is dead by either; neither names what the other one does."""
+    """What is dead by either; of `other` only its runs are looked at."""
     if not other.runs:
         return one
-    runs = sorted([*one.runs, *other.runs])
-    return Dead(one.floor, one.removed, runs)
+    return Dead(one.floor, one.removed, erasure.joined([*one.runs, *other.runs]))
 
 
 def _joined(firsts: Any, lasts: Any) -> list[tuple[int, int]]:

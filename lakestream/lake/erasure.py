@@ -17,7 +17,7 @@ that. Files that shallow clones name stay, and the note with them, until the clo
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -62,8 +62,13 @@ def notes(storage: Storage, table: str) -> list[Note]:
 
 def merged(found: Sequence[Note]) -> list[tuple[int, int]]:
     """The runs of all notes, ascending and apart."""
+    return joined(run for note in found for run in note.runs)
+
+
+def joined(some: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same sequences as runs that are ascending and apart."""
     runs: list[tuple[int, int]] = []
-    for first, last in sorted(run for note in found for run in note.runs):
+    for first, last in sorted(some):
         if runs and first <= runs[-1][1] + 1:
             runs[-1] = (runs[-1][0], max(last, runs[-1][1]))
         else:

@@ -82,7 +82,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     table holds the stream, `table_last_seq` its last sequence there; `last_seq` is the stream's last one. `columns` are
     the view's, in the table's order. `hidden` is what has died since, `endings` (archives) what has ended. `uncleared`
     is what had died by `position` and may still be in the table, and `departures` is when the rest of `hidden` died;
-    None where the stream does not keep its past.
+    None where the stream does not keep its past. `shredded` are runs of `hidden` that are no part of any past.
     `flushed`: the server has staged everything that was acked before; else `note` says why not.
     """
 
@@ -110,6 +110,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     uncleared: Dead = Dead()
     departures: Departures | None = None
+    shredded: tuple[tuple[int, int], ...] = ()
 
     @property
     def removed(self) -> Sequence[int]:
@@ -124,7 +125,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         if self.departures is None:
             return self
         hidden = departed.both(self.uncleared, departed.gone(self.departures, point))
-        return msgspec.structs.replace(self, hidden=hidden)
+        return msgspec.structs.replace(self, hidden=departed.both(hidden, Dead(runs=self.shredded)))
 
     def hidden_conditions(self) -> list[str]:
         """SQL conditions over the table's rows, each of bounded length; a row for which one holds is dead by now."""
@@ -417,6 +418,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         flushed=False,
         uncleared=uncleared,
         departures=_departures(batch, before),
+        shredded=tuple(batch.shredded) if batch is not None else (),
     )
 
 

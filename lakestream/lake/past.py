@@ -123,7 +123,7 @@ def _at(view: LiveView, version: int, hidden: Dead) -> LiveView:
         columns=tuple(column for column in view.columns if column in had),
         table_columns=tuple(column for column in view.table_columns if column in had),
         drops_ended=False,
-        hidden=hidden,
+        hidden=departed.both(hidden, Dead(runs=view.shredded)),
         before=None,
         endings=None,
         parts=(),

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 OPEN_VERSIONS = 2
 """Versions of one table that are held: a client that pages asks for the same one again and again."""
 
+MAX_LEFT = 1 << 20
+"""Runs of departures that are held for the points asked about last, 16 bytes each; those of one point always are."""
+
+FIRST_ROWS = 32
+"""Messages that a read begins with, until it knows how large they are."""
+
 _CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
 _LISTED = 50
 """Subjects that are given to the query engine; of more it is given the range."""
@@ -44,88 +50,118 @@ class Answer:
     def __init__(self, kept: Kept, through: int, newest: list[int] | None) -> None:
         self.within = kept.version is not None
         self.position = kept.progress.last_index if kept.progress is not None else 0
+        self.kept = kept.progress is None or kept.progress.departed >= 0
         self.through, self.newest = through, newest
 
 
 class TablePast:
-    """The past of the stream whose table is at a path or URL. Safe for use by several threads."""
+    """The past of the stream with a uid whose table is at a path or URL. Safe for use by several threads."""
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, uid: str) -> None:
         self._table = table
+        self._uid = uid
         self._storage = open_storage(table)
         self._lock = threading.Lock()
         self._log: CommitLog | None = None
         self._open: OrderedDict[int, QueryBuilder] = OrderedDict()
+        self._left: OrderedDict[tuple[int, Point], Any] = OrderedDict()
 
-    def was(self, patterns: Sequence[bytes], point: Point, limit: int) -> Answer:
+    def was(
+        self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]] = ()
+    ) -> Answer:
         """The last message of each subject that one of `patterns` is or matches, as the stream was at a point.
+
+        Args:
+            patterns: subjects, with or without wildcards.
+            point: the point.
+            limit: of more subjects than that none is told.
+            without: runs of sequences that are no part of the past, besides those whose erasure is noted.
 
         Raises:
             TimeTravelError, DeparturesGone: that is not kept, or no longer.
         """
+        erased = self._erased(without)
         kept = self._find(point)
         if kept.version is None or kept.progress is None:
             return Answer(kept, kept.progress.last_seq if kept.progress is not None else 0, [])
         wanted = Filters(patterns)
         where = _condition(patterns)
         by_text: dict[tuple[str, bytes | None], int] = {}
-        for batch in self._rows(kept, point, ("seq", "subject", "subject_bytes"), where):
+        for batch in self._rows(kept, point, ("seq", "subject", "subject_bytes"), where, erased):
             for subject, raw, seq in _newest(batch):
-                if seq > by_text.get((subject, raw), 0):
+                known = by_text.get((subject, raw), 0)
+                if seq > known and (known or wanted.match(raw if raw is not None else subject.encode())):
                     by_text[subject, raw] = seq
-        newest = [
-            seq for (text, raw), seq in by_text.items() if wanted.match(raw if raw is not None else text.encode())
-        ]
-        return Answer(kept, self._through(kept, point), sorted(newest) if len(newest) <= limit else None)
+            if len(by_text) > limit:
+                return Answer(kept, kept.progress.last_seq, None)
+        return Answer(kept, self._through(kept, point), sorted(by_text.values()))
 
     def rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
         """The first of these messages (ascending), as many as fit into `max_bytes`, at least one.
 
         Raises: as `was`.
         """
-        import pyarrow as pa
-
+        erased = self._erased()
         kept = self._find(point)
         version = kept.version
         if version is None:
             version = self._commits().latest if kept.progress is not None else None
         if version is None:
             return []
-        listed = " OR ".join(f"seq IN ({', '.join(map(str, seqs[at : at + 20]))})" for at in range(0, len(seqs), 20))
-        where = f"seq >= {seqs[0]} AND seq <= {seqs[-1]} AND ({listed})"
         found: list[Record] = []
-        batches = [batch for batch in self._query(version, COLUMNS, where) if batch.num_rows]
-        if batches:
-            found = records(pa.Table.from_batches(batches).sort_by("seq").combine_chunks())
-        size = 0
-        for count, record in enumerate(found):
-            size += len(record.subject) + len(record.header) + len(record.data)
-            if count and size > max_bytes:
-                return found[:count]
+        at = size = 0
+        step = FIRST_ROWS
+        while at < len(seqs):
+            some = seqs[at : at + step]
+            for record in self._exactly(version, some, erased):
+                size += len(record.subject) + len(record.header) + len(record.data)
+                if found and size > max_bytes:
+                    return found
+                found.append(record)
+            at += len(some)
+            # As many more as there seems to be room for: a message may have megabytes.
+            step = min(4 * step, max(1, (max_bytes - size) * max(len(found), 1) // max(size, 1)))
         return found
 
+    def _exactly(self, version: int, seqs: Sequence[int], erased: Dead) -> list[Record]:
+        """The messages with these sequences (ascending)."""
+        import pyarrow as pa
+
+        listed = " OR ".join(f"seq IN ({', '.join(map(str, seqs[at : at + 20]))})" for at in range(0, len(seqs), 20))
+        where = f"seq >= {seqs[0]} AND seq <= {seqs[-1]} AND ({listed})"
+        batches = [_without(batch, erased) for batch in self._query(version, COLUMNS, where) if batch.num_rows]
+        return records(pa.Table.from_batches(batches).sort_by("seq").combine_chunks()) if batches else []
+
     def close(self) -> None:
-        """Let go of the versions held."""
+        """Let go of what is held."""
         with self._lock:
             self._log = None
             self._open.clear()
+            self._left.clear()
+
+    def _erased(self, without: Sequence[tuple[int, int]] = ()) -> Dead:
+        """What is not to be found whatever version has it. Read it before the version: see erasure.py."""
+        return departed.erased(self._storage, self._table, without)
 
     def _find(self, point: Point) -> Kept:
         try:
-            log = self._commits()
-            return version_of_point(log, point)
+            try:
+                return self._found(self._commits(), point)
+            except FileNotFoundError:  # log clean-up was quicker
+                return self._found(self._commits(), point)
         except NotATable:
             return Kept(None, None)
-        except FileNotFoundError:  # log clean-up was quicker
-            return version_of_point(self._commits(), point)
+
+    def _found(self, log: CommitLog, point: Point) -> Kept:
+        newest = log.progress(log.latest)
+        if newest is not None and newest.uid != self._uid:
+            self.close()  # it is about to make way for another table, whose versions are counted from 0 again
+            return Kept(None, None)
+        return version_of_point(log, point)
 
     def _commits(self) -> CommitLog:
         with self._lock:
-            log = self._log
-            if log is None:
-                log = self._log = CommitLog(self._table)
-            else:
-                log.refresh()
+            log = self._log = CommitLog(self._table) if self._log is None else self._log.renewed()
             return log
 
     def _through(self, kept: Kept, point: Point) -> int:
@@ -145,23 +181,33 @@ class TablePast:
             ]
         )
 
-    def _rows(self, kept: Kept, point: Point, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, kept: Kept, point: Point, columns: Sequence[str], where: str, erased: Dead
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of messages that the stream held at a point within its table; `seq` is one of `columns`."""
-        import numpy as np
-        import pyarrow as pa
-
         assert kept.version is not None
         assert kept.progress is not None
         stored = f"seq <= {point.seq}" if point.seq else f"time_ns < {point.before_ns}"
-        dead = Dead()
-        if kept.progress.departed:
-            dead = departed.gone(departed.read(self._storage, self._table, kept.progress.last_index), point)
-        if dead.runs:  # as an array once, not for each batch
-            runs: Any = np.asarray(dead.runs, np.int64)
-            dead = Dead(runs=runs)
+        gone = self._gone(kept.progress.last_index, point) if kept.progress.departed else Dead()
         for batch in self._query(kept.version, columns, f"{stored} AND {where}" if where else stored):
-            mask = alive(batch["seq"].to_numpy(), dead)
-            yield batch if mask.all() else batch.filter(pa.array(mask))
+            yield _without(_without(batch, gone), erased)
+
+    def _gone(self, last_index: int, point: Point) -> Dead:
+        """What had left by a point of the batch that ends there, as an array once, not for each batch of rows."""
+        import numpy as np
+
+        runs: Any
+        with self._lock:
+            if (runs := self._left.get((last_index, point))) is not None:
+                self._left.move_to_end((last_index, point))
+                return Dead(runs=runs)
+        found = departed.gone(departed.read(self._storage, self._table, last_index), point)
+        runs = np.asarray(found.runs, np.int64).reshape(-1, 2)
+        with self._lock:
+            self._left[last_index, point] = runs
+            while len(self._left) > 1 and sum(map(len, self._left.values())) > MAX_LEFT:
+                self._left.popitem(last=False)
+        return Dead(runs=runs)
 
     def _query(self, version: int, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -196,6 +242,15 @@ class TablePast:
             while len(self._open) > OPEN_VERSIONS:
                 self._open.popitem(last=False)
         return query
+
+
+def _without(batch: pa.RecordBatch, dead: Dead) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    if not len(dead.runs):
+        return batch
+    mask = alive(batch["seq"].to_numpy(), dead)
+    return batch if mask.all() else batch.filter(pa.array(mask))
 
 
 def _gone(table: str, version: int) -> TimeTravelError:

@@ -137,7 +137,12 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
         floor = max(floor, footer.floor)
         removed.update(footer.removed)
     progress = Progress(
-        uid=uid, last_index=parts[-1].last_index, last_seq=last_seq, last_time_ns=last_time_ns, floor=floor
+        uid=uid,
+        last_index=parts[-1].last_index,
+        last_seq=last_seq,
+        last_time_ns=last_time_ns,
+        floor=floor,
+        moment_ns=before.moment_ns if before else 0,
     )
     # The newest segment's configuration: the order of log entries decides what holds, not when files were written.
     policy = policies.of_config(footers[-1].config)
@@ -161,7 +166,7 @@ def _with_past(batch: Batch, floor_before: int) -> Batch:
     assert batch.departures is not None
     progress = msgspec.structs.replace(
         batch.progress,
-        moment_ns=max(batch.progress.last_time_ns, batch.departures.moment()),
+        moment_ns=max(batch.progress.moment_ns, batch.progress.last_time_ns, batch.departures.moment()),
         departed=len(batch.departures),
         deletes=len(departures_deleted(batch, floor_before)),
     )

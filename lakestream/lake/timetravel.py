@@ -56,9 +56,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     `last_index` is the log index (it moves with deletes and purges too), `last_seq` and `last_time_ns` belong to the
     newest message ever written to the table, `floor` is the stream's first sequence at that point.
 
-    Where the stream keeps its past, `moment_ns` is the time of the last message or removal, and `departed` how many
-    runs of removals the commit has beside the table (departed.py); the commit's rows are then all messages of its
-    batch, also those that are deleted right behind it, in `deletes` commits. `departed` is -1 where it does not.
+    Where the stream keeps its past, `moment_ns` is the time of the last message or removal, never before that of an
+    earlier commit (which is all it is where the stream keeps its past no longer), and `departed` how many runs of
+    removals the commit has beside the table (departed.py); the commit's rows are then all messages of its batch, also
+    those that are deleted right behind it, in `deletes` commits. `departed` is -1 where it does not.
     """
 
     uid: str
@@ -197,11 +198,15 @@ class CommitLog:
                 return progress
         return None
 
-    def refresh(self) -> None:
-        """List the commits anew. What is known of those that are still there stays."""
-        self.versions = self._list()
-        oldest = self.versions[0]
-        self._read = {version: commit for version, commit in self._read.items() if version >= oldest}
+    def renewed(self) -> CommitLog:
+        """The commits as they are listed now. It knows what this one knows of those that are still there.
+
+        This one does not change: whoever bisects its versions in another thread is not disturbed.
+        """
+        found = CommitLog(self.table)
+        oldest = found.versions[0]
+        found._read = {version: commit for version, commit in dict(self._read).items() if version >= oldest}
+        return found
 
     def uncleared(self, version: int) -> Progress | None:
         """What the last commit of messages at `version` says, if rows that had died by then may still be there."""
@@ -309,7 +314,7 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
     newest = log.progress(log.latest)
     if newest is None:
         return AsOf(None, at_ns, complete=False)
-    if newest.departed >= 0 and (found := _exactly(log, at_ns)) is not None:
+    if (found := _exactly(log, at_ns, newest)) is not None:
         return found
 
     def reached(version: int) -> tuple[int, int]:
@@ -336,13 +341,17 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
     return AsOf(log.versions[first], at_ns, complete)
 
 
-def _exactly(log: CommitLog, at_ns: int) -> AsOf | None:
-    """The same for a stream that keeps its past; None where it did not yet at that moment."""
+def _exactly(log: CommitLog, at_ns: int, newest: Progress) -> AsOf | None:
+    """The same for a stream that kept its past at that moment, whether or not it still does; None where it did not."""
     try:
         kept = version_of_point(log, Point(before_ns=at_ns + 1))
-    except NotKept:
-        return None
+    except TimeTravelError as error:
+        if isinstance(error, NotKept) or newest.departed < 0:
+            return None
+        raise
     if kept.version is None:  # beyond the table, which has no message or removal as late as that
+        if newest.departed < 0:
+            return None
         return AsOf(log.latest, at_ns, complete=False, progress=log.uncleared(log.latest))
     if kept.before is None and not _begins_by(log, kept.version, at_ns):
         return AsOf(None, at_ns, complete=True)
@@ -380,7 +389,7 @@ def version_of_point(log: CommitLog, point: Point) -> Kept:
             return -1
         return progress.last_seq if point.seq else max(progress.moment_ns, progress.last_time_ns)
 
-    # Invariant: sequences and moments ascend over the commits of a stream.
+    # Invariant: sequences and moments ascend over the commits of a stream, also over those that do not keep its past.
     at = bisect_left(_ByVersion(log.versions, reached), wanted)
     if at == len(log):
         return Kept(None, newest)
@@ -391,12 +400,22 @@ def version_of_point(log: CommitLog, point: Point) -> Kept:
             f"{_named(point)} is before the versions of {log.table} that are still there; {KEEP_MORE}"
         )
     if progress.departed < 0:
-        raise NotKept(
-            f"when messages left the stream was not kept at {_named(point)}: it is from the stream's next segment "
-            "on after it was given the metadata lakestream.time_travel"
-        )
+        raise NotKept(_not_kept(point))
     before = log.progress(log.versions[at - 1]) if at else None
-    return Kept(version, progress, before if before is not None and before.uid == progress.uid else None)
+    if before is None or before.uid != progress.uid:
+        return Kept(version, progress)
+    first_ns = log.commit(version).first_time_ns
+    if before.departed < 0 and not point.seq and (first_ns is None or point.before_ns <= first_ns):
+        # What was removed between the last message of the commit before and the first one of this nobody noted.
+        raise NotKept(_not_kept(point))
+    return Kept(version, progress, before)
+
+
+def _not_kept(point: Point) -> str:
+    return (
+        f"when messages left the stream was not kept at {_named(point)}: it is from the stream's next segment "
+        "on after it was given the metadata lakestream.time_travel"
+    )
 
 
 def _named(point: Point) -> str:

@@ -84,8 +84,14 @@ class Departures:
 
     def extend(self, later: Departures) -> None:
         """Add what followed."""
+        begins = self.moment()
         for column, more in zip(self._columns, later._columns, strict=True):
             column.extend(more)
+        times = self.removed_ns
+        at = len(times) - len(later)
+        while at < len(times) and times[at] < begins:  # as in `note`
+            times[at] = begins
+            at += 1
         self.whole = self.whole and later.whole
 
     def moment(self) -> int:
@@ -97,6 +103,11 @@ class Departures:
         if point.seq:
             return bisect_right(self.removed_seqs, point.seq)
         return bisect_left(self.removed_ns, point.before_ns)
+
+    def behind(self, point: Point) -> Departures:
+        """Those that had yet to be removed at a point, as a list of its own."""
+        at = self.split(point)
+        return Departures(self.whole, [column[at:] for column in self._columns])
 
     def runs(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
         """(first, last) of some runs, in the order of removal."""
@@ -122,6 +133,11 @@ class Departures:
     def unpack(cls, data: bytes) -> Departures:
         """The inverse of `pack`, of a list that is whole."""
         return cls(True, [array("q", accumulate(column)) for column in _columns(zlib.decompress(data))])
+
+
+def moment_of(packed: bytes) -> int:
+    """`moment` of a packed list."""
+    return sum(_columns(zlib.decompress(packed))[3])
 
 
 def _columns(data: bytes) -> list[array[int]]:

@@ -7,10 +7,11 @@ segments until these leave; what has left is the lake's to tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from lakestream.log.departures import Departures, Point
+from lakestream.log.departures import Departures, Point, moment_of
 from lakestream.log.record import Record
 from lakestream.log.runs import stretches
 from lakestream.log.segment import Segment
@@ -20,8 +21,8 @@ from lakestream.log.segment_rows import SegmentRows
 if TYPE_CHECKING:
     from lakestream.log.store import Store
 
-PIECE = 2_000
-"""Most sequences of one run."""
+PIECE = 1_000
+"""Sequences of one piece, about."""
 
 
 class LogPast:
@@ -49,6 +50,20 @@ class LogPast:
             return None
         return seq
 
+    def by_now(self, point: Point) -> Point:
+        """The point, or the present where it has yet to come: what happens from here on is behind it."""
+        latest = self._store.last_time
+        if point.seq or point.before_ns <= latest:
+            return point
+        here = self._store.departures
+        moments = [0 if here is None else here.moment()]
+        for segment in reversed(self.segments):
+            if moments[-1]:
+                break
+            if segment.footer is not None and segment.footer.departures is not None:
+                moments.append(moment_of(segment.footer.departures))
+        return Point(before_ns=min(point.before_ns, max(latest, moments[-1]) + 1))
+
     def holds(self, seq: int) -> bool:
         """Whether the log knows each removal since the entry that stored `seq`, which is in it."""
         at = 0
@@ -66,29 +81,28 @@ class LogPast:
         known = all(each.footer is None or each.footer.departures is not None for each in segments)
         return known and here is not None and here.whole
 
-    def returning(self, point: Point, through: int) -> Iterator[Sequence[int]]:
-        """The sequences ≤ `through` of messages that were removed behind a point, in pieces.
+    def returning(self, point: Point, through: int) -> Callable[[], list[Sequence[int]]]:
+        """What finds the sequences ≤ `through` of messages that were removed behind a point, ascending in pieces. It
+        may be called in a thread, where a million of them do not keep the event loop.
 
         What somebody asked to be shredded does not return.
         """
-        shredded = self._shredded()
-        for departures in self._departures():
-            for first, last in departures.runs(departures.split(point)):
-                for start in range(first, min(last, through) + 1, PIECE):
-                    part = range(start, min(start + PIECE - 1, last, through) + 1)
-                    yield part if not shredded else [seq for seq in part if seq not in shredded]
+        packed = [each.footer.departures for each in self.segments if each.footer is not None]
+        here = self._store.departures
+        latest = None if here is None else here.behind(point)  # the list itself goes on
+        shredded = frozenset(seq for first, last in self.shredded() for seq in range(first, last + 1))
 
-    def _departures(self) -> Iterator[Departures]:
-        for segment in self.segments:
-            if segment.footer is not None and segment.footer.departures is not None:
-                yield Departures.unpack(segment.footer.departures)
-        if self._store.departures is not None:
-            yield self._store.departures
+        def find() -> list[Sequence[int]]:
+            lists = [Departures.unpack(each).behind(point) for each in packed if each is not None]
+            runs = [run for each in (*lists, latest) if each is not None for run in each.runs() if run[0] <= through]
+            return list(_pieces(sorted(runs), through, shredded))
 
-    def _shredded(self) -> frozenset[int]:
+        return find
+
+    def shredded(self) -> list[tuple[int, int]]:
+        """Runs of the sequences that are no part of any past, as far as the log knows them."""
         runs = [run for each in self.segments if each.footer is not None for run in each.footer.shredded]
-        runs += list(stretches(sorted(self._store.shredded_in_segment())))
-        return frozenset(seq for first, last in runs for seq in range(first, last + 1))
+        return runs + list(stretches(sorted(self._store.shredded_in_segment())))
 
     def subjects(self, seqs: Sequence[int]) -> list[bytes]:
         """The subjects of messages, live or not, some of which may have left the log. Raises CorruptLog."""
@@ -101,3 +115,17 @@ class LogPast:
         local = [seq for seq in seqs if seq >= floor]
         found = self._rows.read_seqs(local, max_bytes) if local else []
         return found, len(seqs) - len(local)
+
+
+def _pieces(runs: Sequence[tuple[int, int]], through: int, shredded: frozenset[int]) -> Iterator[Sequence[int]]:
+    """The sequences of ascending runs, about `PIECE` at a time."""
+    piece = array("q")
+    for first, last in runs:
+        for start in range(first, min(last, through) + 1, PIECE):
+            part = range(start, min(start + PIECE - 1, last, through) + 1)
+            piece.extend(part if not shredded else (seq for seq in part if seq not in shredded))
+            if len(piece) >= PIECE:
+                yield piece
+                piece = array("q")
+    if piece:
+        yield piece

@@ -60,8 +60,9 @@ class SharedCache:
 class ThreadHistory:
     """`History` over one stream's Delta table. The reader (and pyarrow with it) is loaded at the first read."""
 
-    def __init__(self, table: str, io: ThreadIo, cache: SharedCache) -> None:
+    def __init__(self, table: str, uid: str, io: ThreadIo, cache: SharedCache) -> None:
         self._path = table
+        self._uid = uid
         self._shared = cache
         self._table: TableHistory | None = None
         self._past: TablePast | None = None
@@ -101,10 +102,10 @@ class ThreadHistory:
         """See `History.first_at`."""
         return await self._ask(lambda table: table.first_at(time_ns))
 
-    async def was(self, patterns: Sequence[bytes], point: Point, limit: int) -> Was:
+    async def was(self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]]) -> Was:
         """See `History.was`."""
-        found = await self._ask_past(lambda past: past.was(patterns, point, limit))
-        return Was(found.within, found.position, found.through, found.newest)
+        found = await self._ask_past(lambda past: past.was(patterns, point, limit, without))
+        return Was(found.within, found.position, found.through, found.newest, found.kept)
 
     async def was_rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
         """See `History.was_rows`."""
@@ -119,7 +120,7 @@ class ThreadHistory:
 
             past = self._past
             if past is None:
-                past = self._past = TablePast(self._path)
+                past = self._past = TablePast(self._path, self._uid)
             return work(past)
 
         async with self._under_way:

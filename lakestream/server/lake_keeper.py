@@ -158,7 +158,7 @@ class LakeKeeper:
         kept = _Kept(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
         self._kept[stream.account, stream.name] = kept
         table = paths.table(self.root, stream.name, stream.account)
-        stream.history = kept.history = ThreadHistory(table, self._io, self._cache)
+        stream.history = kept.history = ThreadHistory(table, stream.uid, self._io, self._cache)
         stream.past = past_of(stream, stream.config)
         self._ask(kept)
 

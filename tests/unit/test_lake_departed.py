@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lakestream.lake import departed
+from lakestream.lake import departed, plan, timetravel
 from lakestream.lake.departed import DeparturesGone
+from lakestream.lake.past_table import TablePast
 from lakestream.lake.segments import Dead
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import CommitLog, NotKept, Progress, TimeTravelError, as_of, version_of_point
 from lakestream.log.departures import Departures, Point
+from lakestream.log.segment import Footer
 
 pytestmark = pytest.mark.unit
 
@@ -109,3 +116,139 @@ def test_files_go_with_the_commits_that_log_cleanup_takes(tmp_path: Path) -> Non
     with pytest.raises(DeparturesGone):
         departed.read(storage, str(tmp_path), 100)
     assert len(departed.read(storage, str(tmp_path), 200)) == 3
+
+
+def unkept(last_seq: int, last_time_ns: int, moment_ns: int = 0) -> Progress:
+    """What a commit says of a stream that does not keep its past."""
+    return Progress(
+        uid="U", last_index=last_seq * 10 + 5, last_seq=last_seq, last_time_ns=last_time_ns, moment_ns=moment_ns
+    )
+
+
+def test_commits_that_come_while_a_point_is_looked_for_do_not_move_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(tmp_path, 0, None, "CREATE TABLE")
+    commit(tmp_path, 1, reached(10, 1000), first_ns=500)
+    past = TablePast(str(tmp_path), "U")
+    past._find(Point(seq=1))
+    bisect = timetravel.bisect_left
+
+    def meanwhile(*arguments: Any) -> int:
+        found = bisect(*arguments)
+        if not (tmp_path / "_delta_log" / f"{2:020d}.json").exists():
+            commit(tmp_path, 2, reached(20, 2000), first_ns=1100)
+            asking = threading.Thread(target=lambda: past._find(Point(seq=1)))
+            asking.start()
+            asking.join()
+        return found
+
+    monkeypatch.setattr(timetravel, "bisect_left", meanwhile)
+    kept = past._find(Point(seq=25))
+    assert (kept.version, kept.progress) == (None, reached(10, 1000)), "beyond the table as it was listed"
+    assert past._find(Point(seq=15)).version == 2
+
+
+def test_threads_that_list_commits_anew_do_not_disturb_each_other(tmp_path: Path) -> None:
+    for version in range(600):
+        commit(tmp_path, version, reached(version + 1, version * 10 + 10))
+    past = TablePast(str(tmp_path), "U")
+
+    def ask(start: int) -> list[int | None]:
+        return [past._find(Point(seq=seq)).version for seq in range(start, 600, 37)]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            found = list(threads.map(ask, (1, 2, 3)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == [[seq - 1 for seq in range(start, 600, 37)] for start in (1, 2, 3)]
+
+
+def test_the_age_when_a_stream_kept_its_past_is_read_as_before_when_it_does_not_any_more(tmp_path: Path) -> None:
+    commit(tmp_path, 0, None, "CREATE TABLE")
+    commit(tmp_path, 1, reached(10, 1005, departed_=3, deletes=1), first_ns=500)
+    commit(tmp_path, 2, None, "DELETE")
+    before = as_of(tmp_path, 900)
+    assert (before.version, before.progress) == (1, reached(10, 1005, 3, 1))
+    commit(tmp_path, 3, unkept(20, 3000, 1005), first_ns=2000)
+    assert as_of(tmp_path, 900) == before, "version 1 has dead rows too: its departures have to be left out"
+    assert as_of(tmp_path, 2500).version == 3
+    assert as_of(tmp_path, 3500).version == 3
+
+
+def test_a_moment_before_the_first_message_of_the_past_is_refused(tmp_path: Path) -> None:
+    commit(tmp_path, 0, None, "CREATE TABLE")
+    commit(tmp_path, 1, unkept(10, 1000), first_ns=500)
+    commit(tmp_path, 2, None, "DELETE")
+    commit(tmp_path, 3, unkept(10, 1000))  # a purge that nobody noted the time of, at 1500
+    commit(tmp_path, 4, reached(20, 3005), first_ns=2500)
+    log = CommitLog(tmp_path)
+    for before_ns in (1001, 1200, 2500):
+        with pytest.raises(NotKept, match="was not kept at"):
+            version_of_point(log, Point(before_ns=before_ns))
+    assert version_of_point(log, Point(before_ns=2501)).version == 4
+    assert version_of_point(log, Point(seq=11)).version == 4
+    assert TablePast(str(tmp_path), "U").was([b">"], Point(before_ns=4000), 10).kept
+    commit(tmp_path, 5, unkept(20, 3000, 3005))
+    assert not TablePast(str(tmp_path), "U").was([b">"], Point(before_ns=4000), 10).kept
+
+
+def segment_footer(last_seq: int, last_time: int, left_: Departures | None, metadata: dict[str, str]) -> Footer:
+    return Footer(
+        uid="U",
+        stream="S",
+        account="$G",
+        first_index=last_seq,
+        last_index=last_seq,
+        last_term=1,
+        first_seq=last_seq,
+        last_seq=last_seq,
+        first_time=last_time,
+        last_time=last_time,
+        runs=[(last_seq, 1)],
+        count=1,
+        bytes=1,
+        closed_ns=last_time,
+        floor=1,
+        removed=[],
+        subjects=1,
+        config=json.dumps({"name": "S", "metadata": metadata}).encode(),
+        departures=None if left_ is None else left_.pack(),
+    )
+
+
+def test_moments_ascend_over_the_commits_of_a_stream(tmp_path: Path) -> None:
+    removed = Departures()
+    removed.note((1,), 2, 2000)  # a purge, long after the only message
+    later = Departures()
+    later.note((2,), 3, 1500)  # in a mirror messages come with the times of their origin
+    travels = {"lakestream.time_travel": "1d"}
+    footers = [
+        segment_footer(1, 1000, removed, travels),
+        segment_footer(2, 1400, None, {}),
+        segment_footer(3, 1500, later, travels),
+    ]
+    before: Progress | None = None
+    for version, footer in enumerate(footers):
+        batch = plan.gather("U", [plan.Part("x", version, footer.last_index, 1)], [footer], before)
+        assert batch.progress.moment_ns == 2000
+        commit(tmp_path, version, batch.progress, first_ns=footer.last_time)
+        before = batch.progress
+    assert version_of_point(CommitLog(tmp_path), Point(before_ns=1800)).version == 0
+
+
+def test_the_table_of_another_stream_of_that_name_has_no_past(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    commit(table, 0, None, "CREATE TABLE")
+    commit(table, 1, reached(10, 1005), first_ns=500)
+    past = TablePast(str(table), "V")
+    found = past.was([b">"], Point(seq=3), 10)
+    assert (found.within, found.position) == (False, 0), "the log alone can know"
+    shutil.rmtree(table)
+    commit(table, 0, None, "CREATE TABLE")
+    mine = Progress(uid="V", last_index=999, last_seq=99, last_time_ns=9000, moment_ns=9000, departed=0)
+    commit(table, 1, mine, first_ns=8000)
+    assert past._find(Point(seq=3)).progress == mine, "not what was read of the table before"

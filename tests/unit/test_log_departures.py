@@ -44,6 +44,19 @@ def test_times_do_not_go_backwards_with_the_clock() -> None:
     assert departures.moment() == 100
 
 
+def test_times_do_not_go_backwards_over_segments_either() -> None:
+    departures, later = Departures(), Departures()
+    departures.note((1,), 2, 100)  # a purge of a mirror; then messages come with the times that they have in the origin
+    later.note((2,), 3, 90)
+    later.note((3,), 4, 95)
+    later.note((4,), 5, 110)
+    departures.extend(later)
+    assert list(departures.removed_ns) == [100, 100, 100, 110]
+    assert runs(departures, Point(before_ns=100)) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert runs(departures, Point(before_ns=101)) == [(4, 4)]
+    assert list(later.removed_ns) == [90, 95, 110]
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 10**9), st.integers(1, 4)), max_size=40),
     st.integers(0, 2**62),

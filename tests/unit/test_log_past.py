@@ -43,7 +43,7 @@ def test_what_the_logs_departures_name_keeps_its_outline(tmp_path: Path, monkeyp
     assert log.holds(at)
     returned = {
         seq: subject
-        for seqs in log.returning(Point(seq=at), at)
+        for seqs in log.returning(Point(seq=at), at)()
         for seq, subject in zip(seqs, log.subjects(seqs), strict=True)
     }
     assert returned == {seq: b"KV.%d" % seq for seq in range(max(1, at - HELD + 1), store.first_seq)}
@@ -64,3 +64,19 @@ def test_a_message_that_no_outline_has_is_not_taken_for_another(
         rows.subjects([1])
     with pytest.raises(Compacted, match="sequence 1"):
         rows.subject(1)
+
+
+def test_a_point_that_has_yet_to_come_is_behind_all_that_happened(tmp_path: Path) -> None:
+    stream = MiniStream(str(tmp_path), LogOptions(seal_bytes=65, seal_age_ns=1 << 60))
+    store = stream.store
+    store.keep_departures(True)
+    stream.publish((b"a", b"", b""), (b"b", b"", b""))
+    last_time = store.last_time
+    store.operation_ns = last_time + 500
+    stream.operate("remove", 1)  # a purge, long after the last message, in a segment that is sealed with it
+    store.operation_ns = None
+    log = LogPast(store)
+    assert log.by_now(Point(before_ns=last_time)) == Point(before_ns=last_time)
+    assert log.by_now(Point(before_ns=last_time + 9999)) == Point(before_ns=last_time + 501)
+    assert log.by_now(Point(before_ns=last_time + 100)) == Point(before_ns=last_time + 100)
+    assert log.by_now(Point(seq=2)) == Point(seq=2)

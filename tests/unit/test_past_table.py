@@ -1,0 +1,150 @@
+"""A stream's past out of a table with rows: what is found, what is no part of it, and how much is read for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from lakestream.lake import departed, erasure, past_table
+from lakestream.lake.history_rows import COLUMNS
+from lakestream.lake.live import LiveView
+from lakestream.lake.live_rows import schema
+from lakestream.lake.past_table import TablePast
+from lakestream.lake.segments import Dead
+from lakestream.lake.storage import open_storage
+from lakestream.lake.timetravel import as_of
+from lakestream.log.departures import Departures, Point
+
+pytestmark = pytest.mark.unit
+
+LAST = 400
+END = Point(seq=LAST)
+
+
+def table_of(path: Path, subjects: Sequence[str], data: bytes = b"x", departures: Departures | None = None) -> str:
+    """A table of one commit: sequences from 1 on, each stored at its own number of ns."""
+    table, count = str(path / "streams" / "S"), len(subjects)
+    numbers = list(range(1, count + 1))
+    columns: dict[str, list[Any]] = dict.fromkeys(COLUMNS, [None] * count) | {
+        "seq": numbers,
+        "time_ns": numbers,
+        "subject": list(subjects),
+        "data": [data] * count,
+    }
+    rows = pa.table([pa.array(columns[field.name], field.type) for field in schema(COLUMNS)], schema=schema(COLUMNS))
+    told = {"uid": "U", "last_index": count, "last_seq": count, "last_time_ns": count, "moment_ns": count}
+    told["departed"] = 0 if departures is None else len(departures)
+    if departures is not None:
+        departed.write(open_storage(path), table, count, departures)
+    write_deltalake(table, rows, commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(told)}))
+    return table
+
+
+def test_what_is_to_be_erased_is_no_part_of_the_past(tmp_path: Path) -> None:
+    table = table_of(tmp_path, ["K.a", "K.a", "K.b"], b"secret")
+    past = TablePast(table, "U")
+    assert past.was([b"K.>"], Point(seq=3), 9).newest == [2, 3]
+    DeltaTable(table).delete("seq = 2")
+    erasure.leave_note(open_storage(tmp_path), table, "U", 4, [(2, 2)])
+    assert past.was([b"K.>"], Point(seq=3), 9).newest == [1, 3], "of K.a there is the message before it"
+    assert [record.seq for record in past.rows([1, 2, 3], Point(seq=3), 1 << 20)] == [1, 3]
+    assert past.was([b"K.>"], Point(seq=3), 9, [(1, 1)]).newest == [3], "the log knows of another one"
+    found = as_of(table, 3)
+    assert departed.gone_as_of(open_storage(tmp_path), table, found) == Dead(runs=[(2, 2)]), "nor of SQL's"
+
+
+def test_what_was_deleted_securely_beyond_the_table_is_no_part_of_sqls_past() -> None:
+    departures = Departures()
+    departures.note((1, 2), 4, 4)
+    view = LiveView(
+        lake="",
+        stream="S",
+        account="$G",
+        uid="U",
+        table="",
+        version=None,
+        position=0,
+        table_last_seq=0,
+        last_index=9,
+        last_seq=3,
+        floor=3,
+        columns=(),
+        table_columns=(),
+        layout=None,
+        archive=False,
+        drops_ended=False,
+        hidden=Dead(runs=[(1, 2)]),
+        before=None,
+        endings=None,
+        parts=(),
+        flushed=True,
+        departures=departures,
+        shredded=((2, 2),),
+    )
+    assert view.at(Point(seq=3)).hidden == Dead(runs=[(2, 2)])
+    assert view.at(Point(seq=4)).hidden == Dead(runs=[(1, 2)])
+
+
+def test_a_read_stops_where_its_bytes_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 64 << 10
+    past = TablePast(table_of(tmp_path, [f"K.{number}" for number in range(LAST)], b"x" * size), "U")
+    decoded, decode = [], past_table.records
+
+    def counted(rows: pa.Table) -> Any:
+        decoded.append(rows.num_rows)
+        return decode(rows)
+
+    monkeypatch.setattr(past_table, "records", counted)
+    seqs = list(range(1, LAST + 1))
+    assert [record.seq for record in past.rows(seqs, END, 16 * size)] == seqs[:15]
+    assert sum(decoded) == past_table.FIRST_ROWS
+    decoded.clear()
+    assert [record.seq for record in past.rows(seqs, END, 100 * size)] == seqs[:99]
+    assert sum(decoded) <= 2 * 100
+    assert [record.seq for record in past.rows(seqs, END, 1)] == [1]
+    assert len(past.rows(seqs, END, 1 << 30)) == LAST
+
+
+def test_too_many_subjects_are_refused_before_all_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    past = TablePast(table_of(tmp_path, [f"K.{number}" for number in range(LAST)]), "U")
+    looked: list[int] = []
+    newest = past_table._newest
+    monkeypatch.setattr(past_table, "_newest", lambda batch: (looked.append(1), newest(batch))[1])
+    query = past._query
+
+    def small(*arguments: Any) -> Any:
+        for batch in query(*arguments):
+            yield from (batch.slice(at, 10) for at in range(0, batch.num_rows, 10))
+
+    monkeypatch.setattr(past, "_query", small)
+    assert past.was([b">"], END, 25).newest is None
+    assert len(looked) == 3
+    assert past.was([b"K.1", b"K.2"], END, 2).newest == [2, 3], "others do not count"
+
+
+def test_departures_are_read_once_for_a_client_that_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    departures = Departures()
+    departures.note((1,), 2, 2)
+    departures.note((2,), 3, 3)
+    past = TablePast(table_of(tmp_path, ["K.a", "K.a", "K.a"], departures=departures), "U")
+    reads, read = [], departed.read
+
+    def counted(*arguments: Any) -> Departures:
+        reads.append(arguments)
+        return read(*arguments)
+
+    monkeypatch.setattr(departed, "read", counted)
+    for _ in range(3):
+        assert past.was([b"K.a"], Point(seq=2), 9).newest == [2]
+    assert len(reads) == 1
+    assert past.was([b"K.a"], Point(seq=1), 9).newest == [1]
+    assert len(reads) == 2
+    monkeypatch.setattr(past_table, "MAX_LEFT", 0)
+    assert past.was([b"K.a"], Point(seq=3), 9).newest == [3]
+    assert list(past._left) == [(3, Point(seq=3))], "the others made room"
