@@ -112,9 +112,14 @@ class Intake:
         self._append(subject, reply, b"", payload)
 
     def stamp(self) -> int:
-        """The time for an operation that is proposed now: not before what was decided, nor after what will be."""
-        self.last_time = max(self.last_time, time.time_ns())
-        return self.last_time
+        """The time for an operation that is proposed now: not before what was decided, nor after what will be.
+
+        Except in a mirror, whose messages are to come with the times that they have in their origin.
+        """
+        now = max(self.last_time, time.time_ns())
+        if self._stream.config.mirror is None:
+            self.last_time = now
+        return now
 
     def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
         """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""

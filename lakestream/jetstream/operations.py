@@ -3,7 +3,7 @@
 Belongs here: every change of a stream's state that is not a message, as a record that all replicas apply alike. They
 are encoded as MessagePack in OPERATION frames of the stream's own log, between the messages that they follow.
 Applying one never reads a clock: whatever depends on time is decided before it is proposed. What can remove messages
-has the time of its proposal, `at_ns`, in streams with time travel (0 in others).
+has the time of its proposal, `at_ns` (0 in logs of older releases).
 """
 
 from __future__ import annotations

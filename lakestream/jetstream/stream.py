@@ -249,7 +249,7 @@ class Stream:
                 done(self.failed or api_error(10059 if self.closed else 10008))
             return
         self.operations += 1
-        if self.store.departures is not None and isinstance(operation, Removing):
+        if isinstance(operation, Removing):
             operation = msgspec.structs.replace(operation, at_ns=self.intake.stamp())
         if isinstance(operation, Purge | UpdateStream):
             self.intake.guard()  # it may move the sequence or change the rules: publishes behind it wait for it

@@ -1,0 +1,236 @@
+"""A stream as it was, between log and table: what is asked of which, and how long anybody else waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakestream.jetstream import as_it_was
+from lakestream.jetstream.as_it_was import _Past
+from lakestream.jetstream.batch import Effect
+from lakestream.jetstream.operations import Purge, UpdateStream
+from lakestream.jetstream.ports import PastUnavailableError, Was
+from lakestream.log.departures import Point
+from lakestream.log.past import PIECE, LogPast
+from lakestream.log.segment_log import LogOptions
+from lakestream.log.subject_index import SubjectIndex
+from tests.unit.api_world import ApiWorld
+from tests.unit.logkit import InlineIo, MiniStream, closing
+from tests.unit.stream_world import World
+
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
+
+__all__ = ["closing"]
+
+TRAVELS = {"lakestream.time_travel": "30d"}
+HOUR = 3600 * 10**9
+
+
+class Table:
+    """`History` that says what it is told to, and remembers what it was asked."""
+
+    def __init__(self, *answers: Was) -> None:
+        self.answers = list(answers)
+        self.without: list[Sequence[tuple[int, int]]] = []
+
+    async def was(self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]]) -> Was:
+        self.without.append(without)
+        return self.answers.pop(0)
+
+
+def past_of(stream: MiniStream, table: Table | None = None) -> _Past:
+    made: Any = types.SimpleNamespace(store=stream.store, name="KV", io=InlineIo())
+    history: Any = table
+    return _Past(made, history)
+
+
+def overwritten(path: Path, keys: int) -> MiniStream:
+    """So many keys, written in order and overwritten in another one."""
+    stream = MiniStream(str(path), LogOptions(seal_bytes=16 << 20, seal_age_ns=1 << 60))
+    stream.store.keep_departures(True)
+    stream.publish(*[(b"K.%d" % key, b"", b"v") for key in range(keys)])
+    step = 7919  # a prime: neighbours leave far from each other
+    for at in range(keys):
+        key = at * step % keys
+        stream.publish((b"K.%d" % key, b"", b"w"))
+        stream.store.remove(key + 1, b"K.%d" % key)
+    return stream
+
+
+async def test_many_that_left_are_looked_up_in_pieces_between_which_others_have_their_turn(tmp_path: Path) -> None:
+    stream = overwritten(tmp_path, 3 * PIECE)
+    turns, asked = 0, 0
+    subjects = LogPast.subjects
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def counted(self: LogPast, seqs: Sequence[int]) -> list[bytes]:
+        nonlocal asked
+        asked += 1
+        assert list(seqs) == sorted(seqs), "as they lie in the file"
+        assert len(seqs) <= 2 * PIECE
+        return subjects(self, seqs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogPast, "subjects", counted)
+        task = asyncio.create_task(others())
+        found = await past_of(stream).find([b"K.5"], 3 * PIECE, 0, 1024)
+        assert found is not None
+        assert found.seqs == [6]
+        assert asked == 3, "one run each would be as many calls as keys"
+        assert turns >= 3
+        asked = 0
+        assert await past_of(stream).find([b">"], 3 * PIECE, 0, 1024) is None
+        assert asked <= 2, "too many are known by then"
+        task.cancel()
+
+
+async def test_too_many_that_live_are_refused_before_all_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = MiniStream(str(tmp_path))
+    stream.store.keep_departures(True)
+    stream.publish(*[(b"K.%d" % key, b"", b"v") for key in range(500)])
+    monkeypatch.setattr(as_it_was, "SUBJECTS", 50)
+    looked, last = [], SubjectIndex.last_at_or_before
+
+    def counted(index: SubjectIndex, subject: bytes, through: int) -> int:
+        looked.append(subject)
+        return last(index, subject, through)
+
+    monkeypatch.setattr(SubjectIndex, "last_at_or_before", counted)
+    assert await past_of(stream).find([b">"], 500, 0, 120) is None
+    assert len(looked) == 150
+
+
+async def test_what_leaves_while_the_past_is_looked_for_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(as_it_was, "SUBJECTS", 1)
+    stream = MiniStream(str(tmp_path))
+    stream.store.keep_departures(True)
+    stream.publish(*[(b"K.%d" % key, b"", b"v") for key in range(10)])
+    task = asyncio.create_task(past_of(stream).find([b">"], 0, stream.store.last_time + 10**9, 1024))
+    for key in range(10):
+        await asyncio.sleep(0)
+        stream.publish((b"K.%d" % (9 - key), b"", b"w"))
+        stream.store.remove(10 - key)
+    found = await task
+    assert found is not None
+    assert found.seqs == list(range(1, 11))
+
+
+async def test_what_the_log_knows_to_be_deleted_securely_is_not_asked_of_the_table(tmp_path: Path) -> None:
+    stream = MiniStream(str(tmp_path))
+    stream.publish(*[(b"K.a", b"", b"%d" % number) for number in range(4)])
+    store = stream.store
+    store.shredding = store.erasing = True
+    store.remove(2)
+    store.shredding = store.erasing = False
+    store.keep_departures(True)  # not of the whole segment: only the table can know
+    table = Table(Was(True, 1, 3, [1]))
+    found = await past_of(stream, table).find([b"K.a"], 2, 0, 9)
+    assert found is not None
+    assert table.without == [[(2, 2)]]
+    assert [record.seq for record in await found.read([1, 2, 3], 1 << 20)] == [1, 3], "nor is it read from the log"
+
+
+async def test_a_moment_between_what_was_kept_and_what_was_not_is_refused_by_the_log_too(tmp_path: Path) -> None:
+    stream = MiniStream(str(tmp_path), LogOptions(seal_bytes=65, seal_age_ns=1 << 60))
+    stream.publish((b"K.a", b"", b"1"))
+    stream.publish((b"K.b", b"", b"2"))
+    stream.operate("remove", 1)  # nobody notes when
+    position = stream.store.log.last_index  # the table has all of that
+    stream.store.keep_departures(True)
+    stream.publish((b"K.c", b"", b"3"))
+    stream.publish((b"K.d", b"", b"4"))
+    last_time = stream.store.last_time
+    log = LogPast(stream.store)
+    assert log.holds_from(position + 1)
+    for kept in (False, True):
+        was = Was(False, position, 2, [], kept)
+        found = await past_of(stream, Table(was)).find([b">"], 0, last_time, 9)
+        assert found is not None, "behind the first message that the log alone has"
+        asking = past_of(stream, Table(was)).find([b">"], 0, last_time - 1, 9)
+        if kept:
+            assert (await asking) is not None
+        else:
+            with pytest.raises(PastUnavailableError, match="not kept for all of that time"):
+                await asking
+
+
+async def test_so_many_requests_of_the_past_are_answered_at_once_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lakestream.jetstream.direct_get.MAX_IN_PAST", 2)
+    world = ApiWorld()
+    world.fill()
+
+    async def find(*_: object) -> None:
+        await asyncio.sleep(0)
+
+    past: Any = types.SimpleNamespace(find=find)
+    world.stream("A").past = past
+    body = {"multi_last": ["a.*"], "up_to_seq": 4}
+    asked = [world.send("$JS.API.DIRECT.GET.A", body) for _ in range(3)]
+    assert [len(world.answers(reply)) for reply in asked] == [0, 0, 1]
+    assert world.answers(asked[2])[0][0].startswith(b"NATS/1.0 429")
+    await world.awaited()
+    assert all(world.answers(reply)[0][0].startswith(b"NATS/1.0 413") for reply in asked[:2])
+    again = world.send("$JS.API.DIRECT.GET.A", body)
+    await world.awaited()
+    assert world.answers(again)[0][0].startswith(b"NATS/1.0 413")
+
+
+@pytest.mark.parametrize("metadata", [{}, TRAVELS], ids=["plain", "time travel"])
+def test_messages_of_a_mirror_keep_the_times_of_their_origin_behind_a_removal(
+    tmp_path: Path, metadata: dict[str, str]
+) -> None:
+    world = World(str(tmp_path), metadata=metadata, subjects=[], mirror={"name": "O"})
+    stream = world.stream
+    begin = world.clock.now() - HOUR
+    stream.intake.take_at(1, begin, b"x", b"", b"1", Effect(0))
+    world.settle()
+    stream.propose(Purge())
+    world.settle()
+    stream.intake.take_at(2, begin + 10, b"x", b"", b"2", Effect(0))
+    world.settle()
+    assert stream.store.read(2).time_ns == begin + 10
+    if metadata:
+        assert stream.store.departures is not None
+        assert stream.store.departures.moment() > begin + HOUR - 60 * 10**9, "the purge was now"
+
+
+def test_messages_published_behind_a_removal_are_not_before_it(tmp_path: Path) -> None:
+    world = World(str(tmp_path), metadata=TRAVELS)
+    world.acked("s.a", b"1")
+    world.stream.propose(Purge())
+    world.acked("s.a", b"2")
+    departures = world.stream.store.departures
+    assert departures is not None
+    assert world.stream.store.last_time >= departures.moment() > 0
+
+
+def test_an_update_that_gives_the_metadata_and_takes_messages_says_when_it_did(tmp_path: Path) -> None:
+    world = World(str(tmp_path))
+    for number in range(3):
+        world.acked("s.a", b"%d" % number)
+    last_time = world.stream.store.last_time
+    config = msgspec.structs.replace(world.stream.config, metadata=TRAVELS, max_msgs=1)
+    before = world.stream.intake.stamp()
+    world.stream.propose(UpdateStream(msgspec.json.encode(config)))
+    world.settle()
+    departures = world.stream.store.departures
+    assert departures is not None
+    assert list(departures.runs(departures.split(Point(before_ns=before)))) == [(1, 2)]
+    assert before > last_time
