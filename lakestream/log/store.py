@@ -351,8 +351,7 @@ class Store:
     def keep_departures(self, wanted: bool) -> None:
         """Whether to note from now on when messages leave (see departures.py). Only files keep it."""
         if not wanted:
-            if self.applied != self.upkeep.checkpoint_index:  # else a checkpoint's, whose configuration is yet to come
-                self.departures = None
+            self.departures = None
         elif self.departures is None and isinstance(self.log, SegmentLog):
             self._enter()
             self.departures = Departures(whole=not self._moved)

@@ -234,3 +234,21 @@ def test_an_update_that_gives_the_metadata_and_takes_messages_says_when_it_did(t
     assert departures is not None
     assert list(departures.runs(departures.split(Point(before_ns=before)))) == [(1, 2)]
     assert before > last_time
+
+
+def test_a_stream_that_loses_the_metadata_right_behind_a_checkpoint_keeps_its_past_no_longer(tmp_path: Path) -> None:
+    world = World(str(tmp_path), metadata=TRAVELS, max_msgs=1)
+    world.acked("s.a", b"1")
+    world.acked("s.a", b"2")
+    world.stream.checkpoint()
+    world.settle()
+    assert world.stream.store.upkeep.checkpoint_index == world.stream.store.applied
+    world.stream.store.log.close()
+    again = World(str(tmp_path))
+    departures = again.stream.store.departures
+    assert departures is not None
+    assert list(departures.runs()) == [(1, 1)], "a restart takes it from the checkpoint"
+    config = msgspec.structs.replace(again.stream.config, metadata={})
+    again.stream.propose(UpdateStream(msgspec.json.encode(config)))
+    again.settle()
+    assert again.stream.store.departures is None
