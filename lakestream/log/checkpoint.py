@@ -13,6 +13,7 @@ start does not depend on the number of its subjects. Version 1 had all names, th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from array import array
@@ -30,6 +31,8 @@ from lakestream.log.histories import pack
 from lakestream.log.subject_index import SubjectIndex
 
 NAME = "checkpoint"
+TEMPORARY = ".tmp"
+"""What its name ends with while it is written."""
 VERSION = 2
 LEFT_SUBJECTS = subject_index.ORDERED_SUBJECTS
 """An index with more subjects stays in the file when it is opened."""
@@ -89,20 +92,30 @@ def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:
 
     Raises OSError, and CorruptLog when a block that is to be copied is damaged.
     """
-    temporary = path + ".tmp"
-    state = msgspec.msgpack.encode(snapshot.state)
+    temporary = path + TEMPORARY
     fd = files.create(temporary)
     try:
-        crc, end = 0, _HEAD.size
-        for part in _gathered(_parts(state, snapshot.subjects)):
-            files.write(fd, [part], end)
-            crc, end = crc32(part, crc), end + len(part)
-        files.write(fd, [_HEAD.pack(_MAGIC, VERSION, len(state), end - _HEAD.size - len(state), crc)], 0)
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    files.replace(temporary, path)
+        try:
+            end = _write(files, fd, snapshot)
+        finally:
+            files.close(fd)
+        files.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the error before tells more, and recovery removes it
+            files.remove(temporary)  # on a full disk it may be what fills it
+        raise
     files.sync_directory(os.path.dirname(path))
+    return end
+
+
+def _write(files: Files, fd: int, snapshot: Snapshot) -> int:
+    state = msgspec.msgpack.encode(snapshot.state)
+    crc, end = 0, _HEAD.size
+    for part in _gathered(_parts(state, snapshot.subjects)):
+        files.write(fd, [part], end)
+        crc, end = crc32(part, crc), end + len(part)
+    files.write(fd, [_HEAD.pack(_MAGIC, VERSION, len(state), end - _HEAD.size - len(state), crc)], 0)
+    files.sync(fd)
     return end
 
 
@@ -131,6 +144,12 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
             yield b"".join(some)
             some, size = [], 0
     yield b"".join(some)
+
+
+def recover_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] | None:
+    """`read_checkpoint` of a stream that nobody has open: removes what a kill has left of the writing of another."""
+    files.remove(path + TEMPORARY)
+    return read_checkpoint(files, path)
 
 
 def read_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] | None:

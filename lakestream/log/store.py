@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lakestream.log import recovery
 from lakestream.log.cache import ReadCache
 from lakestream.log.checkpoint import NAME as CHECKPOINT
-from lakestream.log.checkpoint import State, read_checkpoint
+from lakestream.log.checkpoint import State, recover_checkpoint
 from lakestream.log.departures import Departures
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files, Io
@@ -126,7 +126,7 @@ class Store:
         files = files or Files()
         log_directory = os.path.join(directory, LOG_DIRECTORY)
         files.make_directory(log_directory)
-        found = read_checkpoint(files, os.path.join(directory, CHECKPOINT))
+        found = recover_checkpoint(files, os.path.join(directory, CHECKPOINT))
         index = found[0].index if found else 0
         outlines = recovery.find_outlines(log_directory, files)
         outlined = max((outline.info.last_index for outline in outlines), default=0)

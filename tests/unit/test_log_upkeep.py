@@ -12,7 +12,7 @@ from lakestream.log import upkeep as upkeep_module
 from lakestream.log.errors import CorruptLog, LogClosed, StoreVersionError
 from lakestream.log.record import record_length
 from lakestream.log.segment_log import LogOptions
-from tests.unit.logkit import T0, HeldIo, MiniStream, Model, flip, message, segment_files
+from tests.unit.logkit import T0, FaultyFiles, HeldIo, MiniStream, Model, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 
@@ -266,6 +266,26 @@ def test_a_damaged_checkpoint_is_refused_and_can_be_rebuilt(tmp_path: Path, offs
     model.check(MiniStream(str(tmp_path), SMALL).store)
 
 
+@pytest.mark.parametrize("fail", ["write", "sync", "replace"])
+def test_a_checkpoint_that_could_not_be_written_leaves_nothing(tmp_path: Path, fail: str) -> None:
+    files = FaultyFiles()
+    stream = MiniStream(str(tmp_path), SMALL, files)
+    stream.publish(message(1))
+    stream.store.log.sync()
+    errors: list[BaseException | None] = []
+    files.fail = fail
+    stream.store.checkpoint(b"", errors.append)
+    assert isinstance(errors[0], OSError)
+    assert sorted(os.listdir(tmp_path)) == ["log"]
+
+
+def test_what_a_kill_leaves_of_a_checkpoint_is_removed_by_recovery(tmp_path: Path) -> None:
+    _, model = filled(str(tmp_path))
+    (tmp_path / "checkpoint.tmp").write_bytes(b"LKCP")
+    model.check(MiniStream(str(tmp_path), SMALL).store)
+    assert sorted(os.listdir(tmp_path)) == ["log"]
+
+
 def test_a_checkpoint_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     stream, _ = filled(str(tmp_path))
     stream.store.close()
@@ -338,8 +358,6 @@ def test_destroying_removes_everything_and_the_name_is_free_again(tmp_path: Path
 
 
 def test_relaxed_writes_become_durable_by_sync(tmp_path: Path) -> None:
-    from tests.unit.logkit import FaultyFiles
-
     files = FaultyFiles()
     stream = MiniStream(str(tmp_path), LogOptions(sync_always=False, seal_age_ns=1 << 60), files)
     syncs = files.calls["sync"]
