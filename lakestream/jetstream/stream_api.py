@@ -24,7 +24,7 @@ from lakestream.jetstream.origin_rules import Find, check_filters
 from lakestream.jetstream.query import MsgGetRequest
 from lakestream.jetstream.reader import HistoryUnavailableError
 from lakestream.jetstream.restore_local import LocalTarget
-from lakestream.jetstream.restores import RestoreRequest, Restores, Target
+from lakestream.jetstream.restores import LAST_SEQ, RestoreRequest, Restores, Target
 from lakestream.jetstream.snapshots import SnapshotRequest, Snapshots
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig, StreamConfigRequest
@@ -369,7 +369,9 @@ class StreamApi:
             else:
                 request.respond({"success": True, "purged": outcome})
 
-        stream.propose(Purge(asked.filter.encode(), asked.seq, asked.keep), purged)
+        # No table could hold what the stream would go on with (nats-server does, until numbers begin again at 0).
+        seq = asked.seq if asked.seq <= LAST_SEQ else 0
+        stream.propose(Purge(asked.filter.encode(), seq, asked.keep), purged)
 
     def _delete_message(self, request: Request) -> None:
         if request.empty_body:

@@ -203,6 +203,12 @@ def rollup_passes_the_limit_per_subject(t: Script) -> None:
         ("unknown_field", {"colour": 1}),
         ("negative_seq", {"seq": -1}),
         ("no_json", b"x"),
+        ("filter_with_a_blank", {"filter": "a.1 a.2"}),
+        ("filter_of_a_blank", {"filter": " "}),
+        ("seq_far_beyond", {"seq": 1 << 62}),
+        ("seq_huge", {"seq": (1 << 63) + 5}),
+        ("filter_seq_huge", {"filter": "a.1", "seq": (1 << 63) + 5}),
+        ("filter_keep_huge", {"filter": "a.1", "keep": (1 << 63) + 5}),
     ]
 )
 def purge(t: Script, body: Any) -> None:

@@ -34,6 +34,8 @@ GET_BODIES: list[tuple[str, Any]] = [
     ("last_absent", {"last_by_subj": "a.9"}),
     ("last_foreign", {"last_by_subj": "z"}),
     ("last_bad_subject", {"last_by_subj": "a..1"}),
+    ("last_with_a_blank", {"last_by_subj": "a.1 a.2"}),
+    ("next_with_a_blank", {"next_by_subj": "a.1 a.2"}),
     ("next_from_1", {"next_by_subj": "a.2", "seq": 1}),
     ("next_from_its_own", {"next_by_subj": "a.2", "seq": 2}),
     ("next_after", {"next_by_subj": "a.2", "seq": 3}),
