@@ -116,6 +116,7 @@ class _Past:
         """
         index = self._stream.store.subjects
         newest: dict[bytes, int] = {}
+        looked = 0
         for pattern in patterns:
             for some in index.some_matching(pattern):
                 for at in range(0, len(some), SUBJECTS):
@@ -124,7 +125,10 @@ class _Past:
                             newest[subject] = seq
                     if len(newest) > limit:
                         return None
-                    await asyncio.sleep(0)
+                    looked += min(len(some) - at, SUBJECTS)
+                    if looked >= SUBJECTS:
+                        looked = 0
+                        await asyncio.sleep(0)
         log = LogPast(self._stream.store)
         if not holds(log):
             raise _Moved

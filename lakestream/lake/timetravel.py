@@ -345,9 +345,11 @@ def _exactly(log: CommitLog, at_ns: int, newest: Progress) -> AsOf | None:
     """The same for a stream that kept its past at that moment, whether or not it still does; None where it did not."""
     try:
         kept = version_of_point(log, Point(before_ns=at_ns + 1))
-    except TimeTravelError as error:
-        if isinstance(error, NotKept) or newest.departed < 0:
-            return None
+    except NotKept:
+        return None
+    except TimeTravelError:
+        if newest.departed < 0 and log.commit(log.versions[0]).progress is None:
+            return None  # nobody knows whether it kept its past then
         raise
     if kept.version is None:  # beyond the table, which has no message or removal as late as that
         if newest.departed < 0:
@@ -395,12 +397,12 @@ def version_of_point(log: CommitLog, point: Point) -> Kept:
         return Kept(None, newest)
     version = log.versions[at]
     progress = log.commit(version).progress
+    if progress is not None and progress.departed < 0:
+        raise NotKept(_not_kept(point))
     if progress is None or (at == 0 and version > 0):
         raise TimeTravelError(
             f"{_named(point)} is before the versions of {log.table} that are still there; {KEEP_MORE}"
         )
-    if progress.departed < 0:
-        raise NotKept(_not_kept(point))
     before = log.progress(log.versions[at - 1]) if at else None
     if before is None or before.uid != progress.uid:
         return Kept(version, progress)

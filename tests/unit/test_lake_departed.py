@@ -177,6 +177,12 @@ def test_the_age_when_a_stream_kept_its_past_is_read_as_before_when_it_does_not_
     assert as_of(tmp_path, 900) == before, "version 1 has dead rows too: its departures have to be left out"
     assert as_of(tmp_path, 2500).version == 3
     assert as_of(tmp_path, 3500).version == 3
+    for version in (0, 1):
+        (tmp_path / "_delta_log" / f"{version:020d}.json").unlink()
+    assert as_of(tmp_path, 2500).version == 3
+    commit(tmp_path, 2, reached(10, 1005, departed_=3, deletes=1), first_ns=500)
+    with pytest.raises(TimeTravelError, match="is before the versions"):
+        as_of(tmp_path, 900)
 
 
 def test_a_moment_before_the_first_message_of_the_past_is_refused(tmp_path: Path) -> None:
