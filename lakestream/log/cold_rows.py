@@ -95,6 +95,11 @@ class Block:
         self._file, self._offset, self._length = file, offset, length
         self.count = rows
 
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return self._length
+
     def read(self) -> bytes:
         """Its bytes. Any thread. Raises CorruptLog, OSError."""
         data = self._file.read(self._offset, self._length)

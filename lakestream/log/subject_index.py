@@ -34,7 +34,7 @@ from lakestream.log.histories import (
     without,
 )
 from lakestream.log.index_memory import STEP, IndexMemory
-from lakestream.log.subject_leaves import LEAF_ROWS, LeafCopy, Leaves
+from lakestream.log.subject_leaves import LEAF_ROWS, LONG_BLOCK, LeafCopy, Leaves
 from lakestream.protocol import subjects as grammar
 
 ORDERED_SUBJECTS = 1 << 15
@@ -93,10 +93,8 @@ class Snapshot:
                 yield first_name(data), block.count, data
                 continue
             rows = leaf.rows(self._held, self._through)
-            names, packed = list(rows), list(rows.values())
-            for at in range(0, len(names), LEAF_ROWS):
-                some = names[at : at + LEAF_ROWS]
-                yield some[0], len(some), encode_rows(some, packed[at : at + LEAF_ROWS])
+            for names, packed in _cut_rows(rows):
+                yield names[0], len(names), encode_rows(names, packed)
 
     def _parts(self) -> Iterable[LeafCopy]:
         if self._leaves is not None:
@@ -151,7 +149,8 @@ class SubjectIndex:
 
     @classmethod
     def cold(cls, lows: list[bytes], blocks: list[Block], through: int) -> SubjectIndex:
-        """The index of what lies in these blocks, in order, which begin with the subjects `lows`."""
+        """The index of what lies in these blocks, in order, which begin with the subjects `lows`. Blocks. Raises
+        CorruptLog, OSError."""
         made = cls()
         made._leaves = Leaves.over(made._held, lows, blocks)
         made._through = through
@@ -564,6 +563,22 @@ class SubjectIndex:
         self._weigh()
         if self._shared is not None:
             self._shared.grown(self)
+
+
+def _cut_rows(rows: dict[bytes, int]) -> Iterator[tuple[list[bytes], list[int]]]:
+    """The names and sequences of blocks. One ends behind a long history: its neighbours are not read for that."""
+    names: list[bytes] = []
+    packed: list[int] = []
+    size = 0
+    for name, seqs in rows.items():
+        if names and (len(names) == LEAF_ROWS or size >= LONG_BLOCK // 4):
+            yield names, packed
+            names, packed, size = [], [], 0
+        names.append(name)
+        packed.append(seqs)
+        size += seqs.bit_length() // 8
+    if names:
+        yield names, packed
 
 
 def _bytes_of(item: tuple[bytes, Held]) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from lakestream.log.cold_rows import Block, BlockFile, encode_rows
 from lakestream.log.errors import CorruptLog
 from lakestream.log.histories import Held
+from lakestream.log.histories import held as in_memory
 
 LEAF_ROWS = 256
 """Subjects in a block, and in a leaf that was just divided."""
@@ -24,6 +25,10 @@ SPLIT_ROWS = 2 * LEAF_ROWS
 """A leaf with more subjects in memory is divided."""
 COLD_HISTORY = 64
 """A subject with more sequences stays in memory: writing them with each change of a neighbour would cost too much."""
+
+LONG_BLOCK = 1 << 18
+"""A block of a checkpoint with more bytes has long histories: its subjects are in memory when it is opened.
+Those that are made while a server runs are shorter."""
 
 
 class Leaf:
@@ -81,13 +86,21 @@ class Leaves:
 
     @classmethod
     def over(cls, held: dict[bytes, Held], lows: list[bytes], blocks: list[Block]) -> Leaves:
-        """The leaves over blocks that begin with the subjects `lows`."""
+        """The leaves over blocks that begin with the subjects `lows`. Raises CorruptLog, OSError."""
         made = cls(held)
         if blocks:
             made.lows = [b"", *lows[1:]]
-            made.leaves = [Leaf([], block) for block in blocks]
-            made.cold = sum(block.count for block in blocks)
+            made.leaves = [made._opened(block) for block in blocks]
         return made
+
+    def _opened(self, block: Block) -> Leaf:
+        if block.size <= LONG_BLOCK:
+            self.cold += block.count
+            return Leaf([], block)
+        rows = block.rows()
+        self._held.update((name, in_memory(packed, 0)) for name, packed in rows.items())
+        self.listed += len(rows)
+        return Leaf(list(rows))
 
     # ------------------------------------------------------------------ one subject
     def find(self, subject: bytes) -> int:

@@ -60,6 +60,8 @@ def _small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject_leaves, "SPLIT_ROWS", 4)
     monkeypatch.setattr(subject_leaves, "COLD_HISTORY", 20)
     monkeypatch.setattr(subject_index, "LEAF_ROWS", 2)
+    monkeypatch.setattr(subject_leaves, "LONG_BLOCK", 200)
+    monkeypatch.setattr(subject_index, "LONG_BLOCK", 200)
     monkeypatch.setattr(subject_index, "FRESH_SUBJECTS", 3)
     monkeypatch.setattr(subject_index, "LOOK_MESSAGES", 5)
     monkeypatch.setattr(subject_index, "SCANNED_SUBJECTS", 0)
@@ -531,6 +533,32 @@ def test_sequences_up_to_the_largest_there_is(length: int, tmp_path: Path) -> No
         assert one.seqs(b"a", 0, last) == seqs
         assert one.seqs(b"a") == seqs
         assert (one.first(b"a"), one.last(b"a"), one.count(b"a")) == (seqs[0], last, length)
+
+
+def test_long_histories_are_in_memory_again_after_a_start_and_their_neighbours_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (subject_leaves, subject_index):
+        monkeypatch.setattr(module, "LEAF_ROWS", 8)
+        monkeypatch.setattr(module, "LONG_BLOCK", 4096)
+    index, memory = filled(tmp_path, 1000)
+    index.add_run([b"k.000502"] * 3000, 1001)
+    again = written(index.snapshot(), tmp_path, 4000)
+    again.keep_within(memory, Files(), str(tmp_path))
+    assert set(again._held) <= {b"k.%06d" % number for number in range(495, 503)}
+    assert again.seqs(b"k.000502") == [503, *range(1001, 4001)]
+    assert all(leaf.block.size < 200 for leaf in again._ordered().leaves if leaf.block is not None)
+    assert len(again) == 1000
+    assert sorted(again.matching(b">")) == [b"k.%06d" % number for number in range(1000)]
+    again.add(b"k.000503", 4001)
+    while again.cool(1000):
+        assert again._scratch is not None
+    assert set(again._held) == {b"k.000502"}
+    assert again._scratch is not None
+    assert again._scratch.size < 4096
+    once_more = written(again.snapshot(), tmp_path, 4001)
+    assert once_more.seqs(b"k.000502") == [503, *range(1001, 4001)]
+    assert dict(once_more.items()) == dict(again.items())
 
 
 CHANGES = st.lists(
