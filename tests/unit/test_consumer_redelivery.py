@@ -75,10 +75,11 @@ def test_the_longest_delay_of_a_nak_can_be_logged(world: World) -> None:
 
 
 def test_a_consumer_at_the_last_sequence_there_can_be_is_logged_like_any_other(world: World) -> None:
-    consumer = world.consumer()
-    world.ask("STREAM.PURGE.S", {"seq": (1 << 64) - 1})
-    world.store("s.a")
-    assert world.pull()[0].seq == (1 << 64) - 1
+    world.stream("T", first_seq=(1 << 64) - 1)
+    consumer = world.consumer(stream="T")
+    world.store("t.a")
+    world.next(stream="T")
+    assert world.client.take()[0].seq == (1 << 64) - 1
     assert consumer.snapshot()
     assert world.clock.failures == []
 
