@@ -73,8 +73,11 @@ def test_a_point_that_has_yet_to_come_is_behind_all_that_happened(tmp_path: Path
     stream.publish((b"a", b"", b""), (b"b", b"", b""))
     last_time = store.last_time
     store.operation_ns = last_time + 500
-    stream.operate("remove", 1)  # a purge, long after the last message, in a segment that is sealed with it
+    stream.operate("remove", 1)  # a purge, long after the last message
     store.operation_ns = None
+    for _ in range(2):
+        stream.operate("remove", 99)  # entries that remove nothing, in segments of their own
+    assert [len(each) for each in [store.departures] if each is not None] == [0]
     log = LogPast(store)
     assert log.by_now(Point(before_ns=last_time)) == Point(before_ns=last_time)
     assert log.by_now(Point(before_ns=last_time + 9999)) == Point(before_ns=last_time + 501)
