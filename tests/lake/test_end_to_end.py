@@ -27,7 +27,7 @@ CONFIG = """
 lake { seal_bytes: 16384, seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0 }
 """
 SUBJECTS = [f"HIST.{name}" for name in ("a", "b", "c.x", "c.y")]
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture
