@@ -20,10 +20,13 @@ from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.options import Options
 from lakestream.server.peer_wire import NodeInfo
+from lakestream.server.route_wire import Record, decode
 from lakestream.server.routes import Routes
 from lakestream.server.service_imports import Whereabouts
 from lakestream.server.turn import Turn
 from tests.unit.stream_world import ManualClock
+
+A, B, C = "a", "b", "c"
 
 Message = tuple[bytes, bytes, bytes, bytes]
 
@@ -215,3 +218,8 @@ class Cluster:
             busy = any(self.ways.values())
             for sender, receiver in self.ways:
                 self.arrive(sender, receiver)
+
+
+def records(cluster: Cluster, sender: str, receiver: str) -> list[Record]:
+    """What a node has sent to another so far."""
+    return [record for to, payload in cluster[sender].sent if to == receiver for record in decode(payload)]

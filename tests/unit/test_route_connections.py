@@ -27,21 +27,14 @@ from lakestream.server.route_wire import (
     decode,
     encode,
 )
-from tests.unit.route_world import Client, Cluster
+from tests.unit.route_world import A, B, C, Client, Cluster, records
 
 pytestmark = pytest.mark.unit
-
-A, B, C = "a", "b", "c"
 
 
 @pytest.fixture
 def cluster() -> Cluster:
     return Cluster(A, B, C)
-
-
-def records(cluster: Cluster, sender: str, receiver: str) -> list[Record]:
-    """What a node has sent to another so far."""
-    return [record for to, payload in cluster[sender].sent if to == receiver for record in decode(payload)]
 
 
 # ---------------------------------------------------------------------- what JetStream asks

@@ -30,12 +30,11 @@ from lakestream.server.route_wire import (
     decode,
     encode,
 )
-from tests.unit.route_world import Client, Cluster
+from tests.unit.route_world import A, B, C, Client, Cluster
 from tests.unit.test_routes import Directory
 
 pytestmark = pytest.mark.unit
 
-A, B, C = "a", "b", "c"
 ONE, TWO = "ONE", "TWO"
 DEFAULT = "$G"
 ACCOUNTS = [DEFAULT, ONE, TWO]

@@ -12,27 +12,15 @@ from lakestream.jetstream.ports import ClientInfo
 from lakestream.server.api_relay import ApiRelay
 from lakestream.server.peer_wire import NodeInfo
 from lakestream.server.remote_node import HIGH_WATER, MAX_WEIGHT
-from lakestream.server.route_wire import (
-    Interest,
-    Record,
-    Routed,
-    decode,
-)
-from tests.unit.route_world import Cluster
+from lakestream.server.route_wire import Interest, Routed
+from tests.unit.route_world import A, B, C, Cluster, records
 
 pytestmark = pytest.mark.unit
-
-A, B, C = "a", "b", "c"
 
 
 @pytest.fixture
 def cluster() -> Cluster:
     return Cluster(A, B, C)
-
-
-def records(cluster: Cluster, sender: str, receiver: str) -> list[Record]:
-    """What a node has sent to another so far."""
-    return [record for to, payload in cluster[sender].sent if to == receiver for record in decode(payload)]
 
 
 # ---------------------------------------------------------------------- messages
