@@ -138,3 +138,28 @@ def publish(t: Script, subjects: Sequence[str], data: bytes | None = None, heade
     for subject in subjects:
         answer = t.wire.request(subject, subject.encode() if data is None else data, headers).json()
         assert "error" not in answer, answer
+
+
+def retention_scene(t: Script, policy: str, name: str, **copies: Any) -> None:
+    """An origin `O` with this retention and the stream `name` that copies it: what is seen of its consumer there."""
+    t.stream("O", ["o.*"], retention=policy)
+    if policy == "interest":
+        t.consumer("O", "keep")
+    publish(t, ["o.1", "o.2"])
+    t.stream(name, **copies)
+    holds(t, name, 2)
+    seen = [each for each in t.wire.api("CONSUMER.NAMES.O")["consumers"] or [] if each != "keep"]
+    t.note("consumers that are seen", [each.rpartition("_")[0] for each in seen])
+    for each in seen:
+        t.hide(each, "<consumer>")
+        info = t.wire.api(f"CONSUMER.INFO.O.{each}")
+        t.hide(info["config"]["deliver_subject"], "<deliver>")
+        t.note("as", info["config"])
+    if policy == "workqueue":
+        t.state_when("O", lambda state: state["messages"] == 0)
+    publish(t, ["o.3"])
+    holds(t, name, 3, "then")
+    t.setup(f"STREAM.DELETE.{name}")
+    if seen:
+        info_when(t, "O", lambda info: info["state"]["consumer_count"] == (policy == "interest"))
+        t.api("CONSUMER.NAMES.O")

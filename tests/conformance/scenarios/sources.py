@@ -13,6 +13,7 @@ from tests.conformance.origins import (
     messages,
     origins,
     publish,
+    retention_scene,
     shown,
     times,
 )
@@ -223,28 +224,7 @@ def an_origin_that_comes_later(t: Script) -> None:
 
 @table([(policy, policy) for policy in ("limits", "interest", "workqueue")])
 def an_origin_with_retention(t: Script, policy: str) -> None:
-    t.stream("O", ["o.*"], retention=policy)
-    if policy == "interest":
-        t.consumer("O", "keep")
-    publish(t, ["o.1", "o.2"])
-    t.stream("S", sources=[{"name": "O"}])
-    holds(t, "S", 2)
-    names = t.wire.api("CONSUMER.NAMES.O")["consumers"]
-    names = [name for name in names or [] if name != "keep"]
-    t.note("consumers that are seen", [name.rpartition("_")[0] for name in names])
-    for name in names:
-        t.hide(name, "<consumer>")
-        info = t.wire.api(f"CONSUMER.INFO.O.{name}")
-        t.hide(info["config"]["deliver_subject"], "<deliver>")
-        t.note("as", info["config"])
-    if policy == "workqueue":
-        t.state_when("O", lambda state: state["messages"] == 0)
-    publish(t, ["o.3"])
-    holds(t, "S", 3, "then")
-    t.setup("STREAM.DELETE.S")
-    if names:
-        info_when(t, "O", lambda info: info["state"]["consumer_count"] == (policy == "interest"))
-        t.api("CONSUMER.NAMES.O")
+    retention_scene(t, policy, "S", sources=[{"name": "O"}])
 
 
 @scenario
