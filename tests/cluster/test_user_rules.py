@@ -55,6 +55,7 @@ def _heard_by(wire: Wire, listener: Wire, subject: str, sid: str) -> None:
 
 
 def _real(frames: list[Frame]) -> list[str]:
+    """The subjects of what is none of the tries, one of which may always still come late."""
     return [frame.subject for frame in frames if frame.data != b"try"]
 
 
@@ -102,4 +103,4 @@ def test_answers_to_a_request_from_another_node(routes: Cluster) -> None:
     service.publish(request.reply, b"!")
     assert asker.message(reply).data == b"!"
     service.publish(request.reply, b"!!")
-    assert [frame.verb for frame in service.ping()] == ["-ERR"]
+    assert [frame.verb for frame in service.ping() if frame.data != b"try"] == ["-ERR"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from lakestream.protocol import s2
 from tests.cluster.harness import ClusterScript, breaking, scenario
+from tests.cluster.nodes import until
 from tests.conformance.scenarios.backups import DURABLE, FOUR, HALFWAY, consumer, packed, raw, shown, state, stream
 from tests.wire import Wire
 
@@ -38,7 +39,13 @@ def snapshot(wire: Wire, name: str) -> tuple[Any, bytes]:
 
 def progress(script: ClusterScript) -> None:
     """Record how far the restored consumer is; nats-server does not always count what is left to deliver."""
-    info = script.wire.api("CONSUMER.INFO.R.C")
+
+    def told() -> Any:
+        return script.wire.api("CONSUMER.INFO.R.C")
+
+    # On a busy machine nats-server's consumer has been seen to answer before it had its restored state.
+    until(lambda: told().get("delivered", {}).get("consumer_seq", 0), "the restored consumer to have its state")
+    info = told()
     script.note("progress", {key: info.get(key) for key in ("delivered", "ack_floor", "num_ack_pending", "error")})
 
 
