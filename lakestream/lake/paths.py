@@ -7,6 +7,7 @@ Belongs here: every path under the lake's root, and the spelling of names in the
     segments/<STREAM>/<uid>/<first>-<last>.seg                staged segments, named by their log indexes
     segments/<STREAM>/<uid>/stream.json                       whose they are
     segments/<STREAM>/<uid>/deleted                           the stream is gone, and its table shall go too
+    segments/<STREAM>/<uid>/clone.json                        the stream's table shall begin as a clone
     accounts/<ACCOUNT>/segments/<STREAM>/<uid>/...            the same for another account
     _compactor/                                               the compactor's checkpoint
     _server.json                                              the server whose lake it is, and where it listens
@@ -33,6 +34,7 @@ REMOVED = "_removed"
 KEPT = "kept"
 STREAM_FILE = "stream.json"
 DELETED_FILE = "deleted"
+CLONE_FILE = "clone.json"
 SERVER_FILE = "_server.json"
 
 MAX_NAME_BYTES = 240

@@ -8,6 +8,8 @@ the Delta table. The server refuses a configuration that does not parse, so the 
     lakestream.time_travel          12h, 30d …              how long old versions stay readable (maintenance)
     lakestream.on_delete            drop | keep             the table of a deleted stream
     lakestream.json_schema          price DOUBLE, qty INT   typed view of JSON payloads
+    lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
+    lakestream.clone_as_of          2026-05-01, 1000 …      a mirror that is its origin at a moment, or at a sequence
     lakestream.properties.<name>    any                     a Delta table property
 """
 
@@ -19,6 +21,7 @@ from collections.abc import Mapping
 import msgspec
 
 from lakestream.lake.errors import LakeError
+from lakestream.lake.timetravel import TimeTravelError, instant
 
 PREFIX = "lakestream."
 PROPERTIES = "lakestream.properties."
@@ -28,6 +31,8 @@ TIME_TRAVEL_PROPERTY = "lakestream.time_travel"
 ON_DELETE_PROPERTY = "lakestream.on_delete"
 JSON_SCHEMA_PROPERTY = "lakestream.json_schema"
 PARTITION_KEY = "lakestream.partition"
+CLONE_KEY = "lakestream.clone"
+CLONE_AS_OF_KEY = "lakestream.clone_as_of"
 
 MAX_TOKENS = 4
 """Subject tokens that a table may be partitioned by."""
@@ -92,8 +97,17 @@ class Partition(msgspec.Struct, frozen=True):
         return f"tokens:{','.join(map(str, self.tokens))}" if self.kind == "tokens" else self.kind
 
 
+class AsOfAsked(msgspec.Struct, frozen=True):
+    """The point of its origin that a mirror shall be: right after a sequence was stored, or at a moment (ns since the
+    epoch), whichever is not 0."""
+
+    seq: int = 0
+    time_ns: int = 0
+
+
 class StreamPolicy(msgspec.Struct, frozen=True):
-    """What one stream's metadata asks for. `time_travel_ns`: None leaves it to the maintainer's own setting."""
+    """What one stream's metadata asks for. `time_travel_ns`: None leaves it to the maintainer's own setting. `clone`
+    (auto, always, never) and `clone_as_of` are for mirrors."""
 
     archive: bool = False
     partition: Partition = Partition()
@@ -101,6 +115,8 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     keep_table: bool = False
     json_schema: str | None = None
     properties: dict[str, str] = {}
+    clone: str = "auto"
+    clone_as_of: AsOfAsked | None = None
 
     def table_properties(self) -> dict[str, str]:
         """The properties that the table gets for it. What is at its default is left out."""
@@ -137,9 +153,12 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
     time_travel = values.pop(TIME_TRAVEL_PROPERTY, None)
     on_delete = _one_of(values, ON_DELETE_PROPERTY, ("drop", "keep"))
     schema = values.pop(JSON_SCHEMA_PROPERTY, None)
+    clone = _one_of(values, CLONE_KEY, ("auto", "always", "never"))
+    clone_as_of = values.pop(CLONE_AS_OF_KEY, None)
     if values:
         known = ", ".join((RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
-        raise BadPolicy(min(values), f"no such setting; there are {known}, {JSON_SCHEMA_PROPERTY}, {PROPERTIES}*")
+        more = f"{JSON_SCHEMA_PROPERTY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
+        raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
     return StreamPolicy(
         archive=retention == "archive",
         partition=partition,
@@ -147,6 +166,8 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
         keep_table=on_delete == "keep",
         json_schema=None if schema is None else _schema(schema),
         properties=properties,
+        clone=clone,
+        clone_as_of=None if clone_as_of is None else _as_of(clone_as_of),
     )
 
 
@@ -207,6 +228,17 @@ def _duration(text: str) -> int:
     if duration > 2**63 - 1:
         raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text} is more than 292 years")
     return duration
+
+
+def _as_of(text: str) -> AsOfAsked:
+    if text.isdecimal():
+        if len(text) <= 19 and 1 <= int(text) < 1 << 63:
+            return AsOfAsked(seq=int(text))
+        raise BadPolicy(CLONE_AS_OF_KEY, f"{text[:40]} is no sequence that a message can have")
+    try:
+        return AsOfAsked(time_ns=instant(text))
+    except TimeTravelError as error:
+        raise BadPolicy(CLONE_AS_OF_KEY, f"{error}; or a sequence") from None
 
 
 def _schema(text: str) -> str:

@@ -92,7 +92,7 @@ class Scanner:
             names = os.listdir(directory)
         except FileNotFoundError:
             return None
-        return StagedStream(directory, identity, paths.DELETED_FILE in names, _last_index(names))
+        return _staged(directory, identity, names)
 
     # An object store
 
@@ -114,9 +114,14 @@ class Scanner:
                     continue
                 known = (whose.tag, identity)
             identities[directory] = known
-            found.append(StagedStream(directory, known[1], paths.DELETED_FILE in named, _last_index(list(named))))
+            found.append(_staged(directory, known[1], list(named)))
         self._identities = identities
         return found
+
+
+def _staged(directory: str, identity: StreamIdentity, names: list[str]) -> StagedStream:
+    deleted, asks = paths.DELETED_FILE in names, paths.CLONE_FILE in names
+    return StagedStream(directory, identity, deleted, _last_index(names), asks)
 
 
 def _last_index(names: list[str]) -> int:

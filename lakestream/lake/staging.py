@@ -41,13 +41,14 @@ class StagedSegment(msgspec.Struct, frozen=True, order=True):
 
 
 class StagedStream(msgspec.Struct, frozen=True):
-    """A staging directory: its stream, whether that stream has been deleted, and the last log index that is staged
-    (0: none is)."""
+    """A staging directory: its stream, whether that stream has been deleted, the last log index that is staged
+    (0: none is), and whether the server asks for its table to begin as a clone (clone_request.py)."""
 
     directory: str
     identity: StreamIdentity
     deleted: bool
     last_index: int = 0
+    asks: bool = False
 
 
 def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, stream: StreamIdentity, lake: str) -> str:
@@ -70,7 +71,7 @@ def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, str
     """
     storage = open_storage(lake)
     directory = _directory(lake, stream)
-    _write_identity(storage, directory, stream)
+    introduce(storage, directory, stream)
     target = f"{directory}/{paths.segment_name(first_index, last_index)}"
     try:
         storage.put_file(target, sealed)
@@ -107,7 +108,7 @@ def mark_deleted(lake: str, stream: StreamIdentity) -> None:
     """Tell the compactor that the stream is gone: its staged segments go now, its table when the compactor sees it."""
     storage = open_storage(lake)
     directory = _directory(lake, stream)
-    _write_identity(storage, directory, stream)
+    introduce(storage, directory, stream)
     storage.write(f"{directory}/{paths.DELETED_FILE}", b"")
     storage.delete_all(segment.path for segment in segments(directory))
 
@@ -179,7 +180,8 @@ def _directory(lake: str, stream: StreamIdentity) -> str:
     return paths.staging(paths.root(lake), stream.name, stream.uid, stream.account)
 
 
-def _write_identity(storage: Storage, directory: str, stream: StreamIdentity) -> None:
+def introduce(storage: Storage, directory: str, stream: StreamIdentity) -> None:
+    """Say whose staging directory it is. Nothing is written where that is said already."""
     path = f"{directory}/{paths.STREAM_FILE}"
     content = msgspec.json.encode(stream)
     try:
