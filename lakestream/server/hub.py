@@ -47,11 +47,15 @@ class Sink(Protocol):
         """Call back once when no longer congested, or when gone."""
 
 
-class Remote(Sink, Protocol):
-    """Another node, which takes messages for all of its subscribers at once."""
+class Carrier(Sink, Protocol):
+    """Another server, which takes messages for all of its subscribers at once."""
 
     def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
         """Take a batch for the subscribers of `to` there: members of the queue group, or (b"") those in none."""
+
+
+class Remote(Carrier, Protocol):
+    """Another node of the cluster."""
 
     def holds(self, to: bytes) -> bool:
         """Like `congested`, for what goes to `to`: a receiver there may be slow though the way to it is free."""
@@ -285,13 +289,15 @@ class Hub:
         here = match.here or match
         if not batch.queue:
             for sub in here.plain:
-                sub.sink.receive_many(sub, batch.messages)
+                if sub.carrier is None:
+                    sub.sink.receive_many(sub, batch.messages)
+                else:
+                    sub.carrier.carry(b"", batch.to, batch.messages)
             return bool(here.plain)
         for group in here.queues:
             if group[0].queue == batch.queue:
                 for message in batch.messages:
-                    sub = self._choice(group)
-                    sub.sink.receive_many(sub, (message,))
+                    self._hand(self._choice(group), batch.to, (message,))
                 return True
         return False
 
@@ -334,10 +340,10 @@ class Hub:
         match = self.interest_graph.match(to)
         found = False
         for sub in match.plain:
-            if sub.remote is None:
+            if sub.carrier is None:
                 sub.sink.receive_many(sub, messages)
             else:
-                sub.remote.carry(b"", to, messages)
+                sub.carrier.carry(b"", to, messages)
             found = True
         for group in match.queues:
             found = True
@@ -350,10 +356,10 @@ class Hub:
 
     @staticmethod
     def _hand(sub: Subscription, to: bytes, messages: Sequence[Delivery]) -> None:
-        if sub.remote is None:
+        if sub.carrier is None:
             sub.sink.receive_many(sub, messages)
         else:
-            sub.remote.carry(sub.queue, to, messages)
+            sub.carrier.carry(sub.queue, to, messages)
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
         """See `Bus.interest`."""

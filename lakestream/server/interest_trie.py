@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lakestream.server.hub import Remote, Sink
+    from lakestream.server.hub import Carrier, Remote, Sink
 
 
 class Subscription:
@@ -25,10 +25,11 @@ class Subscription:
         delivered: deliveries so far. Kept by the sink.
         local: the other nodes do not hear of it.
         remote: the node whose interest this is; None for a subscription on this node.
+        carrier: takes what is delivered together with where to; None: the sink knows that from the subscription.
         weight: how many members of the queue group it stands for; more than 1 only for a remote one.
     """
 
-    __slots__ = ("delivered", "local", "maximum", "queue", "remote", "sid", "sink", "subject", "weight")
+    __slots__ = ("carrier", "delivered", "local", "maximum", "queue", "remote", "sid", "sink", "subject", "weight")
 
     def __init__(self, sink: Sink, subject: bytes, queue: bytes, sid: bytes) -> None:
         self.sink = sink
@@ -39,6 +40,7 @@ class Subscription:
         self.delivered = 0
         self.local = False
         self.remote: Remote | None = None
+        self.carrier: Carrier | None = None
         self.weight = 1
 
 
@@ -46,7 +48,7 @@ class Match:
     """Whoever listens to one subject. Never changes once made: a change of interest makes another.
 
     Attributes:
-        plain: subscriptions without a queue group; each gets the message. Of another node at most one.
+        plain: subscriptions without a queue group; each gets the message. Of another node or a carrier at most one.
         queues: for each queue group its subscriptions, one of each gets the message; that of another node as many
             times as it has members, so that every member of the cluster has the same chance.
         here: the part of it that a message from another node goes to (on this node, and not local); None when that is
@@ -65,7 +67,8 @@ NOBODY = Match([], [])
 
 
 class Leaf:
-    """The subscriptions of one filter. `special` counts those of other nodes and those that they do not hear of."""
+    """The subscriptions of one filter. `special` counts those of other nodes or carriers, and those that other nodes do
+    not hear of."""
 
     __slots__ = ("plain", "queues", "special")
 
@@ -85,7 +88,7 @@ class Leaf:
         if sub in members:
             return False
         members[sub] = None
-        if sub.remote is not None or sub.local:
+        if sub.remote is not None or sub.carrier is not None or sub.local:
             self.special += 1
         return True
 
@@ -95,14 +98,14 @@ class Leaf:
             if sub not in self.plain:
                 return False
             del self.plain[sub]
-            if sub.remote is not None or sub.local:
+            if sub.remote is not None or sub.carrier is not None or sub.local:
                 self.special -= 1
             return True
         members = self.queues.get(sub.queue) if self.queues is not None else None
         if members is None or sub not in members:
             return False
         del members[sub]
-        if sub.remote is not None or sub.local:
+        if sub.remote is not None or sub.carrier is not None or sub.local:
             self.special -= 1
         if not members:
             assert self.queues is not None
@@ -153,6 +156,10 @@ def merge(leaves: Iterable[Leaf]) -> Match:
 def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> Match:
     """A match that looks different from another node, or in which other nodes take part."""
     own = [sub for sub in plain if sub.remote is None]
+    # Like a node, a carrier gets one copy for all of its filters.
+    carriers = {sub.carrier: sub for sub in reversed(own) if sub.carrier is not None}
+    if carriers:
+        own = [sub for sub in own if sub.carrier is None or carriers[sub.carrier] is sub]
     # However many filters a node has that select the subject, one copy goes there: it finds its subscribers itself.
     nodes = {sub.remote: sub for sub in reversed(plain) if sub.remote is not None}
     here = [sub for sub in own if not sub.local]

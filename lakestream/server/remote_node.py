@@ -189,7 +189,7 @@ class RemoteAccount(Remote):
                     self.subscriptions[key] = old
                     continue
                 sub = Subscription(self, subject, queue, b"")
-                sub.remote = self
+                sub.remote = sub.carrier = self
                 sub.weight = weight
                 self.subscriptions[key] = sub
                 # First in, then out: whoever watches the subject sees it listened to throughout.
