@@ -50,7 +50,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased` those of
     them that were asked for, `shredded` those of them whose bytes shall go too, `departures` all removals with their
     times (departures.py; None where the stream does not keep them), and `moved` says that it saw removals at all;
-    `size` is the stream's bytes; `live` is a SequenceSet. Times in ns.
+    `size` is the stream's bytes; `live` is a SequenceSet; `based`: the stream began with a copy
+    (base.py). Times in ns.
     """
 
     index: int
@@ -70,6 +71,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     erased: list[int] = []
     shredded: list[int] = []
     departures: bytes | None = None
+    based: bool = False
 
 
 class Snapshot(msgspec.Struct, frozen=True):

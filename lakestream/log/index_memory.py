@@ -56,6 +56,13 @@ class IndexMemory:
         with self._lock:
             self._indexes.discard(index)
 
+    def replace(self, before: Cooling, after: Cooling) -> None:
+        """One index takes the place of another, if that is among them."""
+        with self._lock:
+            if before in self._indexes:
+                self._indexes.discard(before)
+                self._indexes.add(after)
+
     def grown(self, index: Cooling) -> None:
         """This one has taken in subjects: if it is too much by now, the largest gives up a few."""
         if self.used_with(index) > self.limit:

@@ -105,7 +105,7 @@ class Outline:
             offsets = tables.offsets[row : row + rows]
             sizes = tables.lengths[row : row + rows]
             row += rows
-            self._pad(self.runs.extend(first, rows))
+            self.pad(self.runs.extend(first, rows))
             self.sizes.extend(sizes)
             subjects = iter(subjects_at(content, [offset for offset in offsets if offset]))
             time = self.times[-1] if self.times else 0
@@ -122,7 +122,7 @@ class Outline:
         translated = [self._number(name) for name in other.names]
         row = 0
         for first, rows in other.runs.pairs():
-            self._pad(self.runs.extend(first, rows))
+            self.pad(self.runs.extend(first, rows))
             ids = other.ids[row : row + rows]
             self.sizes.extend(other.sizes[row : row + rows])
             self.ids.extend([translated[number] for number in ids] if translated else ids)
@@ -136,7 +136,7 @@ class Outline:
             self.names.append(name)
         return number
 
-    def _pad(self, gap: int) -> None:
+    def pad(self, gap: int) -> None:
         if gap:
             self.ids.frombytes(bytes(4 * gap))
             self.sizes.frombytes(bytes(4 * gap))

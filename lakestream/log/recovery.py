@@ -22,6 +22,7 @@ import fcntl
 import os
 from collections.abc import Callable
 
+from lakestream.log.base import outlines_of
 from lakestream.log.errors import CorruptLog, StoreLocked, StoreVersionError
 from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
@@ -125,10 +126,14 @@ def _check_version(name: str, content: bytes) -> None:
         raise StoreVersionError(f"{name} says store version {version}, which no release of lakestream wrote")
 
 
-def find_outlines(directory: str, files: Files) -> list[OutlineFile]:
-    """The outlines of segments that have left the log, ascending. Raises CorruptLog."""
+def find_outlines(directory: str, files: Files, based: bool = False) -> list[OutlineFile]:
+    """The outlines of what is in the log no more, or never was, ascending. Raises CorruptLog.
+
+    `based`: the stream began with a copy (base.py). In a state that came from another node, that lies here as well.
+    """
+    base = outlines_of(files, os.path.dirname(directory)) if based else []
     paths = [os.path.join(directory, name) for name in files.names(directory) if name.endswith(OUTLINE_SUFFIX)]
-    return [OutlineFile(path, read_outline_info(files, path)) for path in paths]
+    return base + [OutlineFile(path, read_outline_info(files, path)) for path in paths]
 
 
 def open_log(

@@ -37,7 +37,7 @@ class SegmentRows:
         self.segments = list(segments)
         self.outlines = outlines
         self.cache = cache
-        self.local_floor = self.segments[0].first_seq
+        self.local_floor = self._first_local()
         self.on_corrupt: Callable[[CorruptLog], None] = lambda error: None
         """Told of damage that a read has met, before the read raises it."""
 
@@ -186,7 +186,18 @@ class SegmentRows:
         self.cache.sweep()
         self.segments = [segment for segment in self.segments if segment.path not in gone]
         self.outlines = outlines
-        self.local_floor = self.segments[0].first_seq
+        self.local_floor = self._first_local()
+
+    def begin_with(self, outlines: list[OutlineFile]) -> None:
+        """What comes before all segments, while nothing does (base.py)."""
+        assert not self.outlines, "a store begins once"
+        self.outlines = outlines
+        self.local_floor = self._first_local()
+
+    def _first_local(self) -> int:
+        """The first sequence that can be in the log: not below those of outlines, also of what never was in it."""
+        after = self.outlines[-1].info.last_seq + 1 if self.outlines else 0
+        return max(self.segments[0].first_seq, after)
 
     def close(self) -> None:
         """Let go of what the cache holds for this stream. Any thread."""

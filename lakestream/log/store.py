@@ -128,7 +128,7 @@ class Store:
         files.make_directory(log_directory)
         found = recover_checkpoint(files, os.path.join(directory, CHECKPOINT))
         index = found[0].index if found else 0
-        outlines = recovery.find_outlines(log_directory, files)
+        outlines = recovery.find_outlines(log_directory, files, found is not None and found[0].based)
         outlined = max((outline.info.last_index for outline in outlines), default=0)
         log = recovery.open_log(
             log_directory,
@@ -163,7 +163,7 @@ class Store:
         self._removed, self._moved, self._opened_index = state.removed, state.moved, state.opened_index
         self._erased, self._shredded = state.erased, state.shredded
         self.departures = None if state.departures is None else Departures.from_bytes(state.departures)
-        self.upkeep.restored(state.index, size, state.first_seq)
+        self.upkeep.restored(state.index, size, state.first_seq, state.based)
         self.shredder.restored(state.shredded)
 
     def describe(self, uid: str, stream: str, account: str, config: bytes) -> None:

@@ -161,6 +161,12 @@ class SubjectIndex:
         self._shared, self._files, self._directory = memory, files, directory
         self._weigh()
 
+    def succeed(self, before: SubjectIndex) -> None:
+        """Take the place of an empty index."""
+        if before._shared is not None and before._files is not None:
+            self.keep_within(before._shared, before._files, before._directory)
+            before._shared.replace(before, self)
+
     def share(self) -> None:
         """From now on it is the event loop's, and others may make it move to its file. In the event loop."""
         if self._shared is not None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lakestream.log.base import Base, read_base
 from lakestream.log.checkpoint import NAME as CHECKPOINT
 from lakestream.log.checkpoint import Snapshot, State, write_checkpoint
 from lakestream.log.errors import LogClosed, LogError
@@ -45,6 +46,10 @@ class Upkeep:
         self.directory = ""
         self.checkpoint_index = 0
         self.closed = False
+        self.based = False
+        """Whether the store began with a base (base.py)."""
+        self.ready: Base | None = None
+        """The base that an entry on its way names, if somebody has read it already."""
         self._store, self._log, self._rows, self._io = store, log, rows, io
         self.lock = threading.Lock()
         """One of checkpoint, drop, shred, destroy writes at a time."""
@@ -57,9 +62,21 @@ class Upkeep:
         self._dropping = False
         self._destroyed = False
 
-    def restored(self, index: int, size: int, first_seq: int) -> None:
+    def restored(self, index: int, size: int, first_seq: int, based: bool) -> None:
         """The store came from a checkpoint of entry `index` that is `size` bytes long."""
-        self.checkpoint_index, self._size, self._floor = index, size, first_seq
+        self.checkpoint_index, self._size, self._floor, self.based = index, size, first_seq, based
+
+    def put_under(self, base: Base) -> None:
+        """The empty store begins with a base; see `base.put_under`."""
+        rows = self._rows
+        assert isinstance(rows, SegmentRows), "a stream in memory has no table"
+        self.based = True
+        base.subjects.succeed(self._store.subjects)
+        rows.begin_with(base.outlines)
+
+    def find_base(self) -> Base | None:
+        """The base that lies beside the log; None when there is none. Blocks. Raises CorruptLog, OSError."""
+        return read_base(self._log.files, self.directory) if isinstance(self._log, SegmentLog) else None
 
     def replayed(self, size: int) -> None:
         """So many bytes of log were applied since that checkpoint."""
@@ -150,6 +167,7 @@ class Upkeep:
             erased=list(erased),
             shredded=list(shredded),
             departures=None if store.departures is None else store.departures.to_bytes(),
+            based=self.based,
         )
         return Snapshot(state, store.subjects.snapshot())
 
@@ -228,7 +246,7 @@ class Upkeep:
                 raise LogClosed(f"{self.directory}: the store is closed")
             made = list(outlines)
             outline, first_index = Outline(), leaving[0].first_index
-            if made and made[-1].info.rows < MERGE_ROWS:
+            if made and made[-1].info.rows < MERGE_ROWS and made[-1].info.last_index:  # a base stays as it is
                 before = made.pop()
                 outline.add_outline(read_outline(log.files, before.path))
                 first_index = before.info.first_index
