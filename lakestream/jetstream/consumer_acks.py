@@ -13,6 +13,7 @@ import msgspec
 
 from lakestream.jetstream.consumer import Consumer
 from lakestream.jetstream.durations import parse_duration
+from lakestream.jetstream.links import MARK
 from lakestream.jetstream.ports import ClientInfo, Subscribed
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class Acks:
         version2 = len(tokens) >= V2_TOKENS
         if not version2 and len(tokens) != 9:
             return None
+        if version2 and tokens[3].startswith(MARK):
+            return None  # of a remote server, which may have a consumer of that name, too
         at = 4 if version2 else 2
         consumer = self._consumer(tokens[at], tokens[at + 1])
         if consumer is None:

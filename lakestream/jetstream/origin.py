@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.links import DELIVER_HEADER, served
 from lakestream.jetstream.stream_config import StreamSource
 from lakestream.protocol import headers
 from lakestream.protocol.subjects import matches
@@ -70,6 +71,11 @@ class Origin:
         if external is not None and external.api:
             self._api = external.api.encode().rstrip(b".") + b"."
 
+    @property
+    def link(self) -> bytes:
+        """What a link to the origin listens to, if it is on a remote server; b"": it is not."""
+        return b"" if self._api == _API else served(self._api)
+
     def deliver_to(self, token: bytes) -> bytes:
         """A subject for messages: one that nobody else uses, or that of a prepared consumer."""
         external, prepared = self.source.external, self.source.consumer
@@ -96,8 +102,10 @@ class Origin:
             told = [(b"Nats-Required-Api-Level", b"5"), (b"Nats-Stream-Identity", start.identity.encode())]
         if self.prepared:
             subject = f"CONSUMER.RESET.{self.source.name}.{self.consumer}".encode()
-            header = b"" if self._mirror else headers.build(told)
-            return self._api + subject, header, {"seq": start.seq} if start.seq else {}
+            told = [] if self._mirror else told
+            if self._api != _API:
+                told.append((DELIVER_HEADER, deliver))
+            return self._api + subject, headers.build(told) if told else b"", {"seq": start.seq} if start.seq else {}
         config: dict[str, Any] = {"name": self.consumer, "deliver_policy": "all"}
         if start.seq:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start.seq}

@@ -21,6 +21,7 @@ import msgspec
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.intake import NOT_NOW
 from lakestream.jetstream.jsonio import dumps
+from lakestream.jetstream.links import LINK_QUEUE
 from lakestream.jetstream.origin import Origin, Start
 from lakestream.jetstream.ports import Bus, ClientInfo, Clock, Subscribed, Timer
 from lakestream.protocol import headers
@@ -137,6 +138,8 @@ class Session:
         self._fails = 0
         self._subscribed: list[Subscribed] = []
         self._timer: Timer | None = None
+        self._link: Subscribed | None = None
+        """Tells when a remote server with the origin can be reached."""
         self._delivered = (0, 0)
         """(consumer sequence, stream sequence) of what came last."""
         self._came_some = False
@@ -159,12 +162,17 @@ class Session:
     def begin(self) -> None:
         """Read, from soon on."""
         self._running = True
+        if self._origin.link:
+            self._link = self._bus.watch_interest(self._origin.link, LINK_QUEUE, self._reachable)
         self._wait(FIRST_NS + random.randrange(FIRST_NS), self._attempt)
 
     def end(self, remove: bool = False) -> None:
         """Read no more. `remove`: nor will anybody else; what the origin keeps for it may go."""
         self._close()
         self._running = False
+        if self._link is not None:
+            self._link.cancel()
+            self._link = None
         if remove and not self._origin.prepared:
             self._bus.publish(self._origin.removal(), b"$JSC.R." + _token(), b"", b"")
 
@@ -181,6 +189,13 @@ class Session:
         for subscription in self._subscribed:
             subscription.cancel()
         self._subscribed = []
+
+    def _reachable(self, now: bool) -> None:
+        """There is a link to the origin's server, or none any more. With a new one nothing goes on where it was."""
+        if now and self._running:
+            self._close()
+            self._fails = 0
+            self._wait(random.randrange(FIRST_NS), self._attempt)
 
     def _wait(self, delay_ns: int, then: Callable[[], None]) -> None:
         if self._timer is not None:

@@ -7,7 +7,7 @@ servers of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from lakestream.jetstream.account_limits import JetStreamLimits
 from lakestream.jetstream.cluster import JetStreamCluster
@@ -109,6 +109,13 @@ class WatchedAccounts(Protocol):
         """All of them."""
 
 
+class RemoteServers(Protocol):
+    """The servers that this one connects to."""
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Each of them."""
+
+
 class Monitored(Protocol):
     """What the pages need of a server; the node has all of it."""
 
@@ -135,6 +142,10 @@ class Monitored(Protocol):
     @property
     def cluster(self) -> Cluster | None:
         """None without a cluster."""
+
+    @property
+    def remotes(self) -> RemoteServers | None:
+        """None without any."""
 
     @property
     def bound_http_port(self) -> int:

@@ -170,6 +170,8 @@ class Pages:
         keeper = node.jetstream.keeper if node.jetstream is not None else None
         if keeper is not None:
             page["lake"] = {"url": keeper.root, "lag": keeper.lag(), "errors": keeper.troubles()}
+        if node.remotes is not None:
+            page["remote_servers"] = node.remotes.shown()
         return page
 
     def _process(self, now: int) -> dict[str, Any]:

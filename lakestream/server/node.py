@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.jetstream.api import Api
@@ -40,6 +41,9 @@ from lakestream.server.statistics import Statistics
 from lakestream.server.system import System
 from lakestream.server.turn import Turn
 
+if TYPE_CHECKING:
+    from lakestream.server.remotes import Remotes
+
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may keep the interpreter from an I/O thread that has finished its fsync (default 5 ms)."""
 
@@ -61,6 +65,7 @@ class Node:
         self.connections: dict[int, Connection] = {}
         self.jetstream: JetStream | None = None
         self.cluster: Cluster | None = None
+        self.remotes: Remotes | None = None
         self.authenticator = Authenticator(options)
         self.lame_duck = False
         self._ids = itertools.count(1)
@@ -113,6 +118,19 @@ class Node:
             await self.cluster.start()
         if self.jetstream is not None:
             self.jetstream.start()
+        self._connect_remotes()
+
+    def _connect_remotes(self) -> None:
+        """Connect to the remote servers as they are configured."""
+        remotes = self.options.remotes
+        if self.remotes is not None:
+            self.remotes.reload(remotes)
+        elif remotes:
+            from lakestream.server.remotes import Remotes  # with TLS and keys, which most servers do without
+
+            name, domain = self.identity.server_name, self.identity.domain
+            self.remotes = Remotes(remotes, self.accounts, name, domain, self.clock, self.log, self.io.call)
+            self.remotes.start()
 
     def _identity(self, server_id: str, port: int) -> Identity:
         options = self.options
@@ -304,6 +322,7 @@ class Node:
             clients = self.connections.values()
             reload_clients(clients, self.authenticator, same_token=same_token, accounts=self.accounts)
             self.log.info("Reloaded: accounts")
+        self._connect_remotes()
         self.identity = self._identity(self.identity.server_id, self.identity.port)
         self.config_loaded_ns = self.clock.now()
         if self.cluster is not None:
@@ -344,6 +363,8 @@ class Node:
             server.close()
         if self.jetstream is not None:
             await self.jetstream.stop()
+        if self.remotes is not None:
+            await self.remotes.stop()
         for connection in list(self.connections.values()):
             connection.close("Server Shutdown")
         if self.cluster is not None:

@@ -14,6 +14,7 @@ import msgspec
 
 from lakestream.server.account_options import AccountOptions, SubjectMapping, User
 from lakestream.server.errors import StartError
+from lakestream.server.remote_options import RemoteOptions
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -170,6 +171,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         users, mappings: of the global account; `accounts`: the others, perhaps with `system_account` ("": `$SYS`).
         no_auth_user: who clients are that do not say.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
+        remotes: other servers that this one connects to.
         config_file: what was read, for reload and /varz; `config_digest` its SHA-256.
         warnings: lines for the log at start (settings without effect here).
         flags: the command line, so that a reload keeps its precedence.
@@ -211,6 +213,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     jetstream: JetStreamOptions | None = None
     cluster: ClusterOptions | None = None
     lake: LakeOptions = LakeOptions()
+    remotes: tuple[RemoteOptions, ...] = ()
     config_file: str = ""
     config_digest: str = ""
     warnings: tuple[str, ...] = ()
@@ -241,6 +244,7 @@ RELOADABLE = frozenset(
         "log_file",
         "server_tags",
         "server_metadata",
+        "remotes",
         "config_digest",
         "warnings",
     }
@@ -386,6 +390,11 @@ def _check(options: Options) -> None:
             raise StartError("jetstream cluster requires `server_name` to be set")
         if not options.cluster.name:
             raise StartError("jetstream cluster requires `cluster.name` to be set")
+    if options.remotes:
+        from lakestream.server.remote_options import check
+
+        own = options.jetstream.domain if options.jetstream is not None else ""
+        check(options.remotes, [account.name for account in options.accounts], own)
     if any(char.isspace() for char in options.server_name):
         raise StartError(f"server name {options.server_name!r} cannot contain spaces")
     if options.accounts or options.system_account or options.no_auth_user:

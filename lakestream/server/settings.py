@@ -3,7 +3,7 @@
 Belongs here: the tables of keys, how each value is checked and converted, and what happens to keys that nats-server
 knows and this server does not: those that change behaviour are refused, those that cannot do harm get a warning. The
 grammar is in conf.py, the options in options.py; blocks of their own size are in settings_cluster.py,
-settings_accounts.py and settings_users.py.
+settings_remote.py, settings_accounts.py and settings_users.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from lakestream.server.errors import StartError
 from lakestream.server.options import SECOND, LakeOptions
 from lakestream.server.settings_accounts import as_accounts, as_mappings, settle
 from lakestream.server.settings_cluster import as_cluster
+from lakestream.server.settings_remote import as_remotes
 from lakestream.server.settings_users import as_permissions, as_users, with_default
 from lakestream.server.settings_values import (
     INT32,
@@ -62,6 +63,8 @@ def read_settings(file: str) -> dict[str, Any]:
     apply(items, TOP, values, harmless=TOP_HARMLESS, missing=TOP_MISSING)
     if "accounts" in values:
         settle(items, values)
+    if {"remote", "remotes"} <= {key.lower() for key in items}:
+        raise find(items, "remote").error('there is also "remotes": write all remotes there')
     values.pop("single_user", None)
     store_dir = values.pop("store_dir", None)
     if store_dir is not None:
@@ -339,6 +342,8 @@ TOP: dict[str, Rule] = {
     "cluster": ("cluster", as_cluster),
     "client_advertise": ("client_advertise", as_text),
     "lake": ("lake", _lake),
+    "remote": ("remotes", as_remotes),
+    "remotes": ("remotes", as_remotes),
 }
 TOP_HARMLESS = (
     "max_traced_msg_len",

@@ -91,7 +91,7 @@ class Node:
         self.started_ns = self.config_loaded_ns = NOW
         self.statistics = Statistics()
         self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
-        self.jetstream = self.cluster = None
+        self.jetstream = self.cluster = self.remotes = None
         self.bound_http_port = 8222
         self.lame_duck = False
         self._connections: dict[int, Any] = {}

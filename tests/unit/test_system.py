@@ -59,7 +59,7 @@ class Node:
         self.started_ns = self.config_loaded_ns = self.clock.now()
         self.statistics = Statistics()
         self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
-        self.jetstream = self.cluster = None
+        self.jetstream = self.cluster = self.remotes = None
         self.bound_http_port = 0
         self.lame_duck = False
         self.connections: dict[int, Any] = {}

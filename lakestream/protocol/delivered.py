@@ -1,0 +1,169 @@
+"""From the bytes of a server to messages: the client's side of the wire.
+
+Belongs here: the lexical rules of what a server says (protocol.md §1, §5) and the limits that bound what is held while
+something is incomplete. No sockets and no decisions. However the byte stream is cut into pieces, what comes out is the
+same. A server that breaks the rules ends in a `DeliveredError`: there is nobody to answer.
+
+As in parser.py one compiled expression per hot verb is matched at a position in the whole read buffer; the rest goes
+line by line.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+MAX_LINE = 1 << 20
+"""Longest control line in bytes (1 MiB): an INFO with the addresses of a large cluster is the longest there is."""
+
+MAX_MESSAGE = 80 << 20
+"""Largest header block + payload (80 MiB): more than any server can be configured to send."""
+
+
+class DeliveredError(Exception):
+    """What came is not the NATS protocol; the text says what it was."""
+
+
+class Message(msgspec.Struct, gc=False):
+    """MSG or HMSG. An absent reply or header block is `b""`; `sid` is the subscription's own token."""
+
+    sid: bytes
+    subject: bytes
+    reply: bytes
+    header: bytes
+    payload: bytes
+
+
+class Info(msgspec.Struct, frozen=True):
+    """INFO, its JSON document as it came."""
+
+    document: bytes
+
+
+class Said(msgspec.Struct, frozen=True):
+    """-ERR, its text without the quotes."""
+
+    text: str
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """PING."""
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """PONG."""
+
+
+Event = Message | Info | Said | Asked | Answered
+
+_ASKED, _ANSWERED = Asked(), Answered()
+_WORD = rb"([!-\xff]{1,32768}+)"
+_message = re.compile(rb"MSG %b %b (?:%b )?([0-9]{1,9})\r\n" % (_WORD, _WORD, _WORD)).match
+_with_header = re.compile(rb"HMSG %b %b (?:%b )?([0-9]{1,9}) ([0-9]{1,9})\r\n" % (_WORD, _WORD, _WORD)).match
+_words = re.compile(rb"[^ \t]+").findall
+_CR, _LF = 13, 10
+
+
+class Delivered:
+    """The parser of one connection to a server."""
+
+    __slots__ = ("_held", "_need")
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._need = 0
+        """How many bytes the incomplete message takes; 0: its line has not ended."""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """What is completed by `data`, in order. The cost is linear in the bytes fed, however they are cut.
+
+        Raises:
+            DeliveredError: this is no NATS server, or it says more than the limits allow.
+        """
+        if self._held:
+            self._held += data
+            if len(self._held) < self._need:
+                return []
+            if not self._need and b"\n" not in data:
+                if len(self._held) > MAX_LINE:
+                    raise DeliveredError("a control line without an end")
+                return []
+            data = bytes(self._held)
+            self._held = bytearray()
+            self._need = 0
+        events: list[Event] = []
+        self._scan(data, events)
+        return events
+
+    def _scan(self, buf: bytes, events: list[Event]) -> None:
+        append, position, length = events.append, 0, len(buf)
+        while position < length:
+            found = _message(buf, position)
+            if found is not None:
+                subject, sid, reply, digits = found.groups(b"")
+                start = middle = found.end()
+                end = start + int(digits)
+            else:
+                found = _with_header(buf, position)
+                if found is None:
+                    position = self._careful(buf, position, events)
+                    continue
+                subject, sid, reply, digits, total = found.groups(b"")
+                start = found.end()
+                middle, end = start + int(digits), start + int(total)
+            if end + 2 > length:
+                position = self._hold(buf, position, end + 2)
+                continue
+            if middle > end or buf[end] != _CR or buf[end + 1] != _LF:
+                raise DeliveredError("a message of another length than it says")
+            append(Message(sid, subject, reply, buf[start:middle], buf[middle:end]))
+            position = end + 2
+
+    def _hold(self, buf: bytes, position: int, end: int = 0) -> int:
+        """Keep what is incomplete, until there is as much as it takes to `end`."""
+        if end - position > MAX_MESSAGE:
+            raise DeliveredError(f"a message of {end - position} bytes")
+        self._held += buf[position:]
+        self._need = end - position if end else 0
+        return len(buf)
+
+    def _careful(self, buf: bytes, position: int, events: list[Event]) -> int:
+        """Whatever is no message in the form that servers really send; the position behind it."""
+        stop = buf.find(b"\n", position)
+        if stop < 0:
+            if len(buf) - position > MAX_LINE:
+                raise DeliveredError("a control line without an end")
+            return self._hold(buf, position)
+        words = buf[position : stop - (buf[stop - 1] == _CR)].split(None, 1)
+        verb = words[0].upper() if words else b""
+        if verb == b"PING":
+            events.append(_ASKED)
+        elif verb == b"PONG":
+            events.append(_ANSWERED)
+        elif verb == b"INFO" and len(words) == 2:
+            events.append(Info(words[1].rstrip()))
+        elif verb == b"-ERR":
+            text = words[1] if len(words) == 2 else b""
+            events.append(Said(text.strip().strip(b"'").decode("utf-8", "replace")))
+        elif verb in (b"MSG", b"HMSG"):
+            return self._rare(buf, position, stop + 1, words, events)
+        elif verb not in (b"+OK", b""):
+            raise DeliveredError(f"{verb[:20].decode('ascii', 'replace')!r}, which is no verb of NATS")
+        return stop + 1
+
+    def _rare(self, buf: bytes, position: int, start: int, words: list[bytes], events: list[Event]) -> int:
+        """A message with more blanks between its words than there need be."""
+        parts = _words(words[1]) if len(words) == 2 else []
+        sizes = 2 if words[0].upper() == b"HMSG" else 1
+        numbers = parts[-sizes:]
+        if not sizes + 2 <= len(parts) <= sizes + 3 or not all(one.isdigit() and len(one) < 10 for one in numbers):
+            raise DeliveredError("a message without its size")
+        end, middle = start + int(numbers[-1]), start + (int(numbers[0]) if sizes == 2 else 0)
+        if end + 2 > len(buf):
+            return self._hold(buf, position, end + 2)
+        if middle > end or buf[end : end + 2] != b"\r\n":
+            raise DeliveredError("a message of another length than it says")
+        reply = parts[2] if len(parts) == sizes + 3 else b""
+        events.append(Message(parts[1], parts[0], reply, buf[start:middle], buf[middle:end]))
+        return end + 2

@@ -1,0 +1,274 @@
+"""The JetStream of a remote server as a domain of this side.
+
+Belongs here: what goes through a link in the name of clients and streams here: requests under `$JS.<domain>.API.`, the
+way of their answers, deliveries of consumers there, acks and answers to flow control. Subjects alone decide; nothing is
+kept but who listens.
+
+| here | there |
+|---|---|
+| `$JS.<domain>.API.x` | `$JS.API.x`, or under the remote's own domain |
+| a reply subject R | `<inbox>.r.R` |
+| a reply subject to which a consumer delivers | `<inbox>.p.<number>`, listened to by itself |
+| a deliver subject D | `<inbox>.d.D`, listened to by itself |
+| `$JS.ACK.<domain>.@.x` | `$JS.ACK.x` |
+| `$JS.<domain>.FC.x`, `$JS.<domain>.SNAPSHOT.x` | `$JS.FC.x`, `$JS.SNAPSHOT.x` |
+
+What a consumer delivers is shown under the subject that it is stored with; so only the subscription tells whose it is.
+The reply of what is not acked stays what it is: there are clients that read it and know no other form.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from lakestream.jetstream.errors import ApiError, api_error
+from lakestream.jetstream.jsonio import dumps
+from lakestream.jetstream.links import DELIVER_HEADER, LINK_QUEUE, V1_DOTS, ack_here, ack_there
+from lakestream.jetstream.ports import ClientInfo, Clock, Delivery, Handler, Subscribed
+from lakestream.protocol import headers
+from lakestream.server import remote_bodies
+from lakestream.server.remote_bodies import Pushed
+from lakestream.server.remote_link import Link
+
+MAX_PATHS = 16_384
+"""Subjects here to which consumers there deliver, pulled and pushed each; with more the one that was quiet for longest
+is forgotten."""
+
+QUIET_NS = 600_000_000_000
+"""A reply subject to which nothing was pulled for so long (10 min) is forgotten."""
+
+NO_ANSWER = (503, 10008)
+"""Code and error code of what a request is told while its domain can not be reached: as where JetStream is not
+available at the moment."""
+
+_NEXT, _DIRECT, _RESET = b"CONSUMER.MSG.NEXT.", b"DIRECT.GET.", b"CONSUMER.RESET."
+_DELIVERING = (b"CONSUMER.CREATE.", b"CONSUMER.DURABLE.CREATE.", b"STREAM.SNAPSHOT.")
+_STORES = (b"$KV.", b"$O.")
+_ACK, _STATUS = b"$JS.ACK.", b"NATS/1.0 100"
+_UNAVAILABLE = b"NATS/1.0 503\r\n\r\n"
+
+
+class _Path:
+    """A subject there whose messages go to a subject here, for as long as somebody listens there."""
+
+    def __init__(self, domain: RemoteDomain, pushed: Pushed) -> None:
+        self.there, self.here, self.group, self.acked = pushed
+        self.used_ns = 0
+        self._domain = domain
+        self._listening: Subscribed | None = None
+        self._watch = domain.link.hub.watch_interest(self.here, self.group, self._changed)
+        self.look()
+
+    def look(self) -> None:
+        """Listen there if anybody does here."""
+        self._changed(self._domain.link.hub.interest(self.here, self.group))
+
+    def _changed(self, wanted: bool) -> None:
+        link = self._domain.link
+        if not wanted and not link.hub.interest(self.here, self.group):
+            if self._listening is not None:
+                self._listening.cancel()
+                self._listening = None
+        elif self._listening is None:
+            self._listening = link.subscribe(self.there, self._take, self.group)
+
+    def _take(self, messages: Sequence[Delivery]) -> None:
+        if not self._domain.deliver(self, messages):
+            self.look()
+
+    def close(self) -> None:
+        """It leads nowhere any more."""
+        self._watch.cancel()
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
+
+
+class RemoteDomain:
+    """The domain behind one link.
+
+    Args:
+        link: to the remote.
+        clock: time.
+    """
+
+    def __init__(self, link: Link, clock: Clock) -> None:
+        self.link = link
+        self._clock = clock
+        domain = self._domain = link.options.domain.encode()
+        self._api, self._own = b"$JS.%b.API." % domain, b"$JS.%b." % domain
+        self._acks = b"%b%b." % (_ACK, domain)
+        self._ack_v1 = ack_here(domain, b"$JS.ACK.s.c.1.1.1.1.0").removesuffix(b"s.c.1.1.1.1.0")
+        inbox = link.inbox_prefix
+        self._replies, self._pulls_there, self._pushes_there = inbox + b".r.", inbox + b".p.", inbox + b".d."
+        self._answers = remote_bodies.Answers(self._pushes_there, domain)
+        self._pulls: OrderedDict[bytes, _Path] = OrderedDict()
+        self._pushes: OrderedDict[bytes, _Path] = OrderedDict()
+        self._number = 0
+        self._subscribed: list[Subscribed] = []
+        self._link_subscribed: list[Subscribed] = []
+
+    # ------------------------------------------------------------------ life
+    def start(self) -> None:
+        """Serve the domain."""
+        link = self.link
+        self._link_subscribed = [link.subscribe(self._replies + b">", self._answered), link.watch(self._changed)]
+
+    def stop(self) -> None:
+        """Serve it no more."""
+        for subscription in (*self._subscribed, *self._link_subscribed):
+            subscription.cancel()
+        self._subscribed, self._link_subscribed = [], []
+        for path in (*self._pulls.values(), *self._pushes.values()):
+            path.close()
+        self._pulls.clear()
+        self._pushes.clear()
+
+    def _changed(self, up: bool) -> None:
+        """The link has come up, or is gone: then other nodes may have one, and if none has, requests are told so."""
+        hub = self.link.hub
+        before, self._subscribed = self._subscribed, []
+        if up:
+            heard: list[tuple[bytes, Handler]] = [
+                (self._acks + b">", self._acked),
+                (self._own + b"FC.>", self._passed_on),
+                (self._own + b"SNAPSHOT.>", self._passed_on),
+                (self._api + b">", self._asked),  # last: who waits for it may ask at once
+            ]
+            for subject, handler in heard:
+                self._subscribed.append(hub.subscribe(subject, handler, LINK_QUEUE))
+        else:
+            self._subscribed.append(hub.subscribe(self._api + b">", self._unreachable, local=True))
+        for subscription in before:
+            subscription.cancel()
+
+    @property
+    def paths(self) -> int:
+        """How many subjects here consumers there deliver to."""
+        return len(self._pulls) + len(self._pushes)
+
+    # ------------------------------------------------------------------ requests
+    def _asked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        rest = subject[len(self._api) :]
+        if rest.startswith(_NEXT) and reply:
+            back = self._pull(reply)
+        else:
+            back = self._replies + reply if reply else b""
+            if rest.startswith(_DELIVERING):
+                request = remote_bodies.asked(payload, self._pushes_there)
+                if request is not None:
+                    payload, pushed = request
+                    self._push(pushed)
+            elif rest.startswith(_RESET) and header:
+                deliver = headers.get(header, DELIVER_HEADER)
+                if deliver:
+                    self._push(Pushed(deliver, deliver, b"", False))
+                    header = headers.remove(header, [DELIVER_HEADER])
+        if not self.link.publish(self._there(rest), back, header, payload) and reply:
+            error = api_error(10054) if self.link.up else self._no_answer()
+            self._refuse(rest, reply, error)
+
+    def _there(self, rest: bytes) -> bytes:
+        """What a request is called there."""
+        if not self.link.options.remote_domain and rest.startswith(_STORES):
+            return rest
+        return self.link.api + rest
+
+    def _unreachable(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        if reply and self.link.hub.elsewhere(subject, LINK_QUEUE) is None:
+            self._refuse(subject[len(self._api) :], reply, self._no_answer())
+
+    def _no_answer(self) -> ApiError:
+        return ApiError(*NO_ANSWER, f"remote {self.link.name} is not connected: {self.link.error}")
+
+    def _refuse(self, rest: bytes, reply: bytes, error: ApiError) -> None:
+        """Answer a request that does not get there, as its like are answered."""
+        if rest.startswith((_NEXT, _DIRECT)):
+            self.link.hub.publish(reply, b"", _UNAVAILABLE, b"")
+        else:
+            self.link.hub.publish(reply, b"", b"", dumps({"error": error.as_dict()}))
+
+    def _passed_on(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        """An answer to flow control, or a piece of a backup."""
+        back = self._replies + reply if reply else b""
+        self.link.publish(b"$JS." + subject[len(self._own) :], back, header, payload)
+
+    def _acked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        there = ack_there(subject)
+        if not there:
+            return  # of a stream here that is called like the domain
+        back = b""
+        if reply:
+            back = self._pull(reply) if payload.startswith(b"+NXT") else self._replies + reply
+        self.link.publish(there, back, header, payload)
+
+    # ------------------------------------------------------------------ answers
+    def _answered(self, messages: Sequence[Delivery]) -> None:
+        publish, at = self.link.hub.publish, len(self._replies)
+        for subject, reply, header, payload in messages:
+            pushes = self._answers.consumer(header, payload)
+            if pushes is not None:
+                self._push(pushes)
+                payload = self._answers.shown(header, payload)
+            elif payload:
+                payload = self._answers.shown(header, payload)
+            publish(subject[at:], self._back(reply) if reply else b"", header, payload)
+
+    def _back(self, reply: bytes) -> bytes:
+        """What a reply subject of the remote is called here; b"" for one that is no matter of JetStream's."""
+        if reply.startswith(_ACK):
+            if reply.count(b".") == V1_DOTS:
+                return self._ack_v1 + reply[len(_ACK) :]
+            return ack_here(self._domain, reply)
+        if reply.startswith((b"$JS.FC.", b"$JS.SNAPSHOT.")):
+            return self._own + reply[4:]
+        return b""
+
+    # ------------------------------------------------------------------ deliveries
+    def _pull(self, reply: bytes) -> bytes:
+        """The subject there for a reply subject to which a consumer delivers."""
+        path, now = self._pulls.get(reply), self._clock.now()
+        if path is None:
+            self._number += 1
+            path = self._pulls[reply] = _Path(
+                self, Pushed(b"%b%d" % (self._pulls_there, self._number), reply, b"", True)
+            )
+            while len(self._pulls) > MAX_PATHS or now - (oldest := next(iter(self._pulls.values()))).used_ns > QUIET_NS:
+                if oldest is path:
+                    break
+                self._pulls.pop(oldest.here).close()
+        else:
+            self._pulls.move_to_end(reply)
+            path.look()
+        path.used_ns = now
+        return path.there
+
+    def _push(self, pushed: Pushed) -> None:
+        """What a consumer delivers there comes here, whenever somebody listens."""
+        there = pushed.there
+        path = self._pushes.get(there)
+        if path is not None and (path.group, path.acked) != (pushed.group, pushed.acked):
+            self._pushes.pop(there).close()
+            path = None
+        if path is None:
+            self._pushes[there] = _Path(self, pushed)
+            if len(self._pushes) > MAX_PATHS:
+                self._pushes.popitem(last=False)[1].close()
+        else:
+            self._pushes.move_to_end(there)
+            path.look()
+
+    def deliver(self, path: _Path, messages: Sequence[Delivery]) -> bool:
+        """Hand on what came on a path. False: nobody listens here any more."""
+        there, here, back, own = path.there, path.here, self._back, self._own
+        kept = _ACK if not path.acked else b" "
+        batch = []
+        for subject, reply, header, payload in messages:
+            if reply and not reply.startswith(kept):
+                reply = back(reply)
+            if header and not payload and header.startswith(_STATUS) and b"$JS.FC." in header:
+                header = header.replace(b" $JS.FC.", b" %bFC." % own)
+            batch.append((here if subject == there else subject, reply, header, payload))
+        path.used_ns = self._clock.now()
+        return self.link.hub.deliver(here, batch)
