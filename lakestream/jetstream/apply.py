@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from lakestream.jetstream import limits, offline, publish
 from lakestream.jetstream.as_it_was import past_of, travels
 from lakestream.jetstream.batch import Batch, Effect
+from lakestream.jetstream.clone import apply_fork
 from lakestream.jetstream.operations import (
     CreateConsumer,
     CreateStream,
     DeleteConsumer,
     DeleteMessage,
     Expire,
+    Fork,
     Near,
     Operation,
     Purge,
@@ -245,6 +247,8 @@ class Applier:
             case Skip():
                 self._skip(operation)
                 return None
+            case Fork():
+                return self._removals(apply_fork(stream, operation))
             case Near():
                 stream.copying.came_near()
                 return None

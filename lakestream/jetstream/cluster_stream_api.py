@@ -20,6 +20,7 @@ import msgspec
 
 from lakestream.jetstream import account_limits, stream_rules
 from lakestream.jetstream.api_request import Request, Where
+from lakestream.jetstream.clone import check_update
 from lakestream.jetstream.cluster import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
 from lakestream.jetstream.cluster_alternates import Alternates
 from lakestream.jetstream.cluster_ports import of_account
@@ -158,6 +159,7 @@ class ClusterStreamApi(StreamApi):
     def _update_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
         checked = self._checked(wanted)
         stream = self.find(checked.name)
+        check_update(stream, checked)
         limited = {name: consumer.config for name, consumer in stream.consumers.items()}
         encoded = msgspec.json.encode(stream_rules.updated(stream.config, checked, limited))
         updating = self._cluster.local.updating

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lakestream.jetstream.clone import Clones
 from lakestream.jetstream.jsonio import shown
 from lakestream.jetstream.mirror import Mirror
 from lakestream.jetstream.origin import key_of
@@ -27,6 +28,8 @@ class Copying:
         """How far the stream has come in its sources, by what is committed."""
         self.near = False
         """Whether the mirror has been close to its origin under some leader: what the other replicas go by."""
+        self.clones: Clones | None = None
+        """Who gets mirrors copies to begin with; None without a lake."""
         self._at_work: list[Mirror | Source] = []
         self._started = False
 
@@ -81,6 +84,11 @@ class Copying:
         if not self.near:
             self.near = True
             self._stream.on_updated(self._stream)
+
+    @property
+    def cloning(self) -> bool:
+        """Whether the mirror may be about to begin with a copy."""
+        return any(isinstance(one, Mirror) and one.session.copying for one in self._at_work)
 
     @property
     def answers_for(self) -> str:

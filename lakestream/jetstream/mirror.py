@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakestream.jetstream import publish, source_state
+from lakestream.jetstream.clone import CloneFirst
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.operations import Near, Skip
 from lakestream.jetstream.origin import Origin, Start
 from lakestream.jetstream.stream_config import StreamSource
-from lakestream.jetstream.upstream import Received, Session
+from lakestream.jetstream.upstream import Received
 
 if TYPE_CHECKING:
     from lakestream.jetstream.stream import Stream
@@ -32,7 +33,7 @@ class Mirror:
         self._stream = stream
         self._origin = Origin(source, stream.account, stream.name, mirror=True)
         self.source = source
-        self.session = Session(stream.name, self._origin, stream.bus, stream.clock, self)
+        self.session = CloneFirst(stream, source, self._origin, self)
 
         self.near = False
         """Whether it has come close to its origin, for which it may answer direct gets then."""

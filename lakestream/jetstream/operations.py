@@ -76,6 +76,14 @@ class Near(msgspec.Struct, frozen=True, tag="near"):
     """A mirror has come close to its origin: its replicas may answer direct gets for that one from now on."""
 
 
+class Fork(msgspec.Struct, frozen=True, tag="fork"):
+    """A mirror began as a copy of its origin's table: its messages through `through` are those of `version` of its own
+    table. See log/base.py."""
+
+    version: int
+    through: int
+
+
 class CreateConsumer(msgspec.Struct, frozen=True, tag="create_consumer"):
     """A new consumer. `start` is the first stream sequence it may deliver;
 
@@ -121,6 +129,7 @@ Operation = (
     | Skip
     | Restored
     | Near
+    | Fork
     | CreateConsumer
     | UpdateConsumer
     | ResetConsumer

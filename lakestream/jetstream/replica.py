@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakestream.jetstream.clone_replica import Holding, held_from, prepare
 from lakestream.jetstream.offline import Unsupported
 from lakestream.jetstream.operations import CreateStream, decode_operation, encode
 from lakestream.jetstream.replica_transfer import Fetch, Offer
@@ -88,6 +89,8 @@ class Replica:
         self._membership = Membership(())
         self._member: raft.Member | None = None
         self._fetch: Fetch | None = None
+        self._holding: Holding | None = None
+        """Entries that wait for what a mirror begins with; roles wait behind them."""
 
     # ------------------------------------------------------------------ what others ask
     @property
@@ -259,6 +262,7 @@ class Replica:
         if state is not None:
             stream.load(state)
         for frame, at in store.replay(through=commit_through):
+            prepare(stream, frame, self._replicas.lake)
             stream.apply_frame(frame, at)
         return stream
 
@@ -274,6 +278,9 @@ class Replica:
 
     def _adopt(self, stream: Stream) -> None:
         assert self.group is not None
+        if self._holding is not None:
+            self._holding.end()
+            self._holding = None
         stream.join(self.group, self._replicas.peers.me)
         stream.store.subjects.share()
         stream.store.watch_damage(lambda error: self._replicas.repairs.found(self, error))
@@ -303,8 +310,31 @@ class Replica:
 
     # ------------------------------------------------------------------ the group
     def _committed(self, entries: list[Committed]) -> None:
-        if self.stream is not None:
-            self.stream.committed(entries)
+        stream, lake = self.stream, self._replicas.lake
+        if self._holding is not None:
+            self._holding.entries += entries
+            return
+        if stream is None:
+            return
+        held = None if lake is None or stream.config.mirror is None else held_from(stream, entries)
+        if lake is None or held is None:
+            stream.committed(entries)
+            return
+        at, origin = held
+        self._holding = Holding(stream, lake, origin, self._replicas.log.warn, self._go_on)
+        self._holding.entries = entries[at:]
+        if at:
+            stream.committed(entries[:at])
+        self._holding.begin()
+
+    def _go_on(self, entries: list[Committed]) -> None:
+        """What was waited for is there."""
+        self._holding = None
+        if self.closed or self.stream is None:
+            return
+        self._committed(entries)
+        if self.group is not None and self._holding is None:
+            self._role(self.group.is_leader, self.group.leader, self.group.term)
 
     def give_up(self, error: CorruptLog) -> None:
         """What is damaged can only be had again by opening the replica anew."""
@@ -367,7 +397,7 @@ class Replica:
         if leader != self.leader:
             self.leader, self.leader_since_ns = leader, self._replicas.shared.clock.now()
         stream = self.stream
-        if stream is None or self.closed:
+        if stream is None or self.closed or (leads and self._holding is not None):
             return
         if leads and self._replicas.host.serves(self.account):
             if not stream.leading:
@@ -379,7 +409,7 @@ class Replica:
     def take_lead(self) -> None:
         """The account has JetStream again: serve, if that is for this node to do."""
         stream = self.stream
-        leads = self.group is not None and self.group.is_leader
+        leads = self.group is not None and self.group.is_leader and self._holding is None
         if leads and stream is not None and not stream.leading and not self.closed:
             stream.lead(lambda: self._ready(stream))
 
@@ -439,6 +469,8 @@ class Replica:
         self.closed, self.removed = True, deleted
         if self._fetch is not None:
             self._fetch.cancel()
+        if self._holding is not None:
+            self._holding.end()
         if self.group is not None:
             self.group.stop()
         if self.stream is not None:

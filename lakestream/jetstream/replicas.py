@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from lakestream.jetstream.clone_replica import Bases
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.operations import CreateStream
 from lakestream.jetstream.replica import Opened, Replica, decode_identity
@@ -112,8 +113,8 @@ class ReplicaStores(Protocol):
         """Read a piece of a file."""
 
 
-class LakeWatch(Protocol):
-    """What the lake's keeper knows that concerns other nodes."""
+class LakeWatch(Bases, Protocol):
+    """What the lake's keeper knows that concerns other nodes, and reads for replicas."""
 
     def position_of(self, uid: str, account: str, name: str, done: Callable[[int], None]) -> None:
         """`done` with the log index through which this node can read the stream from the lake; 0 when it can not."""

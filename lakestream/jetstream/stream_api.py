@@ -16,6 +16,7 @@ import msgspec
 
 from lakestream.jetstream import account_limits, query, stream_rules, subject_pages
 from lakestream.jetstream.api_request import Request, Routes, Where
+from lakestream.jetstream.clone import check_update
 from lakestream.jetstream.errors import ApiError, api_error, invalid
 from lakestream.jetstream.gotime import format_time
 from lakestream.jetstream.jsonio import Int, Uint64
@@ -204,6 +205,7 @@ class StreamApi:
     def _update_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
         checked = self._checked(wanted)
         stream = self.find(checked.name)
+        check_update(stream, checked)
         limited = {name: consumer.config for name, consumer in stream.consumers.items()}
         config = stream_rules.updated(stream.config, checked, limited)
         if config.max_consumers != stream.config.max_consumers:

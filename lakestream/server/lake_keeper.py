@@ -13,18 +13,22 @@ from collections.abc import Callable
 import msgspec
 
 from lakestream.jetstream.as_it_was import past_of
+from lakestream.jetstream.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
 from lakestream.jetstream.operations import CreateStream
 from lakestream.jetstream.shared import GLOBAL
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig
 from lakestream.lake import paths, poison, policy, staging
-from lakestream.lake.errors import OlderLake, OlderStore
+from lakestream.lake.errors import LakeError, OlderLake, OlderStore
 from lakestream.lake.grace import Grace
 from lakestream.lake.position import PositionWatch
 from lakestream.lake.storage import open_storage
+from lakestream.log.base import Base, Origin
 from lakestream.log.errors import LogError
+from lakestream.log.files import Files
 from lakestream.log.store import SealedSegment, Store
 from lakestream.server.history import SharedCache, ThreadHistory
+from lakestream.server.lake_clones import LakeClones
 from lakestream.server.logging import Logger
 from lakestream.server.options import LakeOptions
 from lakestream.server.runtime import LoopClock, ThreadIo
@@ -121,6 +125,15 @@ class LakeKeeper:
         self._kept: dict[tuple[str, str], _Kept] = {}
         """By account and name."""
         self._stopped = False
+        self._clones = LakeClones(self.root, clock, io, log, self._identity_of, self._uid_of)
+
+    def _identity_of(self, stream: Stream) -> staging.StreamIdentity | None:
+        kept = self._kept.get((stream.account, stream.name))
+        return kept.identity if kept is not None and kept.stream is stream else None
+
+    def _uid_of(self, account: str, name: str) -> str | None:
+        kept = self._kept.get((account, name))
+        return kept.stream.uid if kept is not None else None
 
     def start(self) -> None:
         """Begin to look at the tables every `poll_ns`."""
@@ -143,9 +156,11 @@ class LakeKeeper:
     def refusal(self, config: StreamConfig) -> str | None:
         """See `LakeLink.refusal`."""
         try:
-            policy.parse(config.metadata)
+            wanted = policy.parse(config.metadata)
         except policy.BadPolicy as error:
             return str(error)
+        if wanted.clone_as_of is not None and config.mirror is not None and not can_begin_as_copy(config):
+            return f"{AS_OF}: {ONLY_COPIES}"
         return None
 
     def attached(self, stream: Stream) -> None:
@@ -160,6 +175,7 @@ class LakeKeeper:
         table = paths.table(self.root, stream.name, stream.account)
         stream.history = kept.history = ThreadHistory(table, stream.uid, self._io, self._cache)
         stream.past = past_of(stream, stream.config)
+        stream.copying.clones = self._clones
         self._ask(kept)
 
     def detached(self, stream: Stream) -> None:
@@ -181,6 +197,25 @@ class LakeKeeper:
             done(position or 0)
 
         self._io.submit(lambda: PositionWatch(table, uid).read(), known)
+
+    def make_base(self, files: Files, directory: str, account: str, name: str, origin: Origin) -> Base:
+        """See `jetstream.clone_replica.Bases.make_base`."""
+        try:
+            return self._clones.build(files, directory, paths.table(self.root, name, account), origin)
+        except LakeError as error:
+            raise LogError(str(error)) from error
+
+    def read_base(
+        self,
+        files: Files,
+        directory: str,
+        account: str,
+        name: str,
+        origin: Origin,
+        done: Callable[[Base | None, BaseException | None], None],
+    ) -> None:
+        """See `jetstream.clone_replica.Bases.read_base`."""
+        self._clones.read(lambda: self.make_base(files, directory, account, name, origin), done)
 
     def deleted(self, stream: Stream) -> None:
         """See `LakeLink.deleted`."""

@@ -1,0 +1,212 @@
+"""A mirror that begins as a clone of its origin's table.
+
+Belongs here: when a mirror does, what it waits for before it reads its origin, and what the one log entry does that
+says that it began with a copy. Making the table is the compactor's work, asking for it and reading it back the
+server's (`Clones`).
+
+The copy is in the mirror's own table before its log names it, and what a stream has to know of its messages lies
+beside its log by then (log/base.py). So there is nothing half: before the entry the mirror is empty and asks again, and
+gets the same; behind it the mirror holds those messages as any stream does whose segments have left for the lake.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from lakestream.jetstream import limits
+from lakestream.jetstream.errors import ApiError, invalid
+from lakestream.jetstream.operations import Fork
+from lakestream.jetstream.origin import Origin
+from lakestream.jetstream.ports import Timer
+from lakestream.jetstream.stream_config import StreamConfig, StreamSource
+from lakestream.jetstream.upstream import Session, Taker
+from lakestream.log.base import Base, NoBase, put_under
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.stream import Stream
+
+AGAIN_NS = 30_000_000_000
+"""A mirror that is its origin at a moment, and was refused, asks again after so long (30 s)."""
+ROOM_NS = 2_000_000_000
+"""How soon to look again whether there is room for a copy that is there (2 s)."""
+AS_OF = "lakestream.clone_as_of"
+"""The metadata of a mirror that is its origin at a moment, and follows it no further."""
+
+ONLY_COPIES = (
+    "a mirror with file storage and limits retention can be its origin at a moment, without discard new, republish, "
+    "message TTLs, external, consumer, opt_start_seq and opt_start_time"
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """The copy is in the mirror's table, and `base` beside its log."""
+
+    base: Base
+
+
+class NotCopied(msgspec.Struct, frozen=True):
+    """There will be no copy. `why` is for people; "" where none was to be expected."""
+
+    why: str = ""
+
+
+class Errand(Protocol):
+    """A copy on its way."""
+
+    def cancel(self) -> None:
+        """Wait for it no more, and tell nobody of it; whoever leads the mirror next goes on with it."""
+
+
+class Clones(Protocol):
+    """Who gets mirrors their copies. In the event loop."""
+
+    def copy(
+        self,
+        stream: Stream,
+        source: StreamSource,
+        told: Callable[[Copied | NotCopied], None],
+        waits: Callable[[str], None],
+    ) -> Errand:
+        """Get a mirror a copy of its origin: `told` is called once. Asked again, also by another server, it is the same
+        copy. `waits`: called with what it waits for, where that may last."""
+
+    def settled(self, stream: Stream) -> None:
+        """The mirror's log says that it began with a copy: what was asked for it is over."""
+
+
+def moment(config: StreamConfig) -> str:
+    """The moment at which a mirror is its origin, as its metadata names it; "" where it follows."""
+    return config.metadata.get(AS_OF, "") if config.mirror is not None else ""
+
+
+def can_begin_as_copy(config: StreamConfig) -> bool:
+    """Whether what a copy leaves out is nothing to this mirror: where it would begin, and what storing each message
+    brings with it. The others read their origin from the first message on."""
+    source = config.mirror
+    if source is None or source.external is not None or source.consumer is not None:
+        return False
+    if source.opt_start_seq or source.opt_start_time is not None:
+        return False
+    plain = config.storage == "file" and config.retention == "limits" and not config.sealed and not config.first_seq
+    return plain and config.republish is None and not config.allow_msg_ttl and config.discard == "old"
+
+
+def check_update(stream: Stream, config: StreamConfig) -> None:
+    """Refuse to make something else of a mirror whose copy may be there in a moment. Raises ApiError."""
+    other = config.mirror != stream.config.mirror or config.metadata.get(AS_OF) != stream.config.metadata.get(AS_OF)
+    if other and stream.copying.cloning:
+        raise invalid("the mirror's copy of its origin is being made; try again when it is there, or delete the mirror")
+
+
+class CloneFirst(Session):
+    """The session of a mirror with its origin: it begins behind a copy, if there is to be one."""
+
+    def __init__(self, stream: Stream, source: StreamSource, origin: Origin, taker: Taker) -> None:
+        super().__init__(stream.name, origin, stream.bus, stream.clock, taker)
+        self._stream, self._source = stream, source
+        self._errand: Errand | None = None
+        self._later: Timer | None = None
+        self._wanted = False
+
+    @property
+    def copying(self) -> bool:
+        """Whether the mirror may be about to begin with a copy."""
+        return self._wanted
+
+    def begin(self) -> None:
+        """Read, from soon on, or from when the copy is there."""
+        stream, clones = self._stream, self._stream.copying.clones
+        begun = stream.store.upkeep.based or stream.intake.next_seq > 1
+        if begun or clones is None or not can_begin_as_copy(stream.config):
+            if stream.store.upkeep.based and clones is not None:
+                clones.settled(stream)  # a kill may have come between the entry and this
+            if not moment(stream.config):
+                super().begin()
+            elif not begun:
+                self.error = _unavailable("it needs a lake that this server does not have")
+            return
+        self._wanted = True
+        self._errand = clones.copy(stream, self._source, self._told, self._waits)
+
+    def end(self, remove: bool = False) -> None:
+        """See `Session.end`."""
+        self._wanted = False
+        if self._errand is not None:
+            self._errand.cancel()
+            self._errand = None
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        super().end(remove)
+
+    def _waits(self, what: str) -> None:
+        self.error = _unavailable(what)
+
+    def _told(self, outcome: Copied | NotCopied) -> None:
+        self._errand = None
+        if isinstance(outcome, Copied):
+            self._propose(outcome.base)
+            return
+        self._wanted = False
+        if outcome.why:
+            _logger.info("%s: no copy of %s: %s", self._stream.name, self._source.name, outcome.why)
+        if moment(self._stream.config):
+            self._waits(outcome.why)
+            self._later = self._stream.clock.call_later(AGAIN_NS, self.begin)
+        else:
+            self.error = None
+            super().begin()
+
+    def _propose(self, base: Base) -> None:
+        stream = self._stream
+        refused = stream.no_room(base.size)
+        if refused is not None:
+            self.error = refused
+            self._later = stream.clock.call_later(ROOM_NS, lambda: self._propose(base))
+            return
+        self.error = None
+        stream.store.upkeep.ready = base
+        stream.propose(Fork(base.origin.version, base.origin.through), self._forked)
+
+    def _forked(self, result: object) -> None:
+        stream = self._stream
+        if isinstance(result, ApiError) or not self._wanted:
+            return  # somebody else leads now, and goes on from what the log says
+        self._wanted = False
+        if stream.copying.clones is not None:
+            stream.copying.clones.settled(stream)
+        _logger.info("%s: began with %d messages of %s", stream.name, stream.store.msgs, self._source.name)
+        stream.checkpoint()
+        if not moment(stream.config):
+            super().begin()
+
+
+def _unavailable(why: str) -> ApiError:
+    """What INFO shows while a mirror can not be what it is to be."""
+    return ApiError(503, 0, why)
+
+
+# ---------------------------------------------------------------------- the log's side
+def apply_fork(stream: Stream, operation: Fork) -> list[tuple[int, bytes]]:
+    """Let a mirror begin with its copy; returns what its limits remove of it. Raises NoBase."""
+    store = stream.store
+    base, store.upkeep.ready = store.upkeep.ready or store.upkeep.find_base(), None
+    if base is None or (base.origin.version, base.origin.through) != (operation.version, operation.through):
+        raise NoBase(store.upkeep.directory)
+    purged_below = store.first_seq if store.last_seq else 0
+    put_under(store, base)
+    if purged_below > 1:
+        store.set_first(purged_below)  # before it came; it is purged of that all the same
+    stream.intake.rewind()
+    removed = limits.enforce_all(stream.config, store)
+    for consumer in list(stream.consumers.values()):
+        consumer.feed.rewind()
+        consumer.wake()
+    stream.expiry.arm()
+    return removed

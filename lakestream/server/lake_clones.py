@@ -1,0 +1,339 @@
+"""Copies of tables for mirrors, asked of the compactor.
+
+Belongs here: whether a mirror's origin is worth a copy, the request for it and the wait for its answer
+(lake/clone_request.py), giving up where nobody is there to make it, and reading back what was made. All file work
+happens in threads: small pieces of it in those of the log, the reading of a table in one of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+
+from lakestream.jetstream.clone import Copied, NotCopied
+from lakestream.jetstream.origin import selected
+from lakestream.jetstream.stream import Stream
+from lakestream.jetstream.stream_config import StreamConfig, StreamSource
+from lakestream.lake import clone_request, paths, policy, staging
+from lakestream.lake.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.deltalog import Log, statistics
+from lakestream.lake.errors import LakeError
+from lakestream.lake.locks import COMPACTOR_LOCK
+from lakestream.lake.policy import StreamPolicy
+from lakestream.lake.staging import StreamIdentity
+from lakestream.lake.storage import open_storage
+from lakestream.log.base import Base, Origin, origin_of, read_base, remove_base
+from lakestream.log.errors import LogError
+from lakestream.log.files import Files
+from lakestream.log.segment_log import SegmentLog
+from lakestream.server.logging import Logger
+from lakestream.server.runtime import LoopClock, ThreadIo
+
+CLONE_MSGS = 100_000
+"""Below so many messages in its table an origin is read message by message, which is as quick."""
+LOOK_NS = 250_000_000
+"""How often to look for the answer (250 ms)."""
+NOBODY_NS = 5_000_000_000
+"""After so long (5 s) without a compactor that could make the copy, the mirror reads its origin itself."""
+LONGEST_NS = 60_000_000_000
+"""And after so long (60 s) in any case."""
+LATE_NS = 10_000_000_000
+"""After so long (10 s) INFO of a mirror that can only wait says what for."""
+READ_AGAIN_NS = 2_000_000_000
+"""Pause before a table that could not be read is read again (2 s)."""
+
+NO_COMPACTOR = "no compactor is at work in the lake, which would make the copy"
+NOT_YET = "the copy waits for the table of its origin to reach that moment"
+
+_FLOCK = "hhqqi4x"
+"""C's struct flock on 64-bit Linux: type, whence, start, length, pid."""
+Result = TypeVar("Result")
+
+
+class _Ask(msgspec.Struct, frozen=True):
+    """What a look has found: the answer, if there is one, why there will be no request, and whether somebody is at work
+    in the lake."""
+
+    answer: CloneAnswer | None = None
+    never: str | None = None
+    attended: bool = True
+
+
+class LakeClones:
+    """`Clones` over a lake.
+
+    Args:
+        root: the lake's root.
+        identity: how a stream of this server is named in the lake; None when it is not kept there.
+        uid: of a stream of this server, by account and name; None when another server has it.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        clock: LoopClock,
+        io: ThreadIo,
+        log: Logger,
+        identity: Callable[[Stream], StreamIdentity | None],
+        uid: Callable[[str, str], str | None],
+    ) -> None:
+        self.root, self.clock, self.io, self.log = root, clock, io, log
+        self.identity, self.uid = identity, uid
+        self._readers: ThreadPoolExecutor | None = None
+
+    # ------------------------------------------------------------------ Clones
+    def copy(
+        self,
+        stream: Stream,
+        source: StreamSource,
+        told: Callable[[Copied | NotCopied], None],
+        waits: Callable[[str], None],
+    ) -> _Errand:
+        """See `Clones.copy`."""
+        errand = _Errand(self, stream, source, told, waits)
+        errand.begin()
+        return errand
+
+    def settled(self, stream: Stream) -> None:
+        """See `Clones.settled`."""
+        identity = self.identity(stream)
+        if identity is not None:
+            self.io.submit(lambda: self._settle(identity), self._ignored)
+
+    def _settle(self, identity: StreamIdentity) -> None:
+        if clone_request.has_request(self.root, identity):
+            clone_request.settle(self.root, identity)
+
+    def _ignored(self, _: object, error: BaseException | None) -> None:
+        """What is left is a file that nobody looks at, until the stream goes."""
+        if error is not None:
+            self.log.warn(f"the lake at {self.root}: {error}")
+
+    def read(self, work: Callable[[], Result], done: Callable[[Result | None, BaseException | None], None]) -> None:
+        """Run what takes seconds, one after the other."""
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(1, thread_name_prefix="lakestream-clones")
+        readers = self._readers
+
+        async def run() -> None:
+            try:
+                result = await asyncio.get_running_loop().run_in_executor(readers, work)
+            except (LakeError, LogError, OSError) as error:
+                done(None, error)
+            else:
+                done(result, None)
+
+        self.clock.spawn(run())
+
+    # ------------------------------------------------------------------ blocking
+    def ask(self, mirror: StreamIdentity, source: StreamSource) -> _Ask:
+        """Make the request, if there is to be one, unless it is made already. Blocks."""
+        said = clone_request.answer(self.root, mirror)
+        if said is not None:
+            return _Ask(said)
+        if clone_request.has_request(self.root, mirror):
+            return _Ask()
+        wanted = policy.of_config(bytes(mirror.config))
+        if wanted.clone == "never":
+            return _Ask(never="")
+        origin = self._origin(mirror, source)
+        if origin is None:
+            return _Ask(never=f"there is no stream {source.name} in the lake")
+        config = msgspec.json.decode(origin.config, type=StreamConfig)
+        if config.sources:  # what a mirror knows of them comes with the messages
+            return _Ask(never=f"{source.name} has sources")
+        if wanted.clone == "auto" and wanted.clone_as_of is None and self._messages(origin) < CLONE_MSGS:
+            return _Ask(never="")
+        clone_request.request(self.root, mirror, _request(source, origin, wanted))
+        return _Ask()
+
+    def look(self, mirror: StreamIdentity) -> _Ask:
+        """Whether there is an answer. Blocks."""
+        said = clone_request.answer(self.root, mirror)
+        return _Ask(said, attended=said is not None or self._attended())
+
+    def _origin(self, mirror: StreamIdentity, source: StreamSource) -> StreamIdentity | None:
+        """The origin as the lake knows it."""
+        storage = open_storage(self.root)
+        of_name = os.path.dirname(paths.staging(storage.root, source.name, "-", mirror.account))
+        found = [f"{of_name}/{uid}" for uid in storage.directories(of_name)]
+        live = [each for each in found if not storage.exists(f"{each}/{paths.DELETED_FILE}")]
+        known = [identity for each in live if (identity := staging.read_identity(each)) is not None]
+        newest = max(known, key=lambda each: each.created_ns, default=None)
+        uid = self.uid(mirror.account, source.name)
+        return newest if newest is not None and uid in (None, newest.uid) else None
+
+    def _messages(self, origin: StreamIdentity) -> int:
+        """How many rows the origin's table has, about."""
+        log = Log(open_storage(self.root), paths.table(self.root, origin.name, origin.account))
+        try:
+            state = log.state()
+        except FileNotFoundError:
+            return 0
+        return sum(statistics(add).rows for add in state.files.values())
+
+    def _attended(self) -> bool:
+        """Whether a compactor may be at work: of a directory that is known by its lock."""
+        path = f"{self.root}/{COMPACTOR_LOCK}"
+        if not paths.is_local(path):
+            return True
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            held: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))[0]
+        finally:
+            os.close(fd)
+        return held != fcntl.F_UNLCK
+
+    def build(
+        self, files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False
+    ) -> Base:
+        """The base of a stream that begins with this; made unless it is there. Blocks for seconds."""
+        from lakestream.lake import base_rows  # loads pyarrow
+
+        if origin_of(files, directory) != origin:
+            base_rows.build(files, directory, table, origin, stopped)
+        base = read_base(files, directory)
+        assert base is not None, "it was made just now"
+        return base
+
+
+class _Errand:
+    """The copy of one mirror, on its way. In the event loop."""
+
+    def __init__(
+        self,
+        clones: LakeClones,
+        stream: Stream,
+        source: StreamSource,
+        told: Callable[[Copied | NotCopied], None],
+        waits: Callable[[str], None],
+    ) -> None:
+        self._clones, self._stream, self._source = clones, stream, source
+        self._told, self._waits = told, waits
+        self._cancelled = threading.Event()
+        self._began = self._attended = clones.clock.now()
+        identity = clones.identity(stream)
+        assert identity is not None, "it is kept in the lake"
+        self._identity = identity
+        self._bound = policy.of_config(bytes(identity.config)).clone_as_of is not None
+        """Whether nothing else than the copy will do."""
+
+    def cancel(self) -> None:
+        """See `Errand.cancel`."""
+        self._cancelled.set()
+
+    def begin(self) -> None:
+        """Make the request."""
+        clones = self._clones
+        clones.io.submit(lambda: clones.ask(self._identity, self._source), self._asked)
+
+    def _later(self, delay_ns: int, step: Callable[[], None]) -> None:
+        self._clones.clock.call_later(delay_ns, lambda: None if self._cancelled.is_set() else step())
+
+    def _asked(self, found: _Ask | None, error: BaseException | None) -> None:
+        if self._cancelled.is_set():
+            return
+        if found is None:
+            self._end(NotCopied(f"the lake can not be asked: {error}"))
+        elif found.never is not None:
+            self._end(NotCopied(found.never))
+        elif found.answer is not None:
+            self._answered(found.answer)
+        else:
+            self._later(LOOK_NS, self._look)
+
+    def _look(self) -> None:
+        clones = self._clones
+        clones.io.submit(lambda: clones.look(self._identity), self._looked)
+
+    def _looked(self, found: _Ask | None, error: BaseException | None) -> None:
+        if self._cancelled.is_set():
+            return
+        now = self._clones.clock.now()
+        if found is not None and found.answer is not None:
+            self._answered(found.answer)
+            return
+        if found is None or found.attended:  # a lake that can not be read for a moment says nothing about that
+            self._attended = now
+        if self._bound:
+            if now - self._attended > NOBODY_NS:
+                self._waits(NO_COMPACTOR)
+            elif now - self._began > LATE_NS:
+                self._waits(NOT_YET)
+        elif now - self._attended > NOBODY_NS or now - self._began > LONGEST_NS:
+            clones = self._clones
+            clones.io.submit(lambda: clone_request.withdraw(clones.root, self._identity), self._withdrawn)
+            return
+        self._later(LOOK_NS, self._look)
+
+    def _withdrawn(self, said: CloneAnswer | None, error: BaseException | None) -> None:
+        if self._cancelled.is_set():
+            return
+        if said is None:
+            self._later(LOOK_NS, self._look)
+        else:
+            self._answered(said)
+
+    def _answered(self, said: CloneAnswer) -> None:
+        clones = self._clones
+        match said.state:
+            case clone_request.MADE:
+                self._read(Origin(said.version, said.last_seq))
+            case clone_request.WITHDRAWN:
+                self._end(NotCopied(NO_COMPACTOR))
+            case _:
+                clones.settled(self._stream)
+                self._end(NotCopied(said.reason))
+
+    def _read(self, origin: Origin) -> None:
+        clones, stream = self._clones, self._stream
+        table = paths.table(clones.root, stream.name, stream.account)
+        files, directory = _files(stream), stream.store.upkeep.directory
+
+        def read(base: Base | None, error: BaseException | None) -> None:
+            if self._cancelled.is_set():
+                return
+            if base is not None:
+                self._told(Copied(base))
+                return
+            clones.log.warn(f"stream {stream.name}: its copy of {self._source.name} can not be read yet: {error}")
+            self._later(READ_AGAIN_NS, lambda: self._read(origin))
+
+        clones.read(lambda: clones.build(files, directory, table, origin, self._cancelled.is_set), read)
+
+    def _end(self, outcome: NotCopied) -> None:
+        files, directory = _files(self._stream), self._stream.store.upkeep.directory
+        self._clones.io.submit(lambda: remove_base(files, directory), lambda _, __: None)
+        self._told(outcome)
+
+
+def _files(stream: Stream) -> Files:
+    """How the files of a stream that is kept in the lake are written."""
+    log = stream.store.log
+    assert isinstance(log, SegmentLog), "it has a log on disk"
+    return log.files
+
+
+def _request(source: StreamSource, origin: StreamIdentity, wanted: StreamPolicy) -> CloneRequest:
+    as_of = wanted.clone_as_of
+    pairs = list(zip(*selected(source), strict=False))
+    return CloneRequest(
+        origin=origin.name,
+        origin_uid=origin.uid,
+        origin_account=origin.account,
+        as_of_seq=as_of.seq if as_of is not None else 0,
+        as_of_ns=as_of.time_ns if as_of is not None else 0,
+        selections=[] if pairs == [(">", ">")] else [Picked(src, "" if dest == ">" else dest) for src, dest in pairs],
+    )
