@@ -115,6 +115,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         options=Options(tasks=options.cores),
         stopping=stop,
         report=report,
+        tell=say,
+        complain=complain,
     )
     try:
         if not job.become_only(compactor, "compactor", lake, options.once, stop):

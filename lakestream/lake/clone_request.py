@@ -24,6 +24,9 @@ from lakestream.lake.storage import Storage, open_storage
 REQUEST_FILE = paths.CLONE_FILE
 ANSWER_FILE = "cloned.json"
 
+MAKING = "making:"
+"""Before the mirror's uid: the owner of a table that is not whole yet."""
+
 MADE = "made"
 REFUSED = "refused"
 WITHDRAWN = "withdrawn"

@@ -8,6 +8,9 @@ its origin's directory, so VACUUM of the origin must know it. Two ways lead to t
 - the logs of all tables in the lake: one whose newest version names files outside of its own directory is a clone,
   whoever made it.
 
+An entry is written under the lock of the origin's table, and whoever deletes files of a table looks at the registry
+under that lock. A young entry whose clone is not there yet tells of one being made: it needs all files of its version.
+
 An entry whose clone is in the lake and gone is dropped. One outside that cannot be read stops VACUUM of its origin with
 an error: it may be back tomorrow.
 """
@@ -17,14 +20,17 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.lake import paths
 from lakestream.lake.deltalog import Log, State, located
-from lakestream.lake.errors import LakeError
+from lakestream.lake.errors import LakeError, TableBusy
+from lakestream.lake.locks import open_lock, table_lock
+from lakestream.lake.schema import quoted
 from lakestream.lake.storage import Storage, open_storage
 
 if TYPE_CHECKING:
@@ -34,6 +40,8 @@ CLONES = "_clones"
 """Directory of the registry, in the lake's root."""
 FRESH_NS = 3_600_000_000_000
 """An entry younger than this may belong to a clone that is still being made."""
+LOCK_SECONDS = 30.0
+"""How long it waits for the lock of the origin's table."""
 DEPTH = 6
 """How deep below the lake's root tables are looked for."""
 
@@ -52,19 +60,28 @@ class CloneUnreadable(LakeError):
 
 
 class Clone(msgspec.Struct, frozen=True):
-    """An entry of the registry: whose files the clone names, where it is, of which version it was made, and when."""
+    """An entry of the registry: whose files the clone names, where it is, of which version it was made, and when.
+    `made`: it is known to be there, so that it is not being made any more."""
 
     origin: str
     target: str
     version: int
     created_ns: int
+    made: bool = False
 
 
-def clone(spark: SparkSession, lake: str, origin: str, target: str, version: int | None = None) -> int:
+def clone(
+    spark: SparkSession,
+    lake: str,
+    origin: str,
+    target: str,
+    version: int | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> int:
     """Make `target` a shallow clone of the table `origin` of this lake, and register it; returns the version it has.
 
     The clone is a table of its own: commits to it leave the origin alone, and the other way round. It needs the files
-    of its origin for as long as it lives, and its log has absolute paths: neither of them can be moved.
+    of its origin until it is detached (detach.py), and its log has absolute paths: neither of them can be moved.
 
     Args:
         spark: a session with Delta.
@@ -72,33 +89,62 @@ def clone(spark: SparkSession, lake: str, origin: str, target: str, version: int
         origin: path of a table in it.
         target: where the clone shall be, a path or URL; nothing may be there.
         version: of the origin; its newest by default.
+        properties: what the clone's table properties shall be, where not the origin's.
 
     Raises:
         CloneRefused: something is at `target`, or the origin has no such version, or not its files any more.
+        TableBusy: the origin's table is locked for longer than it should be.
     """
     storage = open_storage(lake)
     there = open_storage(target)
     if there.list(f"{there.root}/_delta_log"):
         raise CloneRefused(f"{there.root} is a table already; clone to another place, or remove it")
-    log = Log(storage, origin)
-    try:
-        state = log.state(version)
-    except FileNotFoundError:
-        raise CloneRefused(f"{origin} has no version {version}; versions that are gone cannot be cloned") from None
-    version = state.version
-    if _lacks_files(storage, origin, state):
-        raise CloneRefused(f"VACUUM has taken files of version {version} of {origin}: it cannot be cloned any more")
-    entry = Clone(origin, there.root, version, time.time_ns())
-    storage.write(_entry(storage, entry.target), msgspec.json.encode(entry))
+    with _locked(spark, storage, origin):
+        try:
+            state = Log(storage, origin).state(version)
+        except FileNotFoundError:
+            raise CloneRefused(f"{origin} has no version {version}; versions that are gone cannot be cloned") from None
+        version = state.version
+        if lacks_files(storage, origin, state):
+            raise CloneRefused(f"VACUUM has taken files of version {version} of {origin}: it cannot be cloned any more")
+        entry = Clone(origin, there.root, version, time.time_ns())
+        storage.write(_entry(storage, entry.target), msgspec.json.encode(entry))
+    set_here = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in (properties or {}).items())
     # Shallow clones of clones name the files of the first origin, which keeps its list of them through the scan.
     spark.sql(
         f"CREATE TABLE delta.`{there.spark_path(there.root)}` SHALLOW CLONE "
         f"delta.`{storage.spark_path(origin)}` VERSION AS OF {version}"
+        + (f" TBLPROPERTIES ({set_here})" if set_here else "")
     ).collect()
+    storage.write(_entry(storage, entry.target), msgspec.json.encode(msgspec.structs.replace(entry, made=True)))
     return version
 
 
-def _lacks_files(storage: Storage, table: str, state: State) -> bool:
+@contextmanager
+def _locked(spark: SparkSession, storage: Storage, table: str) -> Iterator[None]:
+    """Hold a table's lock.
+
+    Raises:
+        TableBusy: it was not to be had.
+    """
+    lock = open_lock(spark, table_lock(storage.root, table))
+    until = time.monotonic() + LOCK_SECONDS
+    while not lock.acquire():
+        if time.monotonic() >= until:
+            raise TableBusy(table)
+        time.sleep(0.05)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def forget(storage: Storage, target: str) -> None:
+    """A clone needs no files of others any more: its entry goes."""
+    storage.delete(_entry(storage, target))
+
+
+def lacks_files(storage: Storage, table: str, state: State) -> bool:
     """Whether files of the table's directory are gone that a version names. The log outlives the files."""
     there = {entry.path for entry in storage.tree(table)}
     named = {path for add in state.files.values() for path in located(table, add)}
@@ -113,7 +159,7 @@ def registered(storage: Storage) -> list[Clone]:
             continue
         each = msgspec.json.decode(storage.read(entry.path), type=Clone)
         gone = each.target.startswith(storage.root + "/") and not storage.list(f"{each.target}/_delta_log")
-        if gone and time.time_ns() - each.created_ns > FRESH_NS:
+        if gone and (each.made or time.time_ns() - each.created_ns > FRESH_NS):
             storage.delete(entry.path)
         else:
             found.append(each)
@@ -138,25 +184,53 @@ class References:
         Raises:
             CloneUnreadable: a registered clone of it cannot be read.
         """
+        return set().union(*self.by_clone(table).values())
+
+    def by_clone(self, table: str) -> dict[str, set[str]]:
+        """The same by the table that needs them, as paths below `table`.
+
+        Raises:
+            CloneUnreadable: a registered clone of it cannot be read.
+        """
         clones = {each.target: each for each in registered(self._storage)}
-        found: set[str] = set()
+        found: dict[str, set[str]] = {}
         self._real_paths.clear()
-        below = self._real(table) + "/"
         for path in {*tables_below(self._storage, self._storage.root), *clones}:
             if path == table:
                 continue
             entry = clones.get(path)
             outside = self._outside(path, entry is not None)
-            if outside is None:
-                of_it = entry is not None and self._real(entry.origin) + "/" == below
-                if of_it and not path.startswith(self._storage.root + "/"):
-                    raise CloneUnreadable(_entry(self._storage, path), path)
-                continue
-            for each in outside:
-                directory, _, name = each.rpartition("/")
-                # The lake may be reached by another path than the one that the clone was made with.
-                if (spelled := f"{self._real(directory)}/{name}").startswith(below):
-                    found.add(f"{table}/{spelled[len(below) :]}")
+            if outside is None and entry is not None:
+                outside = self._expected(table, entry)
+            if outside and (needed := self._below(table, outside)):
+                found[path] = needed
+        return found
+
+    def _expected(self, table: str, entry: Clone) -> frozenset[str]:
+        """What a clone needs that is being made.
+
+        Raises:
+            CloneUnreadable: it is not in the lake; it may have been there, and be so again.
+        """
+        if not entry.target.startswith(self._storage.root + "/"):
+            if self._real(entry.origin) == self._real(table):
+                raise CloneUnreadable(_entry(self._storage, entry.target), entry.target)
+            return frozenset()
+        try:
+            adds = Log(self._storage, entry.origin).state(entry.version).files.values()
+        except FileNotFoundError:
+            return frozenset()
+        return frozenset(path for add in adds for path in located(entry.origin, add))
+
+    def _below(self, table: str, files: frozenset[str]) -> set[str]:
+        """Those of the files that are in a table's directory, as paths that begin with `table`."""
+        below = self._real(table) + "/"
+        found = set()
+        for each in files:
+            directory, _, name = each.rpartition("/")
+            # The lake may be reached by another path than the one that the clone was made with.
+            if (spelled := f"{self._real(directory)}/{name}").startswith(below):
+                found.add(f"{table}/{spelled[len(below) :]}")
         return found
 
     def _real(self, path: str) -> str:

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import departed, erasure, layouts, paths, plan, poison, policy, segments, staging
-from lakestream.lake.errors import BadSegment, LakeError, TableBusy
+from lakestream.lake import clone_request, departed, erasure, layouts, paths, plan, poison, policy, segments, staging
+from lakestream.lake.errors import BadSegment, LakeError, StillCloned, TableBusy
 from lakestream.lake.locks import Lock, open_lock, table_lock
 from lakestream.lake.plan import Batch
 from lakestream.lake.policy import DEFAULT_BUCKETS, Partition
@@ -107,7 +107,7 @@ class StreamCompaction:
     def behind(self) -> bool:
         """Whether segments are staged, or were set aside, that the table does not hold yet. Touches no JVM."""
         position = self._watch.read() or 0
-        if self._uncleared():
+        if self._uncleared() or self._waits():
             return True
         staged = staging.segments(self._directory)
         if staged and staged[-1].last_index > position:
@@ -122,6 +122,8 @@ class StreamCompaction:
             TableBusy: maintenance of the table takes its time; another try later helps.
         """
         outcome = Outcome(position=self._watch.read() or 0)
+        if self._waits():
+            return outcome
         if self._uncleared():
             with self._alone():
                 self._clear()
@@ -152,24 +154,37 @@ class StreamCompaction:
             )
         return outcome
 
+    def _waits(self) -> bool:
+        """Whether it has yet to be decided if the table begins as a clone (clone_request.py)."""
+        return clone_request.is_open(self._storage, self._directory)
+
     def drop_table(self) -> bool:
-        """The stream was deleted: remove the table if it is this stream's, was not to be kept, and no clone needs it.
+        """The stream was deleted: remove the table if it is this stream's, and was not to be kept.
 
         False when nothing was removed. The table disappears at once, before its files are deleted.
+
+        Raises:
+            StillCloned: clones need its files.
         """
         found = self._table.find()
-        if found is None or found.uid != self._identity.uid:
+        if found is None or not self._owns(found):
             return False
         # The table knows what its last commit was told; the stream may have been told otherwise since.
         wanted = policy.of_config(self._identity.config)
         if wanted.keep_table and not found.kept:
             with self._alone():
                 self._table.adapt(found, wanted)
-        if wanted.keep_table or found.kept or self._table.is_cloned():
+        if wanted.keep_table or found.kept:
             return False
         with self._alone():
+            if self._table.is_cloned():
+                raise StillCloned(self.table)
             self._table.remove(found.uid)
         return True
+
+    def _owns(self, found: Found) -> bool:
+        """Whether a table is this stream's, or was being made for it."""
+        return found.uid.removeprefix(clone_request.MAKING) == self._identity.uid
 
     @contextmanager
     def _poison(self, parts: list[plan.Part]) -> Iterator[None]:

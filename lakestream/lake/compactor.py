@@ -2,7 +2,7 @@
 
 Belongs here: the query and its trigger, fanning a batch out over streams, housekeeping between batches (streams that
 failed are tried again, tables of deleted streams are removed), and the lock that keeps it alone. What happens to one
-stream is compaction.py's.
+stream is compaction.py's, what mirrors ask for clone_desk.py's.
 
 Invariant: one stream's trouble stops only that stream. It is reported, and tried again with growing pauses and at the
 next news of it.
@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake import paths, staging
+from lakestream.lake.clone_desk import CloneDesk
 from lakestream.lake.compaction import Options, Outcome, StreamCompaction, clear_removed
-from lakestream.lake.errors import LakeError, LeaseLost
+from lakestream.lake.errors import LakeError, LeaseLost, StillCloned
 from lakestream.lake.locks import COMPACTOR_LOCK, open_lock
 from lakestream.lake.scan import Scanner
 from lakestream.lake.source import NAME, SegmentsSource
@@ -109,6 +110,7 @@ class Compactor:
         parallel: streams compacted at the same time.
         stopping: set, from outside or by `stop`, it lets no further commit begin.
         report: called after each batch that did something.
+        tell, complain: get a line about a clone, or about what went wrong with one; called in other threads.
     """
 
     def __init__(
@@ -121,6 +123,8 @@ class Compactor:
         options: Options | None = None,
         stopping: threading.Event | None = None,
         report: Callable[[BatchReport], None] = lambda report: None,
+        tell: Callable[[str], None] = lambda line: None,
+        complain: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._spark = spark
         self._storage = open_storage(lake)
@@ -142,6 +146,7 @@ class Compactor:
         self._stopping = stopping or threading.Event()
         self._lock = open_lock(spark, f"{self._lake}/{COMPACTOR_LOCK}")
         self._query: StreamingQuery | None = None
+        self._clones = CloneDesk(spark, self._lake, self._halted, tell, complain)
         if self._storage.local:
             os.makedirs(self._lake, exist_ok=True)
 
@@ -163,13 +168,20 @@ class Compactor:
     def once(self) -> BatchReport:
         """Compact everything that is staged now, then return. Failures are in the report."""
         with self._busy:
-            goal = {each.directory: each.last_index for each in staging.current(self._scanner.scan())[0]}
+            live, _ = staging.current(self._scanner.scan())
+            goal = {each.directory: each.last_index for each in live}
+            self._clones.look(live)
         query = self._start({"availableNow": True})
         query.awaitTermination()
         # Streams that the checkpoint believes done, but whose table is behind: an older failure, or a restored table.
         report = self.sweep(retry_now=True)
-        while any(self._reached.get(each, 0) < goal.get(each, 0) for each in self._unfinished) and not self._halted():
+        if self._clones.wait():
             report = self.sweep(retry_now=True)
+        while any(self._reached.get(each, 0) < goal.get(each, 0) for each in self._unfinished) and not self._halted():
+            self._clones.wait()
+            report = self.sweep(retry_now=True)
+            if not report.streams and not report.failures:
+                break  # what is left waits for another stream's table, or another program
         self._lock.check()  # without the lock nothing more was begun, which is no failure of any stream
         return report
 
@@ -188,6 +200,7 @@ class Compactor:
         """Housekeeping: remove tables of deleted streams, try failed ones again, notice any that is behind."""
         with self._busy:
             live, gone = staging.current(self._scanner.scan())
+            self._clones.look(live, at_once=retry_now)
             now = time.monotonic()
             tally = _Tally()
             for stream in gone:
@@ -209,6 +222,7 @@ class Compactor:
             if self._query is not None:
                 self._query.stop()
         self._pool.shutdown()
+        self._clones.stop()
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -337,6 +351,10 @@ class Compactor:
         try:
             StreamCompaction(self._spark, self._lake, stream, self._options).drop_table()
             staging.discard(stream.directory)
+        except StillCloned as error:
+            self._clones.release(error.table)  # and then again
+            self._postpone(stream.directory, FIRST_RETRY_SECONDS)
+            return
         except Exception as error:
             self._fail(stream.directory, error, tally)
             return
@@ -346,6 +364,10 @@ class Compactor:
 
     def _fail(self, directory: str, error: BaseException, tally: _Tally) -> None:
         """One stream's trouble: it is reported, and tried again later."""
+        if isinstance(error, StillCloned):  # an earlier stream's table is in the way
+            self._clones.release(error.table)
+            self._postpone(directory, FIRST_RETRY_SECONDS)
+            return
         tally.failures[directory] = _reason(error)
         self._postpone(directory)
 
@@ -353,9 +375,9 @@ class Compactor:
         failure = self._failures.get(directory)
         return failure is not None and failure.retry_at <= now
 
-    def _postpone(self, directory: str) -> None:
+    def _postpone(self, directory: str, longest: float = LONGEST_RETRY_SECONDS) -> None:
         before = self._failures.get(directory)
-        pause = min(before.pause * 2, LONGEST_RETRY_SECONDS) if before else FIRST_RETRY_SECONDS
+        pause = min(before.pause * 2, longest) if before else FIRST_RETRY_SECONDS
         self._failures[directory] = _Failure(time.monotonic() + pause, pause)
 
 

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lakestream.lake.deltalog import locate
 from lakestream.lake.errors import LakeError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _ARRAY_MOST = 4096  # values of an array container; more make it a bit map
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _FROM_Z85 = bytes.maketrans(_Z85, _B85)
+_TO_Z85 = bytes.maketrans(_B85, _Z85)
 
 
 class BadDeletionVector(LakeError):
@@ -54,8 +56,8 @@ def load(vector: DeletionVector, table: str, read: Callable[[str], bytes]) -> np
         path = f"{table}/{prefix}/deletion_vector_{name}.bin" if prefix else f"{table}/deletion_vector_{name}.bin"
     elif vector.storage_type != "p":
         raise BadDeletionVector(f"{table}: a deletion vector of unknown kind {vector.storage_type!r}")
-    elif path.startswith("file:"):
-        path = "/" + path[5:].lstrip("/")
+    else:
+        path = locate(table, path)
     content = read(path)
     at = vector.offset or 0
     size = vector.size_in_bytes
@@ -129,3 +131,8 @@ def _z85(text: str) -> bytes:
         return base64.b85decode(text.encode().translate(_FROM_Z85))
     except ValueError as error:
         raise BadDeletionVector(f"a deletion vector is not spelled in Z85: {error}") from None
+
+
+def to_z85(raw: bytes) -> str:
+    """Bytes (a multiple of four) in Z85, as names of deletion vectors are spelled."""
+    return base64.b85encode(raw).translate(_TO_Z85).decode()

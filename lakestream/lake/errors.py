@@ -79,9 +79,17 @@ class KeptTable(LakeError):
 
     def __init__(self, table: str) -> None:
         super().__init__(
-            f"{table} belongs to a deleted stream of the same name, and was to be kept (lakestream.on_delete) or has "
-            "clones that need its files; move or remove it, and the clones first, before the new stream gets its table"
+            f"{table} belongs to a deleted stream of the same name, and was to be kept (lakestream.on_delete); move or "
+            "remove it before the new stream gets its table"
         )
+
+
+class StillCloned(LakeError):
+    """The table of a deleted stream is to go, and clones need its files."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(f"{table} belongs to a deleted stream; it goes as soon as its clones have files of their own")
 
 
 class OlderLake(LakeError):

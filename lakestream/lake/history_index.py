@@ -413,6 +413,8 @@ def locate(table: str, path: str) -> str:
     """Where a file of the log is: beside the table, unless a clone's log names it in full."""
     if path.startswith("file:"):
         return "/" + path[5:].lstrip("/")
+    if path.startswith(("s3a:", "s3n:")):
+        return "s3:" + path[4:]
     return path if path.startswith("/") or "://" in path else f"{table}/{path}"
 
 

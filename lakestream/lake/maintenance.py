@@ -11,11 +11,13 @@ Nothing here adds or removes a row, or moves a table's position:
 - Log cleanup keeps the newest commit at or before the retention's begin that says how far the table reaches, and the
   checkpoint before it, so that every time within the retention finds its version.
 - VACUUM makes no commit, so a table that is at rest gets no new versions from being looked after.
-- Files with messages that are to be erased go at once, without regard to the retention (erasure.py).
+- Files with messages that are to be erased go at once, without regard to the retention (erasure.py). A mirror that
+  began as a clone and names such a file gets one of its own first: the message is still one of the mirror's.
+- A clone is detached (detach.py) when it is asked for, and when the table goes whose files it names.
 
 Invariant: whoever commits, or deletes from the log, holds the table's lock (locks.py) and has seen that it is the same
-table still. The long parts, writing new files and deleting dead ones, take no lock: new files have names of their own,
-and dead ones no version needs.
+table still. So does whoever deletes files, some at a time, and looks once more under the lock which of them clones
+need: who makes a clone says so under that lock. Writing new files takes no lock: they have names of their own.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from lakestream.lake import deltalog, departed, erasure, paths
+from lakestream.lake import clones, deltalog, departed, erasure, paths
 from lakestream.lake.clones import CloneUnreadable, References
 from lakestream.lake.deltalog import Log, State
+from lakestream.lake.detach import Detached, Detacher, of_others
 from lakestream.lake.locks import MAINTAINER_LOCK, open_lock, table_lock
 from lakestream.lake.maintenance_plan import (
     HOUR_NS,
@@ -335,7 +338,7 @@ class Maintainer:
             plan,
             checkpoint=plan.checkpoint and self._checkpoint(facts),
             expired=self._expire(facts, plan),
-            stale=plan.stale if self._delete(plan.stale) else [],
+            stale=plan.stale if self._delete(facts, plan.stale) else [],
             erase=0,
         )
         trouble = facts.trouble
@@ -361,43 +364,59 @@ class Maintainer:
         if not bins:
             return 0, 0
         stamp_ms = self._clock() // 1_000_000
-        return self._rewriter.rewrite(transaction, seen.table, found[1], bins, lambda: self._alone(seen), stamp_ms)
+
+        def alone() -> AbstractContextManager[bool]:
+            return self._alone(seen.table, seen.incarnation)
+
+        return self._rewriter.rewrite(
+            transaction, seen.table, found[1], bins, lambda: self._alone(seen.table, seen.incarnation), stamp_ms
+        )
 
     def _checkpoint(self, facts: Facts) -> bool:
         """Write a checkpoint of the newest version, if the table is the same one still."""
         if self._stopping():
             return False
-        with self._alone(facts) as same:
+        with self._alone(facts.table, facts.incarnation) as same:
             if same:
-                jvm = self._spark.sparkContext._jvm
-                assert jvm is not None
-                self._forget(facts.table)
-                path = self._storage.spark_path(facts.table)
-                jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path).checkpoint()
+                self._write_checkpoint(facts.table)
             return same
+
+    def _write_checkpoint(self, table: str) -> None:
+        jvm = self._spark.sparkContext._jvm
+        assert jvm is not None
+        self._forget(table)
+        path = self._storage.spark_path(table)
+        jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path).checkpoint()
 
     def _expire(self, facts: Facts, plan: Plan) -> int:
         if not plan.expired or self._stopping():
             return 0
-        with self._alone(facts) as same:
+        with self._alone(facts.table, facts.incarnation) as same:
             if not same:
                 return 0
             expired = expire(self._storage, facts.table, plan.keep_from)
             departed.sweep(self._storage, facts.table)
             return expired
 
-    def _delete(self, stale: list[str]) -> bool:
-        if self._stopping():
-            return False
-        local = self._storage.local
-        self._storage.delete_all(path for each in stale for path in (with_checksum(each) if local else [each]))
-        return True
+    def _delete(self, facts: Facts, stale: list[str]) -> bool:
+        """Delete files that no version needs, but for those that somebody has cloned since they were chosen."""
+        for at in range(0, len(stale), _DELETED_AT_ONCE):
+            if self._stopping():
+                return False
+            with self._alone(facts.table, facts.incarnation) as same:
+                if not same:
+                    return False
+                kept = self._references.into(facts.table)
+                some = [path for path in stale[at : at + _DELETED_AT_ONCE] if path not in kept]
+                local = self._storage.local
+                self._storage.delete_all(path for each in some for path in (with_checksum(each) if local else [each]))
+        return not self._stopping()
 
     def _erase(self, facts: Facts) -> tuple[int, str | None]:
         """Delete the files that still hold messages to be erased: the newest version has none of them any more.
 
-        Returns how many messages are gone from all files, and what keeps the others. It takes no lock: no commit that
-        is under way writes a row that was deleted before it began.
+        Returns how many messages are gone from all files, and what keeps the others. No commit that is under way
+        writes a row that was deleted before it began.
         """
         found = erasure.notes(self._storage, facts.table)
         runs = erasure.merged(found)
@@ -408,33 +427,103 @@ class Maintainer:
             return 0, None  # deleted since the rewrite began: the next round has it
         left = erasure.left_behind(self._storage, *now, runs)
         try:
-            kept = self._references.into(facts.table) if left else set()
+            kept = self._kept_after_detaching(facts.table, set(left)) if left else set()
         except CloneUnreadable as error:
             return 0, str(error)
-        if not self._delete([path for path in left if path not in kept]):
+        if not self._delete(facts, [path for path in left if path not in kept]):
             return 0, None
-        if kept.intersection(left):
+        if kept:
             return 0, f"{erasure.count(runs)} deleted messages stay in files that a shallow clone needs"
         self._storage.delete_all(note.path for note in found)
         return erasure.count(runs), None
 
+    def _kept_after_detaching(self, table: str, files: set[str]) -> set[str]:
+        """Which of a table's files clones need, once mirrors among these have copies of their own."""
+        for clone, needed in self._references.by_clone(table).items():
+            if needed & files and read(self._storage, clone) is not None and not self._stopping():
+                self.detach(clone, needed & files)
+        return self._references.into(table) & files
+
+    # Clones
+
+    def detach(
+        self, table: str, only: Set[str] | None = None, report: Callable[[Detached], None] = lambda done: None
+    ) -> Detached | None:
+        """Make a clone independent of the tables whose files it names; older versions of it cannot be read any more.
+
+        A kill anywhere costs nothing: the next attempt goes on from there. None when it named no file of others.
+
+        Args:
+            table: the clone's path or URL; it need not be in the lake.
+            only: the files of others that it shall need no longer; all by default.
+            report: called after each file.
+
+        Raises:
+            TableInUse: the compactor has it, or has yet to finish what it began.
+        """
+        there = open_storage(table)
+        if not of_others(there, table):
+            clones.forget(self._storage, table)
+            return None
+        incarnation = Log(there, table).state().metadata.id
+        detacher = Detacher(self._spark, self._storage, self._stopping, report)
+        self._forget(table)
+        done = retry(
+            lambda: detacher.detach(
+                table, lambda: self._alone(table, incarnation), lambda: self._progress(table), only
+            ),
+            is_conflict,
+        )
+        with self._alone(table, incarnation) as same:
+            if same:
+                self._write_checkpoint(table)
+                expire(there, table, Log(there, table).checkpoints[-1])
+        if only is None:
+            clones.forget(self._storage, table)
+        return done
+
+    def release_clones(self, table: str) -> list[Detached]:
+        """Detach every clone that needs files of a table, whose stream is gone, from these.
+
+        Raises:
+            CloneUnreadable: nobody knows what one of them needs.
+        """
+        needed = self._references.by_clone(table)
+        return [done for clone, files in needed.items() if (done := self.detach(clone, files)) is not None]
+
+    def _progress(self, table: str) -> str | None:
+        """What the newest commit says of the stream, for a commit that takes its place in the log."""
+        try:
+            log = CommitLog(table)
+            progress = log.progress(log.latest)
+        except NotATable:
+            return None
+        if progress is None:
+            return None
+        if log.uncleared(log.latest) is not None:
+            raise TableInUse(f"the compactor has yet to finish a commit of {table}")
+        return msgspec.json.encode(msgspec.structs.replace(progress, deletes=0)).decode()
+
     @contextmanager
-    def _alone(self, facts: Facts) -> Iterator[bool]:
-        """Hold the table's lock; gives whether the table is the one that was looked at.
+    def _alone(self, table: str, incarnation: str) -> Iterator[bool]:
+        """Hold a table's lock; gives whether the table is the one that was looked at.
 
         Raises:
             TableInUse: the lock was not to be had.
         """
-        lock = open_lock(self._spark, table_lock(self._storage.root, facts.table))
+        lock = open_lock(self._spark, table_lock(self._storage.root, table))
         until = time.monotonic() + LOCK_SECONDS
         while not lock.acquire():
             if self._stopping() or time.monotonic() >= until:
-                raise TableInUse(f"{facts.table} is being written to; maintenance goes on in the next round")
+                raise TableInUse(f"{table} is being written to; maintenance goes on in the next round")
             threading.Event().wait(0.05)
         try:
-            found = read(self._storage, facts.table)
+            try:
+                there: str | None = Log(open_storage(table), table).state().metadata.id
+            except FileNotFoundError:
+                there = None
             lock.check()
-            yield found is not None and found[1].metadata.id == facts.incarnation
+            yield there == incarnation
         finally:
             lock.release()
 

@@ -33,6 +33,16 @@ JSON_SCHEMA_PROPERTY = "lakestream.json_schema"
 PARTITION_KEY = "lakestream.partition"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
+CLONED_PROPERTY = "lakestream.cloned"
+"""Of a table that began as a clone: what came of the request, as JSON (clone_request.py)."""
+MANAGED_PROPERTIES = (
+    RETENTION_PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    ON_DELETE_PROPERTY,
+    JSON_SCHEMA_PROPERTY,
+    PARTITION_KEY,
+)
+"""Table properties that follow from the metadata; a table does not have those whose keys it does not have."""
 
 MAX_TOKENS = 4
 """Subject tokens that a table may be partitioned by."""

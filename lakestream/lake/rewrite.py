@@ -45,6 +45,8 @@ SETTINGS = {
     "spark.databricks.io.skipping.stringPrefixLength": 256,
 }
 
+METADATA_SETTING = "spark.databricks.delta.commitInfo.userMetadata"
+
 
 class RowsDiffer(LakeError):
     """A rewrite would have changed how many rows a table has; it was not committed."""
@@ -107,11 +109,11 @@ class Rewriter:
             _check_rows(table, sum(file.rows - file.deleted for file in files), written)
             stamp = int(time.time() * 1000) if now_ms is None else now_ms
             actions = [{"add": add} for add in written]
-            actions += [{"remove": _remove(state.files[file.key], stamp)} for file in files]
+            actions += [{"remove": removal(state.files[file.key], stamp)} for file in files]
             with alone() as same:
                 if not same:
                     return None
-                self._commit(transaction, actions)
+                self.commit(transaction, actions)
         except Exception:
             with contextlib.suppress(Exception):  # without a commit they are nobody's; VACUUM takes what is left
                 self._storage.delete_all(locate(table, add["path"]) for add in written)
@@ -122,7 +124,7 @@ class Rewriter:
         """The rows of these files that are not deleted."""
         from pyspark.sql import DataFrame
 
-        files = self._seq([self._action({"add": _plain(add)}) for add in adds])
+        files = self._seq([self._action({"add": plain(add)}) for add in adds])
         none = self._jvm().scala.Option.empty()
         frame = transaction.deltaLog().createDataFrame(transaction.snapshot(), files, False, none)
         return DataFrame(frame, self._spark)
@@ -132,12 +134,27 @@ class Rewriter:
         found = [msgspec.json.decode(action.json())["add"] for action in added]
         return [{**add, "dataChange": False} for add in found]
 
-    def _commit(self, transaction: Any, actions: Sequence[Mapping[str, Any]]) -> None:
-        jvm = self._jvm()
-        nothing = self._seq([])
-        optimize = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Optimize")
-        operation = optimize(nothing, nothing, False, jvm.scala.Option.empty(), False)
-        transaction.commit(self._seq([self._action(action) for action in actions]), operation)
+    def commit(
+        self,
+        transaction: Any,
+        actions: Sequence[Mapping[str, Any]],
+        metadata: str | None = None,
+        operation: str = "Optimize",
+    ) -> None:
+        """Commit `actions`, which are to change no row. `metadata` becomes the commit's userMetadata; the operation is
+        called OPTIMIZE in the table's history, or is Delta's `ManualUpdate`."""
+        of = self._jvm().org.apache.spark.sql.delta
+        nothing, none = self._seq([]), self._jvm().scala.Option.empty()
+        if operation == "Optimize":
+            done = getattr(of, "DeltaOperations$Optimize")(nothing, nothing, False, none, False)
+        else:
+            done = getattr(getattr(of, f"DeltaOperations${operation}$"), "MODULE$")
+        if metadata is not None:
+            self._spark.conf.set(METADATA_SETTING, metadata)
+        try:
+            transaction.commit(self._seq([self._action(action) for action in actions]), done)
+        finally:
+            self._spark.conf.unset(METADATA_SETTING)
 
     def _action(self, action: Mapping[str, Any]) -> Any:
         text = msgspec.json.encode(action).decode()
@@ -171,16 +188,17 @@ def _order(columns: Sequence[str], layer: Sequence[Bin]) -> list[Any]:
     return [*partition, f.floor(f.col("seq") / f.lit(span)), f.col("subject"), f.col("seq")]
 
 
-def _plain(add: Add) -> dict[str, Any]:
-    """A file as JSON, without what is not there: Delta takes null for a value."""
+def plain(add: Add) -> dict[str, Any]:
+    """A file as an action's JSON, without what is not there: Delta takes null for a value."""
     found = msgspec.to_builtins(add)
     return {name: value for name, value in {**found, "dataChange": False}.items() if value is not None}
 
 
-def _remove(add: Add, stamp_ms: int) -> dict[str, Any]:
+def removal(add: Add, stamp_ms: int) -> dict[str, Any]:
+    """The action's JSON that takes a file out of a table without changing its rows."""
     found: dict[str, Any] = {"deletionTimestamp": stamp_ms, "dataChange": False, "extendedFileMetadata": True}
     kept = ("path", "partitionValues", "size", "stats", "deletionVector")
-    found.update((name, value) for name, value in _plain(add).items() if name in kept)
+    found.update((name, value) for name, value in plain(add).items() if name in kept)
     return found
 
 

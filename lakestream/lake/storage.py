@@ -104,6 +104,14 @@ class Storage(ABC):
             FileExistsError: something else is there.
         """
 
+    def copy_file(self, path: str, source: str) -> None:
+        """Make `path` a copy of another file of any storage that never changes; nothing happens when it is there.
+
+        A hard link in a directory where that is possible, so that no byte is copied.
+        """
+        with open_storage(source).fetch(source) as local_file:
+            self.put_file(path, local_file)
+
     @abstractmethod
     def fetch(self, path: str) -> AbstractContextManager[str]:
         """The path of a local file with the content of `path`, for as long as the context lasts."""

@@ -163,6 +163,19 @@ class ObjectStorage(Storage):
         self._compare(path, local_file, size)
         return False
 
+    def copy_file(self, path: str, source: str) -> None:
+        """See `Storage.copy_file`; the store itself copies what is in the same bucket."""
+        if not source.startswith(self._start):
+            super().copy_file(path, source)
+            return
+
+        def ask(store: S3Store, key: str) -> None:
+            import obstore
+
+            obstore.copy(store, self._key(source), key)
+
+        self._do("copy to", path, ask)
+
     def _compare(self, path: str, local_file: str | os.PathLike[str], size: int) -> None:
         import filecmp
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake import paths
-from lakestream.lake.errors import ForeignTable, KeptTable
+from lakestream.lake.errors import ForeignTable, KeptTable, StillCloned
 from lakestream.lake.layouts import PAGE_SETTING, RUN_SEQS, SAMPLE
 from lakestream.lake.policy import (
-    JSON_SCHEMA_PROPERTY,
+    MANAGED_PROPERTIES,
     ON_DELETE_PROPERTY,
     PARTITION_KEY,
     RETENTION_PROPERTY,
-    TIME_TRAVEL_PROPERTY,
     StreamPolicy,
 )
 from lakestream.lake.schema import (
@@ -55,8 +54,6 @@ SET_PROPERTY = "lakestream.set"
 
 REWRITE_SEQS = 2_000_000
 """Sequences of one file when a table is rewritten."""
-
-_MANAGED = (RETENTION_PROPERTY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY, JSON_SCHEMA_PROPERTY, PARTITION_KEY)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -168,7 +165,11 @@ class StreamTable:
             pairs = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in changed.items())
             self._sql(f"SET TBLPROPERTIES ({pairs})")
         before = msgspec.json.decode(found.properties.get(SET_PROPERTY, "[]"), type=list[str])
-        gone = [name for name in (*_MANAGED, SET_PROPERTY, *before) if name in found.properties and name not in want]
+        gone = [
+            name
+            for name in (*MANAGED_PROPERTIES, SET_PROPERTY, *before)
+            if name in found.properties and name not in want
+        ]
         if gone:
             self._sql(f"UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(quoted, gone))})")
 
@@ -181,22 +182,29 @@ class StreamTable:
             layout: the new layout.
             metadata: the commit's userMetadata.
         """
-        from pyspark.sql import functions
-
         if layout.kind != "bucket":
             self._sql(f"SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true')")
         kept = [name for name in self.frame().columns if name != "bucket" and not name.startswith("token")]
-        rows = self.arrange(self.frame().select(*kept), layout)
-        stretch = functions.floor(rows.seq / REWRITE_SEQS)
-        rows = rows.repartition(2 * max(1, len(layout.bounds)), *layout.columns, stretch)
-        rows = rows.sortWithinPartitions(*_order(layout))
+        rows = self.spread(self.frame().select(*kept), layout)
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         if metadata is not None:
             writer = writer.option("userMetadata", metadata)
         writer.partitionBy(*layout.columns).save(self.spark_path)
 
+    def spread(self, rows: DataFrame, layout: Layout) -> DataFrame:
+        """Many rows with the layout's columns, so that they come to lie in few large files of its order."""
+        from pyspark.sql import functions
+
+        rows = self._placed(rows, layout)
+        stretch = functions.floor(rows.seq / REWRITE_SEQS)
+        rows = rows.repartition(2 * max(1, len(layout.bounds)), *layout.columns, stretch)
+        return rows.sortWithinPartitions(*_order(layout))
+
     def arrange(self, rows: DataFrame, layout: Layout) -> DataFrame:
         """Rows with the layout's columns, sorted for it within Spark's partitions, which also spares Spark a sort."""
+        return self._placed(rows, layout).sortWithinPartitions(*_order(layout))
+
+    def _placed(self, rows: DataFrame, layout: Layout) -> DataFrame:
         from pyspark.sql import functions
 
         if layout.kind != "subject":
@@ -204,7 +212,7 @@ class StreamTable:
         if layout.kind == "bucket":
             bounded = functions.col("bucket").alias("bucket", metadata={BOUNDS_METADATA: list(layout.bounds)})
             rows = rows.withColumn("bucket", bounded)
-        return rows.sortWithinPartitions(*_order(layout))
+        return rows
 
     def sample(self) -> list[str]:
         """Some of the table's subjects, for bounds."""
@@ -236,10 +244,11 @@ class StreamTable:
         """Take away the table of an earlier stream of this name, or move it aside if it was to be kept.
 
         Raises:
-            KeptTable: it was to be kept, and an object store cannot move it; or a clone names its files where they are.
+            KeptTable: it was to be kept, and an object store cannot move it.
+            StillCloned: a clone names its files where they are.
         """
         if self.is_cloned():
-            raise KeptTable(self.path)
+            raise StillCloned(self.path)
         if not found.kept:
             self.remove(found.uid)
             return
@@ -298,7 +307,7 @@ def _order(layout: Layout) -> list[Any]:
 def wanted_properties(policy: StreamPolicy) -> dict[str, str]:
     """All properties that follow from the stream's metadata."""
     found = {**policy.table_properties(), PARTITION_KEY: policy.partition.text}
-    set_by_user: Sequence[str] = sorted(name for name in found if name not in _MANAGED)
+    set_by_user: Sequence[str] = sorted(name for name in found if name not in MANAGED_PROPERTIES)
     if set_by_user:
         found[SET_PROPERTY] = msgspec.json.encode(set_by_user).decode()
     return found

@@ -1,0 +1,226 @@
+"""Tables of mirrors that begin as clones: made by the compactor, kept whole by maintenance, independent in the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakestream.lake import clone_making, clone_request, position, staging
+from lakestream.lake.clone_making import CloneMaker
+from lakestream.lake.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.deltalog import Log
+from lakestream.lake.history import TableHistory
+from lakestream.lake.maintenance import Maintainer
+from lakestream.lake.staging import StagedStream
+from lakestream.lake.storage import open_storage
+from lakestream.log.record import Record
+from tests.lake.model import T0, StreamModel, flights
+from tests.lake.tables import ALL, records
+from tests.lake.test_maintenance import NOW, check, compact, grow
+
+pytestmark = pytest.mark.lake
+
+
+class MirrorModel(StreamModel):
+    """A mirror's log: what it holds at first came with its table."""
+
+    def __init__(self, directory: Path, name: str = "MIRROR", uid: str = "UID2") -> None:
+        super().__init__(directory, name, uid)
+        self.identity = msgspec.structs.replace(self.identity, created_ns=T0 + 1)
+
+    def begin(self, held: list[Record], last_seq: int) -> None:
+        """Go on from what the origin held."""
+        self.live = {record.seq: record for record in held}
+        self.floor = min(self.live, default=last_seq + 1)
+        self.next_seq = last_seq + 1
+        self.sealed_live = dict(self.live)
+
+
+def ask(lake: Path, mirror: StreamModel, origin: StreamModel, **more: Any) -> None:
+    name, uid = origin.identity.name, origin.identity.uid
+    clone_request.request(str(lake), mirror.identity, CloneRequest(origin=name, origin_uid=uid, **more))
+
+
+def staged(lake: Path, model: StreamModel) -> StagedStream:
+    (found,) = [each for each in staging.scan(str(lake)) if each.identity.uid == model.identity.uid]
+    return found
+
+
+def make(spark: Any, lake: Path, mirror: StreamModel, origin: StreamModel, **more: Any) -> CloneAnswer:
+    ask(lake, mirror, origin, **more)
+    answer = CloneMaker(spark, str(lake), staged(lake, mirror)).run()
+    assert answer is not None
+    assert clone_request.answer(str(lake), mirror.identity) == answer
+    return answer
+
+
+def new_bytes(table: str) -> int:
+    return sum(path.stat().st_size for path in Path(table).rglob("*.parquet") if "_delta_log" not in path.parts)
+
+
+@pytest.fixture
+def origin(spark: Any, lake: Path, tmp_path: Path) -> StreamModel:
+    """A stream whose table has deletion vectors, files of several commits, and odd subjects."""
+    model = StreamModel(tmp_path / "origin")
+    grow(spark, lake, model, 2)
+    model.remove([3, 4, 70])
+    grow(spark, lake, model, 1)
+    return model
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> MirrorModel:
+    return MirrorModel(tmp_path / "mirror")
+
+
+def test_a_clone_has_the_rows_and_none_of_the_bytes(
+    spark: Any, lake: Path, origin: StreamModel, mirror: MirrorModel
+) -> None:
+    """And the mirror's own segments follow, with deletes of what came with the clone."""
+    answer = make(spark, lake, mirror, origin)
+    assert (answer.state, answer.copied, answer.messages) == ("made", False, 177)
+    assert (answer.first_row_seq, answer.last_row_seq, answer.last_seq, answer.floor) == (1, 180, 180, 1)
+    table = mirror.table(lake)
+    assert new_bytes(table) == 0
+    assert position.read(table, "UID2") == 1
+    mirror.begin(origin.expected(), answer.last_seq)
+    assert records(table) == mirror.expected()
+    assert TableHistory(table).read(1, ALL, 1_000_000) == mirror.expected()
+    clone_request.settle(str(lake), mirror.identity)
+    mirror.publish([(b"plain", b"", b"own %d" % n) for n in range(50)])
+    mirror.remove([10, 11, 200])
+    mirror.stage(lake)
+    compact(spark, lake, mirror)
+    check(lake, mirror)
+    check(lake, origin)
+    maintain_both(spark, lake)
+    check(lake, mirror)
+    check(lake, origin)
+
+
+def maintain_both(spark: Any, lake: Path) -> None:
+    done = Maintainer(spark, str(lake), NOW).once()
+    assert [each.failure for each in done] == [None] * len(done)
+
+
+def test_only_matching_rows_are_copied_under_their_new_subjects(
+    spark: Any, lake: Path, tmp_path: Path, mirror: MirrorModel
+) -> None:
+    origin = StreamModel(tmp_path / "origin")
+    origin.publish([(b"a.%d.x" % (n % 3), b"", b"%d" % n) for n in range(30)])
+    origin.publish([(b"b.\xff", b"", b"raw"), (b"b.plain", b"NATS/1.0\r\nA: 1\r\n\r\n", b"headers")])
+    origin.remove([5])
+    origin.stage(lake)
+    compact(spark, lake, origin)
+    answer = make(
+        spark, lake, mirror, origin, selections=[Picked("a.1.*", "one.{{wildcard(1)}}"), Picked("b.>")], start_seq=3
+    )
+    named = {b"a.1.x": b"one.x", b"b.\xff": b"b.\xff", b"b.plain": b"b.plain"}
+    held = [
+        msgspec.structs.replace(record, subject=named[record.subject])
+        for record in origin.expected()
+        if record.subject in named and record.seq >= 3
+    ]
+    mirror.begin(held, answer.last_seq)
+    assert (answer.copied, answer.messages, answer.last_seq) == (True, len(held), 32)
+    assert records(mirror.table(lake)) == mirror.expected()
+    assert position.read(mirror.table(lake), "UID2") == 1
+    clone_request.settle(str(lake), mirror.identity)
+    mirror.publish([(b"one.y", b"", b"own")])
+    mirror.stage(lake)
+    compact(spark, lake, mirror)
+    check(lake, mirror)
+
+
+def test_a_request_that_cannot_be_met_is_refused_and_one_that_is_early_waits(
+    spark: Any, lake: Path, origin: StreamModel, mirror: MirrorModel, tmp_path: Path
+) -> None:
+    refused = make(spark, lake, mirror, StreamModel(tmp_path / "none", "NONE", "UID9"))
+    assert (refused.state, "no _delta_log" in refused.reason) == ("refused", True)
+    clone_request.settle(str(lake), mirror.identity)
+    late = make(spark, lake, mirror, origin, as_of_ns=T0)
+    assert (late.state, "held nothing" in late.reason) == ("refused", True)
+    clone_request.settle(str(lake), mirror.identity)
+    ask(lake, mirror, origin, through=origin.log.last_index + 1)
+    maker = CloneMaker(spark, str(lake), staged(lake, mirror))
+    assert maker.run() is None
+    origin.publish(flights(3))
+    origin.stage(lake)
+    compact(spark, lake, origin)
+    answer = maker.run()
+    assert answer is not None
+    assert answer.messages == 180
+
+
+def test_a_mirror_is_the_origin_as_it_was(
+    spark: Any, lake: Path, origin: StreamModel, mirror: MirrorModel, tmp_path: Path
+) -> None:
+    """By sequence, and by time: later rows are in the same files."""
+    answer = make(spark, lake, mirror, origin, as_of_seq=100)
+    before = [record for record in origin.expected() if record.seq <= 100]
+    held = {record.seq: record for record in records(mirror.table(lake))}
+    assert [held[record.seq] for record in before] == before
+    assert set(held) - {record.seq for record in before} <= {3, 4, 70}, "what that version still had"
+    assert (answer.last_seq, answer.last_row_seq) == (100, 100)
+    other = MirrorModel(tmp_path / "other", "OTHER", "UID3")
+    at_ns = T0 + 150 * 1_000_003
+    answer = make(spark, lake, other, origin, as_of_ns=at_ns)
+    assert answer.last_seq == 150
+    assert [record for record in records(other.table(lake)) if record.seq > 120] == [
+        record for record in origin.expected() if 120 < record.seq <= 150
+    ]
+    check(lake, origin)
+
+
+def test_a_kill_anywhere_begins_anew_or_finds_the_answer(
+    spark: Any, lake: Path, origin: StreamModel, mirror: MirrorModel
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    ask(lake, mirror, origin)
+    maker = CloneMaker(spark, str(lake), staged(lake, mirror))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CloneMaker, "_adopt", killed)
+        with pytest.raises(Killed):
+            maker.run()
+    table = mirror.table(lake)
+    assert position.read(table, "UID2") is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clone_request, "decide", killed)
+        with pytest.raises(Killed):
+            maker.run()
+    version = Log(open_storage(lake), table).commits[-1]
+    answer = maker.run()
+    assert answer is not None
+    assert answer.version == version == Log(open_storage(lake), table).commits[-1]
+    assert records(table) == origin.expected()
+
+
+def test_what_was_withdrawn_goes_before_a_segment_comes(
+    spark: Any, lake: Path, origin: StreamModel, mirror: MirrorModel
+) -> None:
+    ask(lake, mirror, origin)
+    mirror.publish(flights(5))
+    mirror.stage(lake)
+    with pytest.MonkeyPatch.context() as patch:
+        adopt = CloneMaker._adopt
+
+        def late(self: CloneMaker, *given: Any) -> CloneAnswer:
+            made = adopt(self, *given)
+            assert clone_request.withdraw(str(lake), mirror.identity).state == "withdrawn"
+            return made
+
+        patch.setattr(clone_making.CloneMaker, "_adopt", late)
+        compact(spark, lake, mirror)
+        assert position.read(mirror.table(lake), "UID2") is None, "segments wait"
+        CloneMaker(spark, str(lake), staged(lake, mirror)).run()
+    assert not clone_request.has_request(str(lake), mirror.identity)
+    compact(spark, lake, mirror)
+    check(lake, mirror)
