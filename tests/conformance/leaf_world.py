@@ -1,0 +1,91 @@
+"""A nats-server with a leaf node listener, and servers under test that dial it.
+
+Belongs here: their configuration, and what both sides of a leaf connection are asked.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tests.conftest import StartServer
+from tests.servers import Kind, Server
+from tests.wire import Wire
+
+SOON_S = 60.0
+"""nats-server looks every ten seconds or so whether an origin has gone silent."""
+
+
+def until(ready: Callable[[], Any], what: str, timeout: float = SOON_S) -> Any:
+    """Ask again and again until the answer is true; returns it."""
+    deadline = time.monotonic() + timeout
+    while not (last := ready()):
+        assert time.monotonic() < deadline, f"{what}: not within {timeout} s"
+        time.sleep(0.05)
+    return last
+
+
+class Message(NamedTuple):
+    """As a server gives it back."""
+
+    seq: int
+    subject: str
+    time: str
+    header: bytes
+    data: bytes
+
+
+def messages(wire: Wire, stream: str) -> list[Message]:
+    """All messages of a stream."""
+    state = wire.api(f"STREAM.INFO.{stream}")["state"]
+    found = []
+    for seq in range(state["first_seq"], state["last_seq"] + 1):
+        answer = wire.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})
+        if "error" not in answer:
+            fields = answer["message"]
+            header, data = (base64.b64decode(fields.get(key, "")) for key in ("hdrs", "data"))
+            found.append(Message(seq, fields["subject"], fields["time"], header, data))
+    return found
+
+
+def create(wire: Wire, name: str, **config: Any) -> None:
+    """Make a stream."""
+    answer = wire.api(f"STREAM.CREATE.{name}", {"name": name, **config})
+    assert "error" not in answer, answer
+
+
+def copied(wire: Wire, name: str, last: int) -> Any:
+    """INFO of a mirror once it has come to a sequence."""
+
+    def come() -> Any:
+        info = wire.api(f"STREAM.INFO.{name}")
+        return info if info["state"]["last_seq"] >= last else None
+
+    return until(come, f"{name} comes to {last}")
+
+
+def hub_config(leaf_port: int, more: str = "", listener: str = "") -> str:
+    """A nats-server that takes leaf nodes."""
+    return f"jetstream {{ domain: hub }}\nleafnodes {{ listen: '127.0.0.1:{leaf_port}'\n{listener} }}\n{more}\n"
+
+
+def lake_config(leaf_port: int, more: str = "", user: str = "", settings: str = "") -> str:
+    """A server that dials it."""
+    url = f"nats-leaf://{user + '@' if user else ''}127.0.0.1:{leaf_port}"
+    return f"jetstream {{ domain: lake }}\nlake {{ enabled: false }}\nremote {{\nurl: '{url}'\n{settings}\n}}\n{more}\n"
+
+
+def connected(server: Server, leaf_port: int, times: int = 1) -> None:
+    """Wait until the link was up so often."""
+    line = f"at nats-leaf://127.0.0.1:{leaf_port}; streams of account"
+    until(lambda: server.log(2000).count(line) >= times, "the link comes up")
+
+
+def start_both(start_server: StartServer, leaf_port: int) -> tuple[Server, Server]:
+    """The server under test and a nats-server, connected."""
+    there = start_server(of=Kind.REAL, config=hub_config(leaf_port), name="hub")
+    here = start_server(of=Kind.OURS, config=lake_config(leaf_port), name="lake1")
+    connected(here, leaf_port)
+    return here, there

@@ -1,0 +1,238 @@
+"""A real nats-server reads streams of a lakestream that is connected to it as a leaf node."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from typing import Any
+
+import pytest
+
+from tests.cluster.links import Network
+from tests.cluster.nodes import free_ports
+from tests.conformance.leaf_world import (
+    SOON_S,
+    connected,
+    copied,
+    create,
+    hub_config,
+    lake_config,
+    messages,
+    start_both,
+    until,
+)
+from tests.conftest import StartServer
+from tests.servers import Kind, StartFailed
+from tests.wire import Wire, pub
+
+pytestmark = pytest.mark.conformance
+
+LAKE = {"api": "$JS.lake.API"}
+SECOND = 1_000_000_000
+_ids = itertools.count()
+
+
+def publish(wire: Wire, count: int, subject: str = "orders", size: int = 20) -> None:
+    """Messages with headers of several kinds, and without."""
+    for n in range(count):
+        expects = {"A": "b", "Nats-Expected-Stream": subject.upper()}
+        headers = ({"Nats-Msg-Id": f"{next(_ids)}"}, expects, None)[n % 3]
+        answer = wire.request(f"{subject}.{n % 5}", b"%d" % n * (1 + n % size), headers)
+        assert "error" not in answer.json(), answer
+
+
+def stripped(found: list[Any]) -> list[Any]:
+    """As a mirror keeps them: what was expected of the stream is no part of the message."""
+    return [one._replace(header=one.header.replace(b"Nats-Expected-Stream: ORDERS\r\n", b"")) for one in found]
+
+
+def test_a_mirror_of_nats_server_equals_the_stream_whatever_is_killed(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    here, there = start_both(start_server, port)
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        publish(ours, 200)
+        assert ours.api("STREAM.PURGE.ORDERS", {"filter": "orders.3", "keep": 5})["success"]
+        for seq in (60, 61, 77, 200):
+            assert ours.api("STREAM.MSG.DELETE.ORDERS", {"seq": seq})["success"]
+        create(theirs, "ORDERS", mirror={"name": "ORDERS", "external": LAKE})
+        publish(ours, 30)
+        info = copied(theirs, "ORDERS", 230)
+        assert info["mirror"]["lag"] == 0
+        assert "error" not in info["mirror"]
+        assert messages(theirs, "ORDERS") == stripped(messages(ours, "ORDERS"))
+    here.kill()
+    here.start()
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        publish(ours, 40)
+        assert ours.api("STREAM.MSG.DELETE.ORDERS", {"seq": 240})["success"]
+        copied(theirs, "ORDERS", 270)
+    there.kill()
+    with Wire(here.address) as ours:
+        publish(ours, 50)
+    there.start()
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        publish(ours, 10)
+        copied(theirs, "ORDERS", 330)
+        same, seen = stripped(messages(ours, "ORDERS")), messages(theirs, "ORDERS")
+        assert [one for one in seen if one.seq != 240] == same
+        # Promotion: the users go over to the other server, with the same sequences.
+        updated = theirs.api("STREAM.UPDATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+        assert "error" not in updated, updated
+        assert theirs.request("orders.1", b"there").json()["seq"] == 331
+        assert ours.request("orders.1", b"here").json()["seq"] == 331
+        assert theirs.api("STREAM.MSG.GET.ORDERS", {"seq": 331})["message"]["subject"] == "orders.1"
+
+
+def test_sources_there_take_from_streams_of_every_retention(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    here, there = start_both(start_server, port)
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        create(ours, "JOBS", subjects=["jobs.>"], retention="workqueue")
+        create(
+            theirs,
+            "ALL",
+            sources=[
+                {"name": "ORDERS", "external": LAKE, "filter_subject": "orders.1"},
+                {
+                    "name": "JOBS",
+                    "external": LAKE,
+                    "subject_transforms": [{"src": "jobs.*", "dest": "done.{{wildcard(1)}}"}],
+                },
+            ],
+        )
+        publish(ours, 50)
+        publish(ours, 1500, "jobs")
+        until(lambda: theirs.api("STREAM.INFO.ALL")["state"]["messages"] == 10 + 1500, "all messages come")
+        # What has come is confirmed, by the answers to flow control, and leaves the queue.
+        until(lambda: ours.api("STREAM.INFO.JOBS")["state"]["messages"] == 0, "the queue is empty")
+        taken = messages(theirs, "ALL")
+        assert [one.data for one in taken if one.subject == "orders.1"] == [
+            one.data for one in messages(ours, "ORDERS") if one.subject == "orders.1"
+        ]
+        assert sum(one.subject.startswith("done.") for one in taken) == 1500
+
+
+def test_a_large_stream_comes_with_flow_control(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    here, there = start_both(start_server, port)
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        for _ in range(20):
+            ours.send(pub("orders.1", b"x" * 500) * 2000)
+            ours.ping(SOON_S)
+        last = 40_000
+        copied(ours, "ORDERS", last)
+        create(theirs, "ORDERS", mirror={"name": "ORDERS", "external": LAKE})
+        info = copied(theirs, "ORDERS", last)
+        assert info["state"]["messages"] == last
+        assert "error" not in info["mirror"]
+
+
+def test_clients_there_use_streams_and_buckets_here(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    here, there = start_both(start_server, port)
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"], allow_direct=True)
+        create(ours, "KV_B", subjects=["$KV.B.>"], allow_direct=True, max_msgs_per_subject=5)
+        create(theirs, "ORDERS", subjects=["orders.>"])  # of the same name: their acks must not be mistaken
+        publish(ours, 20)
+        theirs.api_prefix = "$JS.lake.API"
+        assert theirs.api("STREAM.NAMES")["streams"] == ["KV_B", "ORDERS"]
+        config = {"durable_name": "C", "ack_policy": "explicit", "ack_wait": 3600 * SECOND}
+        theirs.api("CONSUMER.CREATE.ORDERS.C", {"stream_name": "ORDERS", "config": config})
+        reply = theirs.new_reply()
+        theirs.publish("$JS.lake.API.CONSUMER.MSG.NEXT.ORDERS.C", b'{"batch":20,"expires":30000000000}', reply)
+        for n in range(20):
+            frame = theirs.next(lambda frame: frame.verb in ("MSG", "HMSG"))
+            assert frame.subject == f"orders.{n % 5}"
+            assert frame.reply.startswith("$JS.ACK.lake.")
+            assert not theirs.request(frame.reply, b"+ACK").data
+        info = theirs.api("CONSUMER.INFO.ORDERS.C")
+        assert (info["num_ack_pending"], info["ack_floor"]["stream_seq"]) == (0, 20)
+        put = theirs.request("$JS.lake.API.$KV.B.key", b"value")
+        assert put.json() == {"stream": "KV_B", "domain": "lake", "seq": 1}
+        got = theirs.request("$JS.lake.API.DIRECT.GET.KV_B.$KV.B.key")
+        assert (got.data, got.headers["Nats-Sequence"]) == (b"value", "1")
+        inbox = "_INBOX.pushed.to"
+        sid = theirs.subscribe(inbox)
+        theirs.ping()
+        pushed = {"deliver_subject": inbox, "ack_policy": "none", "idle_heartbeat": SECOND, "flow_control": True}
+        theirs.api("CONSUMER.CREATE.ORDERS", {"stream_name": "ORDERS", "config": pushed})
+        assert [theirs.delivered(sid).subject for _ in range(20)] == [f"orders.{n % 5}" for n in range(20)]
+        assert theirs.request("$JS.lake.API.NONSENSE.X").status == 503
+
+
+def test_nothing_else_goes_over(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    here, there = start_both(start_server, port)
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        create(theirs, "ORDERS", subjects=["orders.>"])
+        create(theirs, "EVERYTHING", subjects=["x.>"])
+        heard = [ours.subscribe("x.>"), theirs.subscribe("y.>")]
+        publish(ours, 10)
+        theirs.request("orders.1", b"")
+        theirs.publish("x.1", b"", theirs.new_reply())
+        ours.publish("y.1")
+        for wire in (ours, theirs):
+            wire.ping()
+            # A request that goes over and comes back comes behind whatever else would.
+            wire.api_prefix = "$JS.lake.API"
+            assert wire.api("INFO")["streams"] == 1
+            assert not [frame for frame in wire.waiting if frame.sid in heard and frame.subject[0] in "xy"]
+        theirs.api_prefix = "$JS.API"
+        assert theirs.api("STREAM.INFO.ORDERS")["state"]["last_seq"] == 1
+        assert ours.api("STREAM.INFO.ORDERS")["state"]["last_seq"] == 10
+
+
+def test_a_lost_connection_comes_back_and_the_mirror_goes_on(start_server: StartServer) -> None:
+    port, through = free_ports(2)
+    network = Network()
+    try:
+        there_way, back_way = network.direction(), network.direction()
+        network.connect(through, ("127.0.0.1", port), there_way, back_way)
+        there = start_server(of=Kind.REAL, config=hub_config(port), name="hub")
+        here = start_server(of=Kind.OURS, config=lake_config(through), name="lake1")
+        connected(here, through)
+        with Wire(here.address) as ours, Wire(there.address) as theirs:
+            create(ours, "ORDERS", subjects=["orders.>"])
+            create(theirs, "M", mirror={"name": "ORDERS", "external": LAKE})
+            publish(ours, 20)
+            copied(theirs, "M", 20)
+            for round_ in range(2, 5):
+                publish(ours, 20)
+                network.reset(there_way)
+                publish(ours, 20)
+                connected(here, through, round_)
+            copied(theirs, "M", 140)
+            assert messages(theirs, "M") == stripped(messages(ours, "ORDERS"))
+            assert "ended: " in here.log()
+    finally:
+        network.close()
+
+
+def test_the_link_logs_in_and_says_why_it_can_not(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    accounts = "accounts { A { jetstream: enabled, users: [{ user: a, password: a }] } }"
+    listener = "\n authorization { users: [{ user: leaf, password: secret, account: A }] }\n"
+    there = start_server(of=Kind.REAL, config=hub_config(port, accounts, listener), name="hub")
+    here = start_server(of=Kind.OURS, config=lake_config(port, user="leaf:wrong"), name="lake1")
+    until(lambda: "Authorization Violation" in here.log(), "it is refused")
+    assert "wrong" not in here.log()
+    assert here.process is not None
+    here.config = lake_config(port, settings="user: leaf\npassword: secret")
+    here.command()  # writes it
+    here.process.send_signal(signal.SIGHUP)
+    connected(here, port)
+    with Wire(here.address) as ours, Wire(there.address, {"user": "a", "pass": "a"}) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        create(theirs, "M", mirror={"name": "ORDERS", "external": LAKE})
+        publish(ours, 20)
+        copied(theirs, "M", 20)
+
+
+def test_a_leaf_needs_a_domain_of_its_own(start_server: StartServer) -> None:
+    with pytest.raises(StartFailed, match=r"jetstream.*domain"):
+        start_server(of=Kind.OURS, config="remote { url: 'nats-leaf://127.0.0.1:1' }")

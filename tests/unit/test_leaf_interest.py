@@ -1,0 +1,112 @@
+"""Who listens on the other side of a leaf connection, in the hub of an account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from lakestream.jetstream.ports import Delivery
+from lakestream.server.hub import Hub
+from lakestream.server.leaf_interest import Listeners
+from lakestream.server.leaf_wire import AckNames, Left, Listens
+from lakestream.server.logging import Logger
+from lakestream.server.route_wire import Batch
+from lakestream.server.turn import Turn
+
+pytestmark = pytest.mark.unit
+
+ACK = b"$JS.ACK.O.C.1.1.1.1.0"
+
+
+class Frames:
+    """A way that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.congested = False
+        self.drained: list[Callable[[], None]] = []
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        self.drained.append(callback)
+
+    def send(self, frames: Sequence[bytes], messages: int, size: int) -> None:
+        self.sent.extend(frames)
+
+
+class World:
+    """A hub, and the listeners behind one connection."""
+
+    def __init__(self, max_payload: int = 100) -> None:
+        self.hub = Hub(Turn(lambda call: call()), Logger())
+        self.way = Frames()
+        self.refused: list[tuple[bytes, int]] = []
+        names = AckNames("lake", "h")
+        self.listeners = Listeners(
+            self.hub, names, self.way, max_payload, lambda subject, size: self.refused.append((subject, size))
+        )
+
+    def hears(self, *subjects: bytes) -> None:
+        for subject in subjects:
+            assert self.listeners.begins(Listens(subject))
+
+
+def test_a_batch_goes_once_and_to_the_subject_it_was_delivered_to() -> None:
+    world = World()
+    world.hears(b"_INBOX.a.*", b"_INBOX.>", b"_INBOX.a.7")
+    batch: list[Delivery] = [(b"orders.1", ACK, b"", b"x")]
+    wanted = [b"LMSG _INBOX.a.7 $JS.ACK.lake.h.O.C.1.1.1.1.0@orders.1 1\r\nx\r\n"]
+    assert world.hub.deliver(b"_INBOX.a.7", batch)
+    assert world.way.sent == wanted
+    # Also what another node of the cluster delivers, and single messages.
+    assert world.hub.delivered(Batch(b"_INBOX.a.7", b"", batch))
+    assert world.way.sent == wanted * 2
+    world.hub.publish(b"_INBOX.a.8", b"", b"", b"answer")
+    assert world.way.sent[2:] == [b"LMSG _INBOX.a.8 6\r\nanswer\r\n"]
+
+
+def test_only_answers_and_deliveries_are_listened_for() -> None:
+    world = World()
+    world.hears(b"orders.>", b">", b"$JS.API.>", b"$KV.>", b"$SYS.REQ.USER.INFO", b"$JS.M.a", b"$JS.S.a", b"$JSC.R.a")
+    assert len(world.listeners) == 3
+    assert not world.hub.publish(b"orders.1", b"", b"", b"x")
+    assert world.hub.bound(b"$JS.M.a")
+    world.listeners.ends(Left(b"$JS.M.a"))
+    world.listeners.ends(Left(b"orders.>"))
+    assert not world.hub.bound(b"$JS.M.a")
+    world.listeners.clear()
+    assert len(world.listeners) == len(world.hub.interest_graph) == 0
+
+
+def test_the_size_of_a_group_changes_and_nobody_notices_a_gap() -> None:
+    world = World()
+    seen: list[bool] = []
+    world.hub.watch_interest(b"$JS.M.a", b"g", seen.append)
+    for count in (1, 5, 2):
+        assert world.listeners.begins(Listens(b"$JS.M.a", b"g", count))
+    assert seen == [True]
+    world.hub.deliver(b"$JS.M.a", [(b"o", ACK, b"", b"x")])
+    assert world.way.sent == [b"LMSG $JS.M.a + $JS.ACK.lake.h.O.C.1.1.1.1.0@o g 1\r\nx\r\n"]
+    world.listeners.ends(Left(b"$JS.M.a", b"g"))
+    assert seen == [True, False]
+
+
+def test_a_slow_connection_holds_deliveries() -> None:
+    world = World()
+    world.hears(b"$JS.M.a")
+    assert world.hub.writable(b"$JS.M.a")
+    world.way.congested = True
+    assert not world.hub.writable(b"$JS.M.a")
+    called: list[bool] = []
+    world.hub.when_writable(b"$JS.M.a", lambda: called.append(True))
+    world.way.congested = False
+    world.way.drained.pop()()
+    assert called
+
+
+def test_what_the_other_side_would_not_take_is_named() -> None:
+    world = World(max_payload=10)
+    world.hears(b"$JS.M.a")
+    world.hub.deliver(b"$JS.M.a", [(b"o.1", ACK, b"", b"x" * 11), (b"o.2", ACK, b"", b"x" * 10)])
+    assert world.refused == [(b"o.1", 11)]
+    assert len(world.way.sent) == 1

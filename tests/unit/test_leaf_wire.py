@@ -1,0 +1,136 @@
+"""The protocol of a leaf connection: what is heard however it is cut, what is said, and the names of acks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from lakestream.server import leaf_wire
+from lakestream.server.leaf_wire import (
+    AckNames,
+    Info,
+    LeafParser,
+    Left,
+    Listens,
+    Message,
+    Refused,
+    Said,
+    WireError,
+    Word,
+)
+
+pytestmark = pytest.mark.unit
+
+HEADER = b"NATS/1.0\r\nA: b\r\n\r\n"
+STREAM: list[tuple[bytes, Said]] = [
+    (b'INFO {"server_id":"X","domain":"hub"} \r\n', Info({"server_id": "X", "domain": "hub"})),
+    (b"LS+ $JS.M.abc\r\n", Listens(b"$JS.M.abc")),
+    (b"LS+ work group 3\r\n", Listens(b"work", b"group", 3)),
+    (b"LS- work group\r\n", Left(b"work", b"group")),
+    (b"LS- $JS.M.abc\r\n", Left(b"$JS.M.abc")),
+    (b"LMSG a.b 5\r\nLS+ x\r\n", Message(b"a.b", b"", b"", b"LS+ x")),
+    (b"LMSG a.b reply 0\r\n\r\n", Message(b"a.b", b"reply", b"", b"")),
+    (b"LMSG a.b + reply g1 g2 2\r\n\r\n\r\n", Message(b"a.b", b"reply", b"", b"\r\n")),
+    (b"LMSG a.b | g1 2\r\nhi\r\n", Message(b"a.b", b"", b"", b"hi")),
+    (b"HMSG a.b reply 18 20\r\n%bhi\r\n" % HEADER, Message(b"a.b", b"reply", HEADER, b"hi")),
+    (b"HMSG a.b 18 18\r\n%b\r\n" % HEADER, Message(b"a.b", b"", HEADER, b"")),
+    (b"HMSG a.b | g 18 20\r\n%bhi\r\n" % HEADER, Message(b"a.b", b"", HEADER, b"hi")),
+    (b"PING\r\n", Word(b"PING")),
+    (b"PONG\r\n", Word(b"PONG")),
+    (b"+OK\r\n", Word(b"+OK")),
+    (b"-ERR 'Authorization Violation'\r\n", Refused("Authorization Violation")),
+]
+
+
+def test_what_is_said_is_heard_however_it_is_cut() -> None:
+    rng = random.Random(7)
+    data = b"".join(frame for frame, _ in STREAM) * 5
+    wanted = [said for _, said in STREAM] * 5
+    for most in (1, 2, 7, 50, len(data)):
+        parser, heard, at = LeafParser(), list[Said](), 0
+        while at < len(data):
+            size = rng.randint(1, most)
+            heard += parser.feed(data[at : at + size])
+            at += size
+        assert heard == wanted
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n",
+        b"MSG a 1 2\r\nhi\r\n",
+        b"LMSG a\r\n",
+        b"HMSG a 30 20\r\n" + bytes(22),
+        b"HMSG a 20\r\n" + bytes(22),
+        b"LMSG a 999999999\r\n",
+        b"LS+ \r\n",
+        b"LS+ a b c\r\n",
+        b"INFO {\r\n",
+        b"x" * (leaf_wire.MAX_LINE + 1),
+    ],
+)
+def test_what_no_server_says_ends_the_connection(wrong: bytes) -> None:
+    with pytest.raises(WireError):
+        LeafParser().feed(b"PING\r\n" + wrong)
+
+
+def test_any_bytes_are_messages_or_an_error() -> None:
+    rng = random.Random(11)
+    words = [
+        b"LMSG",
+        b"HMSG",
+        b"LS+",
+        b"LS-",
+        b" ",
+        b" ",
+        b"\r\n",
+        b"1",
+        b"2",
+        b"a",
+        b"+",
+        b"|",
+        b"INFO",
+        b"{}",
+        b"\xff",
+        b"L",
+    ]
+    for _ in range(3000):
+        parser = LeafParser()
+        try:
+            for _ in range(3):
+                parser.feed(b"".join(rng.choices(words, k=rng.randint(1, 12))))
+        except WireError:
+            continue
+
+
+def test_deliveries_say_their_subject_behind_the_ack() -> None:
+    names = AckNames("lake", "h4sh")
+    ack = b"$JS.ACK.ORDERS.C.1.5.5.1795343599914977348.0"
+    theirs = b"$JS.ACK.lake.h4sh.ORDERS.C.1.5.5.1795343599914977348.0"
+    plain = (b"orders.1", ack, b"", b"data")
+    assert names.deliveries(b"$JS.M.x", b"", [plain, (b"orders.1", ack, HEADER, b"data")]) == [
+        b"LMSG $JS.M.x %b@orders.1 4\r\ndata\r\n" % theirs,
+        b"HMSG $JS.M.x %b@orders.1 18 22\r\n%bdata\r\n" % (theirs, HEADER),
+    ]
+    assert names.deliveries(b"$JS.M.x", b"g", [plain]) == [b"LMSG $JS.M.x + %b@orders.1 g 4\r\ndata\r\n" % theirs]
+    assert names.deliveries(b"_INBOX.a", b"", [(b"_INBOX.a", b"", b"", b"answer")]) == [
+        b"LMSG _INBOX.a 6\r\nanswer\r\n"
+    ]
+    assert names.deliveries(b"_INBOX.a", b"g", [(b"_INBOX.a", b"", b"", b"x")]) == [b"LMSG _INBOX.a | g 1\r\nx\r\n"]
+    assert names.to_ours(theirs) == ack
+    assert names.to_theirs(ack) == theirs
+
+
+def test_flow_control_has_a_name_there_wherever_it_stands() -> None:
+    names = AckNames("lake", "h4sh")
+    request = (b"$JS.M.x", b"$JS.FC.ORDERS.C.abcd", b"NATS/1.0 100 FlowControl Request\r\n\r\n", b"")
+    beat = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\nNats-Consumer-Stalled: %b\r\n\r\n"
+    asked, told = names.deliveries(b"$JS.M.x", b"", [request, (b"$JS.M.x", b"", beat % b"$JS.FC.ORDERS.C.abcd", b"")])
+    assert asked.startswith(b"HMSG $JS.M.x $JS.FC.lake.h4sh.ORDERS.C.abcd 36 36\r\n")
+    assert beat % b"$JS.FC.lake.h4sh.ORDERS.C.abcd" in told
+    assert names.to_ours(b"$JS.FC.lake.h4sh.ORDERS.C.abcd") == b"$JS.FC.ORDERS.C.abcd"
+    # A stored header that looks alike stays as it is.
+    stored = b"NATS/1.0\r\nNats-Consumer-Stalled: $JS.FC.O.C.x\r\n\r\n"
+    assert stored in names.deliveries(b"$JS.M.x", b"", [(b"orders", b"$JS.ACK.O.C.1.1.1.1.0", stored, b"")])[0]
