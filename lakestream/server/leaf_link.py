@@ -12,6 +12,7 @@ the two stops when.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lakestream.jetstream.gotime import format_time
@@ -21,6 +22,7 @@ from lakestream.server import remote_dial, remote_login
 from lakestream.server.hub import Hub
 from lakestream.server.identity import NATS_VERSION
 from lakestream.server.leaf_connection import LeafConnection
+from lakestream.server.leaf_holder import Holder
 from lakestream.server.leaf_wire import AckNames
 from lakestream.server.logging import Logger
 from lakestream.server.remote_options import Address, RemoteOptions
@@ -37,28 +39,46 @@ class LeafLink:
         hub: of the account that is connected.
         domain: of this server's JetStream: what it is called there.
         name: of this server.
+        others: the names of the nodes of the cluster that are connected now; None: there is no cluster.
     """
 
     def __init__(
-        self, options: RemoteOptions, hub: Hub, domain: str, clock: Clock, log: Logger, name: str = ""
+        self,
+        options: RemoteOptions,
+        hub: Hub,
+        domain: str,
+        clock: Clock,
+        log: Logger,
+        name: str = "",
+        others: Callable[[], Iterable[str]] | None = None,
     ) -> None:
         self.options = options
         self._hub, self._domain, self._clock, self._log = hub, domain, clock, log
         self._who = name or domain
         self._names = AckNames(domain, short_hash(hub.account))
         self._redial = remote_dial.Redial(options, self._attempt, log)
+        self._holder = Holder(hub, f"{options.account} {options.name}", self._who, others, clock, self._turn)
         self._label = f"leaf node remote {options.name}"
         self._connection: LeafConnection | None = None
         self._address: Address | None = None
         self._connects = self._since_ns = 0
 
     def start(self) -> None:
-        """Begin to dial."""
-        self._redial.start()
+        """Begin to dial, or to wait for this node's turn."""
+        self._holder.start()
 
     async def stop(self) -> None:
         """End the connection, and dial no more."""
+        self._holder.stop()
         await self._redial.stop()
+
+    def _turn(self, mine: bool) -> None:
+        """This node is to hold the connection, or not any more."""
+        if mine:
+            self._redial.start()
+        else:
+            self._log.info(f"{self._label}: another node of the cluster holds the connection")
+            self._clock.spawn(self._redial.stop())
 
     @property
     def up(self) -> bool:
@@ -74,6 +94,7 @@ class LeafLink:
             "account": self.options.account,
             "url": (self._address or self.options.urls[0]).shown,
             "connected": of is not None,
+            "holds": self._holder.holds,
             "since": format_time(self._since_ns),
             "connects": self._connects,
         }

@@ -129,7 +129,9 @@ class Node:
             from lakestream.server.remotes import Remotes  # with TLS and keys, which most servers do without
 
             name, domain = self.identity.server_name, self.identity.domain
-            self.remotes = Remotes(remotes, self.accounts, name, domain, self.clock, self.log, self.io.call)
+            nodes = self.cluster.routes.nodes if self.cluster is not None else None
+            others = nodes.keys if nodes is not None else None
+            self.remotes = Remotes(remotes, self.accounts, name, domain, self.clock, self.log, self.io.call, others)
             self.remotes.start()
 
     def _identity(self, server_id: str, port: int) -> Identity:

@@ -73,6 +73,7 @@ class Remotes:
         server_name: this server's.
         domain: of this server's own JetStream.
         call: runs something in a thread, awaited.
+        others: the nodes of the cluster that are connected now, by name; None: there is no cluster.
     """
 
     def __init__(
@@ -84,9 +85,10 @@ class Remotes:
         clock: Clock,
         log: Logger,
         call: Callable[[Callable[[], Any]], Any],
+        others: Callable[[], Iterable[str]] | None = None,
     ) -> None:
         self._accounts, self._server_name, self._domain = accounts, server_name, domain
-        self._clock, self._log, self._call = clock, log, call
+        self._clock, self._log, self._call, self._others = clock, log, call, others
         self._served: dict[RemoteOptions, Any] = {one: self._made(one) for one in options}
         self._started = False
 
@@ -95,7 +97,7 @@ class Remotes:
         if options.leaf:
             from lakestream.server.leaf_link import LeafLink  # most servers are nobody's leaf
 
-            return LeafLink(options, hub, self._domain, self._clock, self._log, name=self._server_name)
+            return LeafLink(options, hub, self._domain, self._clock, self._log, self._server_name, self._others)
         link = Link(options, hub, self._server_name, self._clock, self._log, self._call)
         return Served(link, self._clock)
 
