@@ -3,6 +3,7 @@
 
     python jobs/maintain.py --lake ./data/lake --once            (a Spark of its own on this machine)
     spark-submit jobs/maintain.py --lake /mnt/lake --every 3600  (the Spark that spark-submit was configured for)
+    python jobs/maintain.py --lake ./data/lake --detach MIRROR   (give a clone files of its own, then end)
 
 Belongs here: the command line and the loop. The work is lakestream.lake.maintenance's.
 """
@@ -27,9 +28,11 @@ from lakestream.lake.job import complain, say  # noqa: E402
 from lakestream.lake.maintenance_plan import Policy  # noqa: E402
 
 if TYPE_CHECKING:
+    from lakestream.lake.detach import Detached
     from lakestream.lake.maintenance import Done, Maintainer
 
 DEFAULT_EVERY = 3600.0
+PROGRESS_SECONDS = 1.0
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -43,6 +46,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--once", action="store_true", help="do what is due now, then exit")
     parser.add_argument("--dry-run", action="store_true", help="say what is due, then exit; starts no Spark")
     parser.add_argument("--stream", metavar="NAME", help="only the table of this stream")
+    parser.add_argument(
+        "--detach", metavar="MIRROR", help="give the table of this stream (or the clone at this path) its own files"
+    )
+    parser.add_argument("--account", default="$G", metavar="NAME", help="with --detach: the stream's (default: $G)")
     parser.add_argument(
         "--target-mib",
         type=job.count,
@@ -105,9 +112,11 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     try:
         maintainer = Maintainer(spark, lake, policy, stop.is_set)
         threading.Thread(target=_cancel, args=(stop, maintainer), name="cancel", daemon=True).start()
-        if not job.become_only(maintainer, "maintainer", lake, options.once, stop):
+        if not job.become_only(maintainer, "maintainer", lake, options.once or options.detach is not None, stop):
             return 0 if stop.is_set() else 1
         try:
+            if options.detach is not None:
+                return _detach(maintainer, lake, options.detach, options.account)
             return _rounds(maintainer, options, stop)
         finally:
             maintainer.release()
@@ -136,6 +145,28 @@ def _rounds(maintainer: Maintainer, options: argparse.Namespace, stop: threading
             return 1 if stop.is_set() or any(done.failure for done in outcomes) else 0
         if stop.wait(options.every):
             return 0
+
+
+def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
+    """Detach one clone, and say how far it is, every second at most."""
+    from lakestream.lake import paths
+
+    table = paths.normalise(name) if "/" in name else paths.table(lake, name, account)
+    said = began = time.monotonic()
+
+    def tell(done: Detached) -> None:
+        nonlocal said
+        if time.monotonic() - said >= PROGRESS_SECONDS:
+            said = time.monotonic()
+            say(f"{name}: {done.files} of {done.of} files, {done.size / maintenance_plan.MIB:.1f} MiB")
+
+    done = maintainer.detach(table, report=tell)
+    if done is None:
+        say(f"{name} has all of its files")
+        return 0
+    size = done.size / maintenance_plan.MIB
+    say(f"{name} is detached: {done.files} files, {size:.1f} MiB, {time.monotonic() - began:.2f} s")
+    return 0
 
 
 def _dry_run(lake: str, policy: Policy, stream: str | None) -> int:

@@ -79,6 +79,10 @@ def compact(
 
 
 def maintain(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[detach MIRROR]", help="Give this stream's table files of its own, then end."),
+    ] = None,
     lake: Annotated[
         str | None,
         typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
@@ -92,9 +96,18 @@ def maintain(
         float | None, typer.Option(metavar="HOURS", help="Age up to which versions stay readable.")
     ] = None,
     every: Annotated[float | None, typer.Option(metavar="SECONDS", help="Pause between two rounds.")] = None,
+    account: Annotated[str | None, typer.Option(metavar="NAME", help="Of the stream to detach.")] = None,
 ) -> None:
-    """OPTIMIZE and VACUUM the streams' Delta tables, and clean their logs, with Spark, in this process's place."""
+    """OPTIMIZE and VACUUM the streams' Delta tables, and clean their logs, with Spark, in this process's place.
+
+    `detach MIRROR` makes the table of a mirror that began as a clone independent of its origin's.
+    """
+    if words and (len(words) != 2 or words[0] != "detach"):
+        print("lakestream: maintain takes `detach MIRROR`, or nothing but options", file=sys.stderr)
+        raise typer.Exit(2)
     values = {
+        "--detach": words[1] if words else None,
+        "--account": account,
         "--stream": stream,
         "--target-mib": target_mib,
         "--min-files": min_files,

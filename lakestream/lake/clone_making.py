@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import clone_request, clones, departed, layouts, plan, policy
+from lakestream.lake import clone_request, clones, departed, layouts, paths, plan, policy
 from lakestream.lake.clone_point import Point, find_point, rows_at
 from lakestream.lake.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
 from lakestream.lake.clones import CloneRefused
@@ -84,19 +84,20 @@ class CloneMaker:
             TableBusy: the table is under maintenance; another try later helps.
             KeptTable, StillCloned: another stream's table is in the way.
         """
-        asked = clone_request.asked_of(self._storage, self._directory)
-        if asked is None:
-            return None
-        said = clone_request.answered(self._storage, self._directory)
-        if said is None:
-            with self._alone():
-                said = self._made(asked)
-            if said is None:
+        with self._alone():
+            asked = clone_request.asked_of(self._storage, self._directory)
+            # Under the lock: whoever takes the table of a deleted stream away has it, and discards the request then.
+            if asked is None or self._storage.exists(f"{self._directory}/{paths.DELETED_FILE}"):
                 return None
-            said = clone_request.decide(self._storage, self._directory, said)
-        if said.state == WITHDRAWN:
-            self._undo()
-        return said
+            said = clone_request.answered(self._storage, self._directory)
+            if said is None:
+                made = self._made(asked)
+                if made is None:
+                    return None
+                said = clone_request.decide(self._storage, self._directory, made)
+            if said.state == WITHDRAWN:
+                self._undo()
+            return said
 
     def _made(self, asked: CloneRequest) -> CloneAnswer | None:
         """The answer, with the table there if it is a good one."""
@@ -124,10 +125,9 @@ class CloneMaker:
 
     def _undo(self) -> None:
         """The request was withdrawn: what was made goes, then the request."""
-        with self._alone():
-            found = self._table.find()
-            if found is not None and found.uid.removeprefix(MAKING) == self._identity.uid:
-                self._table.remove(found.uid)
+        found = self._table.find()
+        if found is not None and found.uid.removeprefix(MAKING) == self._identity.uid:
+            self._table.remove(found.uid)
         clone_request.forget(self._storage, self._directory)
 
     def _alone(self) -> Any:

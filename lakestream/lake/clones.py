@@ -139,6 +139,11 @@ def _locked(spark: SparkSession, storage: Storage, table: str) -> Iterator[None]
         lock.release()
 
 
+def is_registered(storage: Storage, table: str) -> bool:
+    """Whether a table is a clone that the registry knows."""
+    return storage.exists(_entry(storage, table))
+
+
 def forget(storage: Storage, target: str) -> None:
     """A clone needs no files of others any more: its entry goes."""
     storage.delete(_entry(storage, target))

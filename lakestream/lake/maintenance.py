@@ -439,8 +439,9 @@ class Maintainer:
 
     def _kept_after_detaching(self, table: str, files: set[str]) -> set[str]:
         """Which of a table's files clones need, once mirrors among these have copies of their own."""
+        of_streams = set(tables(self._storage))
         for clone, needed in self._references.by_clone(table).items():
-            if needed & files and read(self._storage, clone) is not None and not self._stopping():
+            if needed & files and clone in of_streams and not self._stopping():
                 self.detach(clone, needed & files)
         return self._references.into(table) & files
 
@@ -459,9 +460,12 @@ class Maintainer:
             report: called after each file.
 
         Raises:
+            NotATable: there is no table.
             TableInUse: the compactor has it, or has yet to finish what it began.
         """
         there = open_storage(table)
+        if not Log(there, table).commits:
+            raise NotATable(table)
         if not of_others(there, table):
             clones.forget(self._storage, table)
             return None

@@ -78,10 +78,12 @@ class Mention(msgspec.Struct, frozen=True):
 
 
 class TableAt(msgspec.Struct, frozen=True):
-    """A Delta table at a version, to be put in the place of a mention."""
+    """A Delta table at a version, to be put in the place of a mention; where DuckDB cannot read it, as the view of this
+    name."""
 
     path: str
     version: int
+    view: str = ""
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -339,7 +341,9 @@ def _place_table(table: exp.Table, mention: Mention, locate: Locate) -> None:
         alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True))
     elif alias.this is None:
         alias.set("this", exp.to_identifier(name, quoted=True))
-    if isinstance(found, TableAt):
+    if isinstance(found, TableAt) and found.view:
+        source = exp.Anonymous(this="query", expressions=[exp.Literal.string(f"SELECT * FROM {found.view}")])
+    elif isinstance(found, TableAt):
         version = exp.Kwarg(this=exp.var("version"), expression=exp.Literal.number(found.version))
         source = exp.Anonymous(this="delta_scan", expressions=[exp.Literal.string(found.path), version])
     else:

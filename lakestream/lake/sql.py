@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from lakestream.lake import paths, spark_sql
 from lakestream.lake.spark_sql import BadSql, SqlError, Statement
 from lakestream.lake.sql_catalog import Catalog, Snapshot, UnknownStream
+from lakestream.lake.sql_clones import CloneViews
 from lakestream.lake.sql_duckdb import connect, extension_path
 from lakestream.lake.sql_tail import TAIL_BYTES, Server, Tails
 from lakestream.lake.timetravel import KEEP_MORE, CommitLog
@@ -27,6 +28,8 @@ from lakestream.lake.typed import prepare_duckdb
 
 if TYPE_CHECKING:
     import duckdb
+
+    from lakestream.lake.typed import JsonSchema
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 
@@ -105,8 +108,13 @@ class Session:
 
         self._duckdb = duckdb
         self._connection = connect(self.root)
-        tails = None if committed else Tails(self.root, server, tail_bytes, notify)
-        self._catalog = Catalog(self.root, self._value, tails, lambda schema: prepare_duckdb(self._connection, schema))
+        place = CloneViews(self.root, self._connection).place
+        tails = None if committed else Tails(self.root, server, tail_bytes, notify, place)
+
+        def prepare(schema: JsonSchema) -> None:
+            prepare_duckdb(self._connection, schema)
+
+        self._catalog = Catalog(self.root, self._value, tails, prepare, place)
 
     def close(self) -> None:
         """Close DuckDB; results not read yet are lost."""

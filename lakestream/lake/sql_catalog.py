@@ -75,6 +75,7 @@ class Catalog:
         evaluate: the value of a constant expression in DuckDB's SQL; None when it has none.
         tails: what is staged beyond the tables; None for the tables alone.
         prepare: makes the functions of a schema known to DuckDB.
+        place: from a table's path and version to what a query reads.
     """
 
     def __init__(
@@ -83,12 +84,14 @@ class Catalog:
         evaluate: Callable[[str], object],
         tails: Tails | None,
         prepare: Callable[[JsonSchema], None] = lambda _: None,
+        place: Callable[[str, int], TableAt] = TableAt,
     ) -> None:
         self.root = paths.root(lake)
         self.storage = open_storage(self.root)
         self.evaluate = evaluate
         self.tails = tails
         self.prepare = prepare
+        self.place = place
 
     def tables(self) -> list[str]:
         """Names of all streams that can be asked, as they are written between backticks after `delta.`, sorted."""
@@ -266,7 +269,7 @@ class Snapshot:
         return log
 
     def _table(self, path: str, version: int) -> TableAt:
-        table = TableAt(path, version)
+        table = self._catalog.place(path, version)
         self.versions.add(table)
         return table
 

@@ -75,14 +75,23 @@ class Tails:
         server: who is asked to stage its newest messages; None for nobody.
         tail_bytes: see `TAIL_BYTES`.
         notify: is told in a line, once, when no server answers.
+        place: from a table's path and version to what a query reads.
     """
 
-    def __init__(self, root: str, server: Server | None, tail_bytes: int, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        root: str,
+        server: Server | None,
+        tail_bytes: int,
+        notify: Callable[[str], None],
+        place: Callable[[str, int], TableAt] = TableAt,
+    ) -> None:
         self._root = root
         self._storage = open_storage(root)
         self._server = server
         self._tail_bytes = tail_bytes
         self._notify = notify
+        self._place = place
         self._notified: set[str] = set()
 
     def staged(self, base: str, name: str) -> bool:
@@ -177,7 +186,7 @@ class Tails:
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
             raise TailTooLong(view.stream, size, self._tail_bytes)
-        table, seen = None if view.version is None else TableAt(view.table, view.version), view
+        table, seen = None if view.version is None else self._place(view.table, view.version), view
         selects: list[str] = []
         arrow: dict[str, Any] = {}
         rows = pa.Table.from_batches(view.tail_batches(), view.arrow_schema())
@@ -204,6 +213,8 @@ class Tails:
 
 def scan(table: TableAt) -> str:
     """What DuckDB reads a table at a version by."""
+    if table.view:
+        return table.view
     return f"delta_scan({quoted(table.path)}, version = {table.version})"
 
 

@@ -154,6 +154,7 @@ def read_identity(directory: str) -> StreamIdentity | None:
 def discard(directory: str) -> None:
     """Take away the staging directory of a deleted stream. The compactor calls it after the table is gone."""
     storage = open_storage(directory)
+    storage.delete(f"{directory}/{paths.CLONE_FILE}")  # before what says that the stream is gone
     storage.delete_tree(directory)
     if not storage.local:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,9 @@ import msgspec
 import pytest
 
 from lakestream.lake import clones, staging
+from lakestream.lake.errors import StillCloned
 from lakestream.lake.history import TableHistory
+from lakestream.lake.maintenance import Maintainer
 from lakestream.lake.storage import open_storage
 from lakestream.lake.table import StreamTable
 from tests.lake.model import StreamModel, flights
@@ -122,16 +123,17 @@ def test_a_table_is_kept_that_was_to_be_kept_since_its_last_commit(spark: Any, l
     assert found.kept  # so that the next stream of the name moves it aside
 
 
-def test_a_table_whose_files_a_clone_needs_stays(spark: Any, lake: Path, tmp_path: Path) -> None:
+def test_a_table_goes_once_its_clones_have_files_of_their_own(spark: Any, lake: Path, tmp_path: Path) -> None:
     model = StreamModel(tmp_path / "log")
     model.publish(flights(10))
     model.stage(lake)
     compact(spark, lake, model)
     target = str(lake / "copies" / "orders")
     clones.clone(spark, str(lake), model.table(lake), target)
-    assert not compaction(spark, lake, model).drop_table()
+    with pytest.raises(StillCloned):
+        compaction(spark, lake, model).drop_table()
     assert spark.read.format("delta").load(target).count() == 10
-    shutil.rmtree(target)
-    for entry in (lake / clones.CLONES).iterdir():
-        entry.unlink()
+    (done,) = Maintainer(spark, str(lake)).release_clones(model.table(lake))
+    assert done.files == len(list(Path(target, "detached").glob("*.parquet"))) > 0
     assert compaction(spark, lake, model).drop_table()
+    assert spark.read.format("delta").load(target).count() == 10
