@@ -96,8 +96,10 @@ class Applier:
         for seq, subject in stream.retention.unwanted(first_seq, subjects):
             store.remove(seq, subject)
         # Limits come first: they see the stream with the new message and with what that is about to replace.
-        for seq, subject in limits.enforce(stream.config, store, subjects):
-            self._tell_removed(seq, subject)
+        removed = limits.enforce(stream.config, store, subjects)
+        if stream.consumers:
+            for seq, subject in removed:
+                self._tell_removed(seq, subject)
         for effect in effects:
             if effect.source:
                 stream.copying.positions.note(effect.source)

@@ -7,9 +7,9 @@ by the 204 status (ADR-31).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Final
 
 from lakestream.jetstream.gotime import Stamps
@@ -32,6 +32,8 @@ DENSE: Final = 8
 _LINES: Final = b"%b%b%b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n"
 _SINGLE: Final = _LINES + b"\r\n"
 _NUMBERED: Final = _LINES + b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n"
+_NUMBERED_NS: Final = _NUMBERED.replace(b"Time-Stamp: %b", b"Time-Stamp: %b.%09dZ")
+"""With a time that has all nine digits of ns, as nine of ten have."""
 
 
 def status(code: int, text: bytes, lines: bytes = b"") -> bytes:
@@ -42,11 +44,11 @@ def status(code: int, text: bytes, lines: bytes = b"") -> bytes:
 class MessageHeaders:
     """Writes the header blocks of one stream's direct gets: the stored headers, then what the server adds."""
 
-    __slots__ = ("_fixed", "_stamp")
+    __slots__ = ("_fixed", "_stamps")
 
     def __init__(self, stream: str) -> None:
         self._fixed = b"Nats-Stream: %b\r\nNats-Subject: " % stream.encode()
-        self._stamp = Stamps().format
+        self._stamps = Stamps()
 
     def single(self, record: Record) -> bytes:
         """For one message on its own. Hot."""
@@ -55,14 +57,31 @@ class MessageHeaders:
             self._fixed,
             record.subject,
             record.seq,
-            self._stamp(record.time_ns),
+            self._stamps.format(record.time_ns),
         )
 
-    def numbered(self, record: Record, pending: int, last_seq: int) -> bytes:
-        """For one of several: `pending` come after it, `last_seq` is the one before (0 for the first). Hot."""
-        opening = _opening(record.header) if record.header else b"NATS/1.0\r\n"
-        stamp = self._stamp(record.time_ns)
-        return _NUMBERED % (opening, self._fixed, record.subject, record.seq, stamp, pending, last_seq)
+    def numbered(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> list[Delivery]:
+        """Messages to `reply`, of which `pending` come after the last; `last_seq` is the one before the first. Hot."""
+        fixed, stamps, pending = self._fixed, self._stamps, pending + len(records)
+        messages: list[Delivery] = []
+        append = messages.append
+        begin = end = 0  # of the second that `prefix` is the text of
+        prefix = b""
+        for record in records:
+            pending -= 1
+            seq, time_ns, header = record.seq, record.time_ns, record.header
+            if not begin <= time_ns < end:
+                prefix, begin, end = stamps.second(time_ns)
+            nanos = time_ns - begin
+            opening = _opening(header) if header else b"NATS/1.0\r\n"
+            if nanos % 10:
+                header = _NUMBERED_NS % (opening, fixed, record.subject, seq, prefix, nanos, pending, last_seq)
+            else:
+                stamp = stamps.format(time_ns)
+                header = _NUMBERED % (opening, fixed, record.subject, seq, stamp, pending, last_seq)
+            append((reply, b"", header, record.data))
+            last_seq = seq
+        return messages
 
 
 def _opening(header: bytes) -> bytes:
@@ -158,28 +177,23 @@ class Run:
 
     def _deliver(self, records: Sequence[Record], more: bool) -> None:
         """Send these, then go on with `more`, or end. Hot."""
-        bus, reply, bare, block = self._stream.bus, self._reply, self._bare, self._headers.numbered
-        pending, last_seq, bytes_left = self._pending, self._last_seq, self._bytes_left
-        messages: list[Delivery] = []
-        append = messages.append
-        for record in records:
-            if bare:
-                append(
-                    (reply, b"", b"", record.data)
-                )  # the pending at the end then stays what it was, as in nats-server
-            else:
-                pending -= 1
-                append((reply, b"", block(record, pending, last_seq), record.data))
-            last_seq = record.seq
-            bytes_left -= len(record.subject) + len(record.header) + len(record.data)
-            if bytes_left <= 0:
-                more = False
-                break
-        self._pending, self._last_seq, self._bytes_left = pending, last_seq, bytes_left
+        bus, reply = self._stream.bus, self._reply
+        sizes = [len(record.subject) + len(record.header) + len(record.data) for record in records]
+        if (total := sum(sizes)) >= self._bytes_left:
+            keep = bisect_left(list(accumulate(sizes)), self._bytes_left) + 1  # the one that reaches the limit goes
+            records, more = records[:keep], False
+        self._bytes_left -= total
+        if self._bare:  # the pending at the end then stays what it was, as in nats-server
+            messages = [(reply, b"", b"", record.data) for record in records]
+        else:
+            self._pending -= len(records)
+            messages = self._headers.numbered(reply, records, self._pending, self._last_seq)
+        if records:
+            self._last_seq = records[-1].seq
         self._left -= len(messages)
         more = more and self._left > 0
         if not more:
-            append((reply, b"", self.end(), b""))
+            messages.append((reply, b"", self.end(), b""))
         if messages and not bus.deliver(reply, messages):
             return  # nobody listens any more
         if more:

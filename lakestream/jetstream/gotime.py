@@ -56,12 +56,19 @@ class Stamps:
         self._second = -1
         self._prefix = b""
 
-    def format(self, ns: int) -> bytes:
-        """The RFC 3339 text of `ns` (> 0)."""
+    def second(self, ns: int) -> tuple[bytes, int, int]:
+        """The text of the second that `ns` is in, without a fraction; when that second begins and when it ends (ns)."""
         second = ns // _SECOND
         if second != self._second:
             self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
             self._second = second
+        return self._prefix, second * _SECOND, (second + 1) * _SECOND
+
+    def format(self, ns: int) -> bytes:
+        """The RFC 3339 text of `ns` (> 0)."""
+        second = ns // _SECOND
+        if second != self._second:
+            self.second(ns)
         fraction = ns - second * _SECOND
         if fraction % 10:
             return b"%b.%09dZ" % (self._prefix, fraction)

@@ -121,15 +121,7 @@ def enforce_all(config: StreamConfig, store: Store) -> Removed:
 
 def _trim_subjects(config: StreamConfig, store: Store, subjects: Iterable[bytes]) -> Removed:
     """Per subject the newest max_msgs_per_subject stay."""
-    removed: Removed = []
-    keep, index = config.max_msgs_per_subject, store.subjects
-    if keep > 0:
-        for subject in subjects:
-            for _ in range(index.count(subject) - keep):
-                seq = index.first(subject)
-                store.remove(seq, subject)
-                removed.append((seq, subject))
-    return removed
+    return store.trim(subjects, config.max_msgs_per_subject) if config.max_msgs_per_subject > 0 else []
 
 
 def _trim_oldest(config: StreamConfig, store: Store) -> Removed:

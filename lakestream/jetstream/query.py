@@ -101,18 +101,16 @@ def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int
     index = store.subjects
     now = through >= store.last_seq
     last_at = index.last_at_or_before
-    wanted: dict[bytes, None] = {}
-    found: list[int] = []
+    newest: set[int] = set()
     for pattern in patterns:
         for some in index.some_matching(pattern):
-            # Each subject counts once, and nobody looks at a million of them to refuse more than a thousand.
-            fresh = [subject for subject in some if subject not in wanted] if wanted else some
-            wanted.update(dict.fromkeys(fresh))
-            newest = map(index.last, fresh) if now else (last_at(subject, through) for subject in fresh)
-            found += filter(None, newest)
-            if len(found) > limit:
+            newest.update(index.newest(some) if now else [last_at(subject, through) for subject in some])
+            newest.discard(0)
+            # A subject that two patterns match has one newest sequence, so it counts once. Nobody looks at a million of
+            # them to refuse more than a thousand.
+            if len(newest) > limit:
                 return None
-    found.sort()
+    found = sorted(newest)
     assert not found or found[-1] <= through, f"sequence {found[-1]} is beyond {through}"
     return found
 

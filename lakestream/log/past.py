@@ -102,7 +102,7 @@ class LogPast:
     def shredded(self) -> list[tuple[int, int]]:
         """Runs of the sequences that are no part of any past, as far as the log knows them."""
         runs = [run for each in self.segments if each.footer is not None for run in each.footer.shredded]
-        return runs + list(stretches(sorted(self._store.shredded_in_segment())))
+        return runs + list(stretches(sorted(self._store.removals().shredded)))
 
     def subjects(self, seqs: Sequence[int]) -> list[bytes]:
         """The subjects of messages, live or not, some of which may have left the log. Raises CorruptLog."""

@@ -174,21 +174,19 @@ def decode_spans(buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> 
     append = records.append
     unpack_head, crc = _unpack_head, crc32
     for offset, length in zip(offsets, lengths, strict=True):
-        end = offset + length
-        if end > len(buf) or length < FIXED:
+        body = buf[offset + 4 : offset + length]
+        if len(body) != length - 4 or length < FIXED:
             raise CorruptRecord(offset, f"{length} bytes do not lie in a buffer of {len(buf)}")
         expected, seq, time_ns, subject_length, flags, data_length, _ = unpack_head(buf, offset)
-        if crc(buf[offset + 4 : end]) != expected:
+        if crc(body) != expected:
             raise CorruptRecord(offset, "its crc does not match")
-        at = offset + FIXED
         if flags:
-            at += 4
-            subject_end = at + subject_length
-            data_at = end - data_length
-            append(Record(seq, time_ns, buf[at:subject_end], buf[subject_end:data_at], buf[data_at:end]))
+            subject_end = FIXED + subject_length
+            data_at = length - 4 - data_length
+            append(Record(seq, time_ns, body[FIXED:subject_end], body[subject_end:data_at], body[data_at:]))
         else:
-            subject_end = at + subject_length
-            append(Record(seq, time_ns, buf[at:subject_end], b"", buf[subject_end:end]))
+            subject_end = FIXED - 4 + subject_length
+            append(Record(seq, time_ns, body[FIXED - 4 : subject_end], b"", body[subject_end:]))
     return records
 
 

@@ -337,7 +337,7 @@ def _spans(offsets: Sequence[int], lengths: Sequence[int], keep: int, dense: boo
     start = 0
     while start < keep:
         stop = max(start + 1, bisect_left(offsets, offsets[start] + SPAN, start, keep))
-        if not dense:
+        if not dense and offsets[stop - 1] - offsets[start] - sum(lengths[start : stop - 1]) > MAX_HOLE:
             for at in range(start + 1, stop):
                 if offsets[at] - offsets[at - 1] - lengths[at - 1] > MAX_HOLE:
                     stop = at

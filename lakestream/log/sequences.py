@@ -8,7 +8,7 @@ absent chunk is empty.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 
 from msgspec import msgpack
@@ -36,6 +36,18 @@ class SequenceSet:
     def __contains__(self, seq: int) -> bool:
         chunk = self._chunks.get(seq >> CHUNK_BITS)
         return chunk is not None and (chunk is _FULL or chunk >> (seq & _LOW) & 1 == 1)
+
+    def present(self, seqs: Iterable[int]) -> list[int]:
+        """Those of `seqs` that are in the set."""
+        found: list[int] = []
+        append, chunks, key, chunk = found.append, self._chunks, -1, None
+        for seq in seqs:
+            if seq >> CHUNK_BITS != key:
+                key = seq >> CHUNK_BITS
+                chunk = chunks.get(key)
+            if chunk is not None and (chunk is _FULL or chunk >> (seq & _LOW) & 1):
+                append(seq)
+        return found
 
     def add_run(self, first: int, last: int) -> None:
         """Add every sequence from `first` through `last`; those already there stay."""

@@ -28,6 +28,7 @@ from lakestream.log.frame import Frame, Kind
 from lakestream.log.memory import Log, MemoryLog, MemoryRows
 from lakestream.log.mend import adopt
 from lakestream.log.record import FIXED, Record, contiguous
+from lakestream.log.removals import Removals
 from lakestream.log.segment import Header, SealedSegment, Segment
 from lakestream.log.segment_log import Appended, LogOptions, SealState, SegmentLog
 from lakestream.log.segment_rows import SegmentRows
@@ -71,11 +72,7 @@ class Store:
         self.extra = b""
         self._first_time = (0, 0)  # (first_seq, its time): asked for often, changes rarely
         self._ahead: dict[int, bytes] = {}
-        self._removed: list[int] = []  # since the open segment was begun; see Footer.removed
-        self._erased: list[int] = []  # those of them that somebody asked to be removed; see Footer.erased
-        self._shredded: list[int] = []  # those of them whose bytes shall go too; see Footer.shredded
-        self._moved = False  # whether anything was removed since then
-        self.departures: Departures | None = None  # all of that with its times, if the stream keeps them
+        self._gone = Removals()
         self.operation_ns: int | None = None
         """Set while an operation is applied, to the time that its entry says."""
         self.erasing = False
@@ -85,7 +82,6 @@ class Store:
         self._seal_through = 0  # somebody wants the log sealed through this index
         self.on_settled: Callable[[], None] | None = None
         """Set by whoever waits for a seal: called in the event loop whenever a write or a seal has ended."""
-        self._opened_index = 0  # the segment that the two are about
         self._replaying = 0  # first index of the segment that is being replayed; 0 = not replaying
         self.upkeep = Upkeep(self, log, rows, io)
         self.shredder = Shredder(self, log, rows, io)
@@ -147,7 +143,7 @@ class Store:
         cache = cache or ReadCache(files)
         store = cls(log, SegmentRows(log.segments, outlines, cache), io, uid)
         store.upkeep.directory = directory
-        store._opened_index = log.open_segment.first_index
+        store._gone.index = log.open_segment.first_index
         if found is not None:
             store._restore(*found)
         store.subjects.keep_within(cache.indexes, files, directory)
@@ -160,9 +156,10 @@ class Store:
         self.msgs = len(self.live)
         self.bytes, self.first_seq, self.last_seq = state.size, state.first_seq, state.last_seq
         self.last_time, self.applied, self.extra = state.last_time, state.index, state.extra
-        self._removed, self._moved, self._opened_index = state.removed, state.moved, state.opened_index
-        self._erased, self._shredded = state.erased, state.shredded
-        self.departures = None if state.departures is None else Departures.from_bytes(state.departures)
+        gone = self._gone
+        gone.removed, gone.any, gone.index = state.removed, state.moved, state.opened_index
+        gone.erased, gone.shredded = state.erased, state.shredded
+        gone.departures = None if state.departures is None else Departures.from_bytes(state.departures)
         self.upkeep.restored(state.index, size, state.first_seq, state.based)
         self.shredder.restored(state.shredded)
 
@@ -188,7 +185,7 @@ class Store:
                 for frame, at in self.log.frames(self.applied + 1, last):
                     if isinstance(at.segment, Segment):
                         self._replaying = at.segment.first_index
-                        self._enter()
+                        self.removals()
                     replayed += FRAME_HEADER + len(frame.body)
                     yield frame, at
                     if frame.kind == Kind.SEAL and self._seal_replayed(frame, at):
@@ -198,7 +195,7 @@ class Store:
             self.log.close()
             raise
         self._replaying = 0
-        self._enter()
+        self.removals()
         self.upkeep.replayed(replayed)
 
     def _seal_restored(self) -> None:
@@ -267,34 +264,46 @@ class Store:
         self._rows.forget((seq,))
         self._leaves((seq,))
         if self.erasing:
-            self._erased.append(seq)
+            self._gone.erased.append(seq)
         if self.shredding:
-            self._shredded.append(seq)
+            self._gone.shredded.append(seq)
             self.shredder.add(seq)
         if seq == self.first_seq:
             self.first_seq = self.live.next_at_or_after(seq + 1) or self.last_seq + 1
         else:
-            self._removed.append(seq)  # what is below first_seq needs no listing
+            self._gone.removed.append(seq)  # what is below first_seq needs no listing
         return subject, size
 
     def remove_all(self, gone: Sequence[tuple[int, bytes]]) -> None:
         """Remove many live messages, given as (sequence, subject), ascending. Raises CorruptLog."""
-        if not gone:
-            return
         seqs = [seq for seq, _ in gone]
-        size = self._rows.total_size(seqs)
-        self.subjects.remove_all(gone)
+        if seqs:
+            size = self._rows.total_size(seqs)
+            self.subjects.remove_all(gone)
+            self._forget(seqs, size)
+
+    def trim(self, subjects: Iterable[bytes], keep: int) -> list[tuple[int, bytes]]:
+        """Remove the oldest messages of each of `subjects` until `keep` (≥ 1) are left; returns them like
+        `remove_through`. Raises CorruptLog."""
+        gone = self.subjects.trim(subjects, keep)
+        if gone:
+            seqs = [seq for seq, _ in gone]
+            self._forget(seqs, self._rows.total_size(seqs))
+        return gone
+
+    def _forget(self, seqs: Sequence[int], size: int) -> None:
+        """Bookkeeping for the removal of `seqs`, ascending, which the subject index does not list any more."""
         self.live.discard_all(seqs)
         self.msgs -= len(seqs)
         self.bytes -= size
         self._rows.forget(seqs)
         self._leaves(seqs)
         if self.erasing:
-            self._erased.extend(seqs)
+            self._gone.erased.extend(seqs)
         assert not self.shredding, "messages are shredded one at a time"
         if seqs[0] == self.first_seq:
             self.first_seq = self.live.next_at_or_after(self.first_seq) or self.last_seq + 1
-        self._removed.extend(seqs[bisect_left(seqs, self.first_seq) :])
+        self._gone.removed.extend(seqs[bisect_left(seqs, self.first_seq) :])
 
     def remove_through(self, seq: int) -> list[tuple[int, bytes]]:
         """Remove all messages ≤ `seq`; returns (sequence, subject) of each, ascending. Raises CorruptLog."""
@@ -336,25 +345,30 @@ class Store:
         self._rows.forget(gone)
         self._leaves(gone)
         if self.erasing:
-            self._erased.extend(gone)
+            self._gone.erased.extend(gone)
         self.first_seq = self.live.next_at_or_after(first) or self.last_seq + 1
         self._ahead.clear()
 
     def _leaves(self, gone: Sequence[int]) -> None:
         """Messages with these sequences are removed, by the message stored last or by an operation."""
-        self._enter()
-        self._moved = True
-        if self.departures is not None and gone:
+        removals = self.removals()
+        removals.any = True
+        if removals.departures is not None and gone:
             at, last = self.operation_ns, self.last_time
-            self.departures.note(gone, self.last_seq + (at is not None), last if at is None else max(at, last))
+            removals.departures.note(gone, self.last_seq + (at is not None), last if at is None else max(at, last))
+
+    @property
+    def departures(self) -> Departures | None:
+        """When messages left while the open segment was open, if the stream keeps that."""
+        return self._gone.departures
 
     def keep_departures(self, wanted: bool) -> None:
         """Whether to note from now on when messages leave (see departures.py). Only files keep it."""
         if not wanted:
-            self.departures = None
-        elif self.departures is None and isinstance(self.log, SegmentLog):
-            self._enter()
-            self.departures = Departures(whole=not self._moved)
+            self._gone.departures = None
+        elif self._gone.departures is None and isinstance(self.log, SegmentLog):
+            removals = self.removals()
+            removals.departures = Departures(whole=not removals.any)
 
     def _look_ahead(self, seq: int) -> bytes:
         """The subject of `seq`. When it is the first, its successors are likely to go next: read theirs as well."""
@@ -400,8 +414,12 @@ class Store:
 
     def read_many(self, seqs: Iterable[int], max_bytes: int = 1 << 62) -> list[Record]:
         """Those of `seqs` (ascending) that are live and local, as many as fit but at least one. Raises CorruptLog."""
-        floor, live = self._rows.local_floor, self.live
-        wanted = [seq for seq in seqs if seq >= floor and seq in live]
+        floor = self._rows.local_floor
+        wanted: Sequence[int] = self.live.present(seqs)
+        if wanted and wanted[0] < floor:
+            wanted = wanted[bisect_left(wanted, floor) :]
+        if wanted and wanted[-1] - wanted[0] < len(wanted):
+            wanted = range(wanted[0], wanted[-1] + 1)  # neighbours, which are found quicker
         return self._rows.read_seqs(wanted, max_bytes) if wanted else []
 
     def size_of(self, seq: int) -> int:
@@ -440,16 +458,16 @@ class Store:
         segment, options = log.open_segment, log.options
         if segment.last_index < segment.first_index:
             return False
-        self._enter()
+        moved = self.removals().any
         if segment.end >= options.seal_bytes:
             return True
-        if not (segment.count or self._moved):
+        if not (segment.count or moved):
             return False
         return segment.first_index <= self._seal_through or now_ns - segment.first_append_ns >= options.seal_age_ns
 
     def sealing_state(self) -> SealState:
         """The state as of `applied`, for the footer of the segment that ends there."""
-        self._enter()
+        gone = self.removals()
         self.upkeep.sealing()
         return SealState(
             uid=self.uid,
@@ -458,11 +476,11 @@ class Store:
             config=self.config,
             floor=self.first_seq,
             next_seq=self.last_seq + 1,
-            removed=self._removed,
+            removed=gone.removed,
             subjects=len(self.subjects),
-            erased=self._erased,
-            shredded=self._shredded,
-            departures=self.departures,
+            erased=gone.erased,
+            shredded=gone.shredded,
+            departures=gone.departures,
         )
 
     def seal_if_old(self) -> None:
@@ -478,9 +496,8 @@ class Store:
         log = self.log
         if not isinstance(log, SegmentLog):
             return 0
-        self._enter()
         segment = log.open_segment
-        if not (segment.count or self._moved):
+        if not (self.removals().any or segment.count):
             return segment.first_index - 1
         self._seal_through = self.applied
         self.upkeep.seal_if_old()
@@ -503,33 +520,15 @@ class Store:
         """The index through which segments have left the log for the lake; 0 when none has."""
         return self.log.segments[0].first_index - 1 if isinstance(self.log, SegmentLog) else 0
 
-    def removed_in_segment(self) -> tuple[int, list[int], list[int], bool]:
-        """For checkpoints: (first index of the open segment, sequences removed while it was open, those of all such
-        that were asked for, whether any were removed)."""
-        self._enter()
-        return self._opened_index, self._removed, self._erased, self._moved
-
-    def shredded_in_segment(self) -> list[int]:
-        """For checkpoints: those of them whose bytes shall go."""
-        self._enter()
-        return self._shredded
-
-    def _enter(self) -> None:
-        """Begin a new list of removals when the log has begun a new segment.
-
-        The old list is left as it is: the seal that asked for it may be writing it in a thread.
-        """
+    def removals(self) -> Removals:
+        """What was removed while the open segment was open, which may be a new one since the last call."""
         if self._replaying:
-            current = self._replaying
+            self._gone.enter(self._replaying)
         elif isinstance(self.log, SegmentLog):
-            current = self.log.open_segment.first_index
+            self._gone.enter(self.log.open_segment.first_index)
         else:
-            self._removed, self._erased, self._shredded, self._moved = [], [], [], False
-            return
-        if current != self._opened_index:
-            self._opened_index, self._moved = current, False
-            self._removed, self._erased, self._shredded = [], [], []
-            self.departures = None if self.departures is None else Departures()
+            self._gone.clear()
+        return self._gone
 
     # ------------------------------------------------------------------ upkeep
     @property

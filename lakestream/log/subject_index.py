@@ -55,16 +55,6 @@ _SLOT = 64  # bytes of a dict's slot, and of the pointers in leaves: more or les
 _logger = logging.getLogger(__name__)
 
 
-def _literal_head(filter: bytes) -> bytes:
-    """The literal tokens before the first wildcard token, with their dots."""
-    head = b""
-    for token in filter.split(b"."):
-        if token in (b"*", b">"):
-            break
-        head += token + b"."
-    return head
-
-
 class Snapshot:
     """A SubjectIndex as it was at one moment. Made in the event loop, read in a thread while the index goes on."""
 
@@ -242,6 +232,24 @@ class SubjectIndex:
             self._put(subject, value.packed())
         return True
 
+    def trim(self, subjects: Iterable[bytes], keep: int) -> list[tuple[int, bytes]]:
+        """Leave each of `subjects` its newest `keep` (≥ 1); (sequence, subject) of those removed, ascending. Hot."""
+        gone: list[tuple[int, bytes]] = []
+        mine, shift = self._held, 64 * min(keep, PACKED)
+        get, full, next_size, newest = mine.get, 1 << shift, 1 << shift + 64, (1 << shift) - 1
+        for subject in subjects:
+            value = get(subject)
+            if type(value) is int and value < next_size:
+                if value >= full:  # the oldest is in the high bits
+                    gone.append((value >> shift, subject))
+                    mine[subject] = value & newest
+                continue
+            excess = self.seqs(subject)[:-keep]
+            self.remove_many(subject, excess)
+            gone += [(seq, subject) for seq in excess]
+        gone.sort()
+        return gone
+
     def remove_many(self, subject: bytes, gone: Collection[int]) -> None:
         """Remove many messages of one subject at once; those not listed are left alone."""
         if len(gone) < 8:
@@ -316,6 +324,11 @@ class SubjectIndex:
             return value.items[-1]
         return self._cold_last(subject) if self._leaves is not None and self._leaves.cold else 0
 
+    def newest(self, subjects: Sequence[bytes]) -> list[int]:
+        """`last` of several, in their order. Hot."""
+        last, found = self.last, zip(map(self._held.get, subjects), subjects, strict=True)
+        return [value if type(value) is int and 0 < value < PAIR else last(subject) for value, subject in found]
+
     def first(self, subject: bytes) -> int:
         """The oldest sequence of `subject`; 0 when it has none."""
         value = self._find(subject)
@@ -383,7 +396,7 @@ class SubjectIndex:
             if filter in self:
                 yield [filter]
             return
-        head = _literal_head(filter)
+        head = grammar.literal_head(filter)
         if self._leaves is None and head and len(self._held) > SCANNED_SUBJECTS:
             self._ordered()
         if self._leaves is None:
@@ -391,9 +404,9 @@ class SubjectIndex:
         else:
             self._settle()
             parts = self._leaves.walk(head)
-        match = None if filter == b">" else grammar.to_regex(filter).fullmatch
+        choose = grammar.chooser(filter, b"" if self._leaves is None else head)
         for part in parts:
-            yield part if match is None else [subject for subject in part if match(subject)]
+            yield choose(part)
             self._settle()  # what came into memory meanwhile counts in its file no more
 
     def items(self) -> Iterator[tuple[bytes, int]]:

@@ -147,8 +147,7 @@ class Upkeep:
 
     def _snapshot(self, extra: bytes) -> Snapshot:
         store = self._store
-        opened_index, removed, erased, moved = store.removed_in_segment()
-        shredded = store.shredded_in_segment()
+        gone = store.removals()
         state = State(
             index=store.applied,
             uid=store.uid,
@@ -159,14 +158,14 @@ class Upkeep:
             first_seq=store.first_seq,
             last_seq=store.last_seq,
             last_time=store.last_time,
-            opened_index=opened_index,
-            removed=list(removed),
-            moved=moved,
+            opened_index=gone.index,
+            removed=list(gone.removed),
+            moved=gone.any,
             live=store.live.to_bytes(),
             extra=extra,
-            erased=list(erased),
-            shredded=list(shredded),
-            departures=None if store.departures is None else store.departures.to_bytes(),
+            erased=list(gone.erased),
+            shredded=list(gone.shredded),
+            departures=None if gone.departures is None else gone.departures.to_bytes(),
             based=self.based,
         )
         return Snapshot(state, store.subjects.snapshot())

@@ -8,7 +8,7 @@ more. Anything that keeps state (who subscribes to what) is the interest graph's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _BLANKS = re.compile(rb"[ \t\r\n\f]")
@@ -222,3 +222,25 @@ def to_regex(pattern: bytes) -> re.Pattern[bytes]:
         else:
             parts.append(re.escape(word))
     return re.compile(rb"\.".join(parts) + rb"\Z")
+
+
+def literal_head(pattern: bytes) -> bytes:
+    """The literal tokens before the first wildcard token, with their dots."""
+    head = b""
+    for token in pattern.split(b"."):
+        if token in (b"*", b">"):
+            break
+        head += token + b"."
+    return head
+
+
+def chooser(pattern: bytes, head: bytes) -> Callable[[list[bytes]], list[bytes]]:
+    """What picks the subjects that `pattern` selects out of stored ones that begin with `head` (see `literal_head`, or
+    empty). The patterns of most scans need no expression for that. Hot."""
+    rest, at = pattern[len(head) :], len(head)
+    if rest == b">":
+        return lambda subjects: subjects
+    if rest == b"*":
+        return lambda subjects: [subject for subject in subjects if subject.find(b".", at) < 0]
+    match = to_regex(pattern).fullmatch
+    return lambda subjects: [subject for subject in subjects if match(subject)]

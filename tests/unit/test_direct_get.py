@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from lakestream.jetstream import direct_batch, query
+from lakestream.jetstream.gotime import format_time
+from lakestream.log.record import Record
 from tests.unit.api_world import ApiWorld
 from tests.unit.direct_world import (
     BAD,
@@ -43,6 +45,15 @@ def test_last_by_subject(world: ApiWorld, subject: str, seq: int) -> None:
 
 def test_time_stamp_is_the_stored_time(world: ApiWorld) -> None:
     assert b"Nats-Time-Stamp: %b\r\n" % time_of(world, 10).encode() in world.direct("A.a.1")[0][0]
+
+
+@pytest.mark.parametrize("nanos", [0, 1, 10, 120_000_000, 123_456_789, 999_999_990, 999_999_999])
+def test_time_stamps_of_several_are_the_stored_times(nanos: int) -> None:
+    times = [second * 10**9 + nanos for second in (1_700_000_000, 1_700_000_000, 1_700_000_007, 1_699_999_999)]
+    records = [Record(seq, time_ns, b"a", b"", b"") for seq, time_ns in enumerate(times, 1)]
+    blocks = [header for _, _, header, _ in direct_batch.MessageHeaders("A").numbered(b"reply", records, 0, 0)]
+    for block, at in zip(blocks, times, strict=True):
+        assert b"Nats-Time-Stamp: %b\r\nNats-Num-Pending: " % format_time(at).encode() in block
 
 
 @pytest.mark.parametrize("subject", ["zz", "a.9", "a", "a.*.b"])

@@ -211,8 +211,9 @@ def test_a_checkpoint_taken_while_a_seal_is_under_way_keeps_the_removals(tmp_pat
     io.run()()
     killed, again = MiniStream(str(tmp_path / "killed")), MiniStream(str(tmp_path / "s"))
     assert killed.replayed == again.replayed == 0
-    assert killed.store.removed_in_segment() == (1, [2], [], True)
-    assert again.store.removed_in_segment() == (3, [], [], False)
+    before, after = killed.store.removals(), again.store.removals()
+    assert (before.index, before.removed, before.erased, before.any) == (1, [2], [], True)
+    assert (after.index, after.removed, after.erased, after.any) == (3, [], [], False)
     assert read_footer(again.store.sealed()[0].path)[0].removed == [2]
 
 
@@ -225,7 +226,7 @@ def test_a_crash_between_sealing_and_the_next_segment_goes_on(tmp_path: Path) ->
     again, _ = aged(str(tmp_path))
     assert [record.seq for record in again.all()] == [2]
     assert len(again.store.sealed()) == 1
-    assert again.store.removed_in_segment()[1] == []
+    assert again.store.removals().removed == []
     again.publish(message(3))
     assert [record.seq for record in MiniStream(str(tmp_path)).all()] == [2, 3]
 

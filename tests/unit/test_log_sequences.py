@@ -57,6 +57,7 @@ def test_every_question_has_the_models_answer(made: list[tuple[str, int, int]], 
     assert found.count(high + 1, low) == 0
     assert list(found.iter_missing(low, high)) == [n for n in range(low, high + 1) if n not in model]
     assert list(found.members(low, SPAN * 3, high)) == inside
+    assert found.present(range(low, high + 1)) == inside
     assert list(found.members(low, 7, high)) == inside[:7]
     assert list(found.members(low, 7)) == sorted(n for n in model if n >= low)[:7]
 

@@ -99,12 +99,11 @@ def test_many_removed_at_once_leave_what_each_by_itself_leaves(
             for seq, subject in doomed:
                 store.remove(seq, subject)
         store.erasing = False
-        _, removed, erased, moved = store.removed_in_segment()
-        departures = store.departures
+        listed, departures = store.removals(), store.departures
         assert departures is not None
         found.append((
             store.msgs, store.bytes, store.first_seq, list(store.live.members(1, 100)), sorted(store.subjects.items()),
-            [seq for seq in removed if seq >= store.first_seq], erased, moved, departures.to_bytes(),
+            [seq for seq in listed.removed if seq >= store.first_seq], listed.erased, listed.any, departures.to_bytes(),
         ))  # fmt: skip
     assert found[0] == found[1]
 

@@ -41,6 +41,7 @@ steps = st.lists(
         st.tuples(st.just("many"), st.tuples(names, st.sets(st.integers(1, 200), max_size=30))),
         st.tuples(st.just("all"), names),
         st.tuples(st.just("purge"), st.tuples(st.sets(names), st.integers(1, 250))),
+        st.tuples(st.just("trim"), st.tuples(st.sets(names), st.integers(1, 30))),
         st.tuples(st.just("below"), st.integers(1, 200)),
         st.tuples(st.just("cool"), st.integers(1, 20)),
         st.tuples(st.just("clean"), st.integers(1, 20)),
@@ -122,6 +123,11 @@ def play(made: list[tuple[str, object]], directory: Path) -> tuple[SubjectIndex,
             gone = sorted((seq, name) for name in some for seq in model.seqs.get(name, []) if seq < below)
             index.remove_all(gone)
             model.keep(lambda name, n, some=some, below=below: name not in some or n >= below)
+        elif step == "trim":
+            some, most = what  # type: ignore[misc]
+            over = {name: set(model.seqs.get(name, [])[:-most]) for name in some}
+            assert index.trim(some, most) == sorted((seq, name) for name, seqs in over.items() for seq in seqs)
+            model.keep(lambda name, n, over=over: n not in over.get(name, ()))
         elif step == "below":
             index.discard_below(what)  # type: ignore[arg-type]
             model.keep(lambda name, n, floor=what: n >= floor)
@@ -162,6 +168,7 @@ def test_every_question_has_the_models_answer(made: list[tuple[str, object]], on
         index, model = play(made, Path(directory))
     assert len(index) == len(model.seqs)
     assert dict(index.items()) == {name: seqs[-1] for name, seqs in model.seqs.items()}
+    assert index.newest([*NAMED, b"unknown"]) == [max(model.seqs.get(name, [0])) for name in [*NAMED, b"unknown"]]
     lo, hi = min(one, other), max(one, other)
     for name in (*NAMED, b"unknown"):
         seqs = model.seqs.get(name, [])

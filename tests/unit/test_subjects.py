@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from lakestream.protocol.subjects import (
     Filters,
+    chooser,
     covers,
     intersection,
     is_literal,
+    literal_head,
     matches,
     overlaps,
     subscribable,
@@ -131,9 +133,13 @@ WORLD = [b".".join(words) for n in range(1, 7) for words in itertools.product([b
 
 @settings(max_examples=100, deadline=None)
 @given(filters)
-def test_matching_and_the_expression_follow_the_definition(pattern: bytes) -> None:
+def test_matching_the_expression_and_the_choice_follow_the_definition(pattern: bytes) -> None:
     expression = to_regex(pattern)
     words = pattern.split(b".")
+    head = literal_head(pattern) if not is_literal(pattern) else b""
+    begun = [subject for subject in WORLD if subject.startswith(head)]
+    wanted = [subject for subject in WORLD if by_definition(words, subject.split(b"."))]
+    assert chooser(pattern, head)(begun) == chooser(pattern, b"")(WORLD) == wanted
     for subject in WORLD:
         expected = by_definition(words, subject.split(b"."))
         assert matches(pattern, subject) is expected
