@@ -56,14 +56,14 @@ def create(wire: Wire, name: str, **config: Any) -> None:
     assert "error" not in answer, answer
 
 
-def copied(wire: Wire, name: str, last: int) -> Any:
+def copied(wire: Wire, name: str, last: int, timeout: float = SOON_S) -> Any:
     """INFO of a mirror once it has come to a sequence."""
 
     def come() -> Any:
         info = wire.api(f"STREAM.INFO.{name}")
         return info if info["state"]["last_seq"] >= last else None
 
-    return until(come, f"{name} comes to {last}")
+    return until(come, f"{name} comes to {last}", timeout)
 
 
 def hub_config(leaf_port: int, more: str = "", listener: str = "") -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.links import Network
 from tests.cluster.nodes import free_ports
+from tests.cluster.peer_world import Authority
 from tests.conformance.leaf_world import (
     SOON_S,
     connected,
@@ -216,17 +218,37 @@ def test_a_lost_connection_comes_back_and_the_mirror_goes_on(start_server: Start
 def test_the_link_logs_in_and_says_why_it_can_not(start_server: StartServer) -> None:
     [port] = free_ports(1)
     accounts = "accounts { A { jetstream: enabled, users: [{ user: a, password: a }] } }"
+    ours_in_b = "accounts { B { jetstream: enabled, users: [{ user: b, password: b }] } }"
     listener = "\n authorization { users: [{ user: leaf, password: secret, account: A }] }\n"
     there = start_server(of=Kind.REAL, config=hub_config(port, accounts, listener), name="hub")
-    here = start_server(of=Kind.OURS, config=lake_config(port, user="leaf:wrong"), name="lake1")
+    here = start_server(of=Kind.OURS, config=lake_config(port, ours_in_b, user="leaf:wrong"), name="lake1")
     until(lambda: "Authorization Violation" in here.log(), "it is refused")
     assert "wrong" not in here.log()
     assert here.process is not None
-    here.config = lake_config(port, settings="user: leaf\npassword: secret")
+    here.config = lake_config(port, ours_in_b, settings="user: leaf\npassword: secret\naccount: B")
     here.command()  # writes it
     here.process.send_signal(signal.SIGHUP)
     connected(here, port)
-    with Wire(here.address) as ours, Wire(there.address, {"user": "a", "pass": "a"}) as theirs:
+    in_a, in_b = ({"user": name, "pass": name} for name in "ab")
+    with Wire(here.address, in_b) as ours, Wire(there.address, in_a) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        create(theirs, "M", mirror={"name": "ORDERS", "external": LAKE})
+        publish(ours, 20)
+        copied(theirs, "M", 20)
+
+
+def test_the_link_goes_over_tls(start_server: StartServer, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    tls = Authority(tmp_path, "ca").options("127.0.0.1")
+    listener = f"\ntls {{ cert_file: '{tls.cert_file}', key_file: '{tls.key_file}' }}\n"
+    there = start_server(of=Kind.REAL, config=hub_config(port, listener=listener), name="hub")
+    here = start_server(of=Kind.OURS, config=lake_config(port), name="lake1")
+    until(lambda: "certificate verify failed" in here.log(), "it is not trusted")
+    here.stop()
+    here.config = lake_config(port, settings=f"tls {{ ca_file: '{tls.ca_file}' }}")
+    here.start()
+    connected(here, port)
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
         create(ours, "ORDERS", subjects=["orders.>"])
         create(theirs, "M", mirror={"name": "ORDERS", "external": LAKE})
         publish(ours, 20)
