@@ -110,10 +110,11 @@ class _Config(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What is read of the answer to CONSUMER.CREATE."""
+    """What is read of the answer to CONSUMER.CREATE, or CONSUMER.RESET (which says where the consumer begins again)."""
 
     name: str = ""
     delivered: _Place = _Place()
+    reset_seq: _Seq = 0
     num_pending: int = 0
     config: _Config = _Config()
     error: _Failure | None = None
@@ -251,9 +252,12 @@ class Session:
             return
         identity = headers.get(header, b"Nats-Stream-Identity") or b""
         # A prepared consumer counts anew, and may have sent something before.
-        begins = 0 if self._origin.prepared else answer.delivered.consumer_seq
-        self._delivered = (begins, answer.delivered.stream_seq)
-        if not self._taker.opened(answer.delivered.stream_seq, identity.decode("utf-8", "replace"), answer.num_pending):
+        begins, before = (answer.delivered.consumer_seq, answer.delivered.stream_seq)
+        if self._origin.prepared:
+            # What the answer says was delivered may be of after the reset, and on its way.
+            begins, before = 0, answer.reset_seq - 1 if answer.reset_seq else before
+        self._delivered = (begins, before)
+        if not self._taker.opened(before, identity.decode("utf-8", "replace"), answer.num_pending):
             self._again()
             return
         self._came_some, self._stalled = False, 0
