@@ -182,9 +182,14 @@ class CloneFirst(Session):
         if stream.copying.clones is not None:
             stream.copying.clones.settled(stream)
         _logger.info("%s: began with %d messages of %s", stream.name, stream.store.msgs, self._source.name)
-        stream.checkpoint()
+        stream.clock.call_soon(self._keep)  # not here: the entry counts as applied once this has returned
         if not moment(stream.config):
             super().begin()
+
+    def _keep(self) -> None:
+        """Write down what was begun with, so that a start need not read it again."""
+        if not self._stream.closed:
+            self._stream.checkpoint()
 
 
 def _unavailable(why: str) -> ApiError:

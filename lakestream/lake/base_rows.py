@@ -73,8 +73,14 @@ def _parts(table: str, origin: Origin) -> Iterator[Iterator[pa.RecordBatch]]:
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
 
-    options = open_storage(table).delta_options()
-    delta = DeltaTable(table, version=origin.version, storage_options=options or None)
+    options = open_storage(table).delta_options() or None
+    try:
+        delta = DeltaTable(table, version=origin.version, storage_options=options)
+    except Exception:  # of any kind, where its log has been cut
+        # Rows only leave a table when their messages have left the stream, which later entries of its log say as well.
+        delta = DeltaTable(table, storage_options=options)
+        if delta.version() <= origin.version:
+            raise
     query = QueryBuilder(_CONFIG).register("t", delta)
     where = f"seq <= {origin.through}"
     if any(field.name == REMOVED_COLUMN for field in delta.schema().fields):

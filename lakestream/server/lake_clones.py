@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import secrets
 import struct
 import threading
 from collections.abc import Callable
@@ -20,12 +21,14 @@ import msgspec
 
 from lakestream.jetstream.clone import Copied, NotCopied
 from lakestream.jetstream.origin import selected
+from lakestream.jetstream.ports import ClientInfo, Subscribed
 from lakestream.jetstream.stream import Stream
 from lakestream.jetstream.stream_config import StreamConfig, StreamSource
 from lakestream.lake import clone_request, paths, policy, staging
 from lakestream.lake.clone_request import CloneAnswer, CloneRequest, Picked
 from lakestream.lake.deltalog import Log, statistics
 from lakestream.lake.errors import LakeError
+from lakestream.lake.flush import FLUSH
 from lakestream.lake.locks import COMPACTOR_LOCK
 from lakestream.lake.policy import StreamPolicy
 from lakestream.lake.staging import StreamIdentity
@@ -47,10 +50,13 @@ LONGEST_NS = 60_000_000_000
 """And after so long (60 s) in any case."""
 LATE_NS = 10_000_000_000
 """After so long (10 s) INFO of a mirror that can only wait says what for."""
+FLUSH_NS = 5_000_000_000
+"""How long the origin may take to answer (5 s)."""
 READ_AGAIN_NS = 2_000_000_000
 """Pause before a table that could not be read is read again (2 s)."""
 
 NO_COMPACTOR = "no compactor is at work in the lake, which would make the copy"
+NOT_COME = "the moment has not come"
 NOT_YET = "the copy waits for the table of its origin to reach that moment"
 
 _FLOCK = "hhqqi4x"
@@ -58,13 +64,26 @@ _FLOCK = "hhqqi4x"
 Result = TypeVar("Result")
 
 
-class _Ask(msgspec.Struct, frozen=True):
-    """What a look has found: the answer, if there is one, why there will be no request, and whether somebody is at work
-    in the lake."""
+class _Found(msgspec.Struct, frozen=True):
+    """What a look has found: the answer, if there is one, why there will be no request, whether there is one, and
+    whether somebody is at work in the lake."""
 
     answer: CloneAnswer | None = None
     never: str | None = None
+    asked: bool = True
     attended: bool = True
+
+
+class _Flushed(msgspec.Struct, frozen=True):
+    """What is read of the answer to a flush of the origin: which stream it is, and the log index through which it is
+    staged."""
+
+    uid: str = ""
+    last_index: int = 0
+    error: dict[str, object] | None = None
+
+
+_flushed = msgspec.json.Decoder(_Flushed)
 
 
 class LakeClones:
@@ -73,7 +92,6 @@ class LakeClones:
     Args:
         root: the lake's root.
         identity: how a stream of this server is named in the lake; None when it is not kept there.
-        uid: of a stream of this server, by account and name; None when another server has it.
     """
 
     def __init__(
@@ -83,10 +101,9 @@ class LakeClones:
         io: ThreadIo,
         log: Logger,
         identity: Callable[[Stream], StreamIdentity | None],
-        uid: Callable[[str, str], str | None],
     ) -> None:
         self.root, self.clock, self.io, self.log = root, clock, io, log
-        self.identity, self.uid = identity, uid
+        self.identity = identity
         self._readers: ThreadPoolExecutor | None = None
 
     # ------------------------------------------------------------------ Clones
@@ -134,46 +151,37 @@ class LakeClones:
         self.clock.spawn(run())
 
     # ------------------------------------------------------------------ blocking
-    def ask(self, mirror: StreamIdentity, source: StreamSource) -> _Ask:
-        """Make the request, if there is to be one, unless it is made already. Blocks."""
+    def known(self, mirror: StreamIdentity, source: StreamSource) -> _Found:
+        """Whether the request was made already, or never will. Blocks."""
         said = clone_request.answer(self.root, mirror)
-        if said is not None:
-            return _Ask(said)
-        if clone_request.has_request(self.root, mirror):
-            return _Ask()
+        asked = said is not None or clone_request.has_request(self.root, mirror)
         wanted = policy.of_config(bytes(mirror.config))
-        if wanted.clone == "never":
-            return _Ask(never="")
-        origin = self._origin(mirror, source)
+        never = wanted.clone == "never"
+        if wanted.clone == "auto" and wanted.clone_as_of is None and not asked:
+            never = self._messages(paths.table(self.root, source.name, mirror.account)) < CLONE_MSGS
+        return _Found(said, "" if never and not asked else None, asked)
+
+    def ask(self, mirror: StreamIdentity, source: StreamSource, flushed: _Flushed) -> _Found:
+        """Make the request, if there is to be one. Blocks."""
+        wanted = policy.of_config(bytes(mirror.config))
+        directory = paths.staging(paths.root(self.root), source.name, flushed.uid, mirror.account)
+        origin = staging.read_identity(directory)
         if origin is None:
-            return _Ask(never=f"there is no stream {source.name} in the lake")
+            return _Found(never=f"nothing of {source.name} is in the lake")
         config = msgspec.json.decode(origin.config, type=StreamConfig)
         if config.sources:  # what a mirror knows of them comes with the messages
-            return _Ask(never=f"{source.name} has sources")
-        if wanted.clone == "auto" and wanted.clone_as_of is None and self._messages(origin) < CLONE_MSGS:
-            return _Ask(never="")
-        clone_request.request(self.root, mirror, _request(source, origin, wanted))
-        return _Ask()
+            return _Found(never=f"{source.name} has sources")
+        clone_request.request(self.root, mirror, _request(source, origin, wanted, flushed.last_index))
+        return _Found()
 
-    def look(self, mirror: StreamIdentity) -> _Ask:
+    def look(self, mirror: StreamIdentity) -> _Found:
         """Whether there is an answer. Blocks."""
         said = clone_request.answer(self.root, mirror)
-        return _Ask(said, attended=said is not None or self._attended())
+        return _Found(said, attended=said is not None or self._attended())
 
-    def _origin(self, mirror: StreamIdentity, source: StreamSource) -> StreamIdentity | None:
-        """The origin as the lake knows it."""
-        storage = open_storage(self.root)
-        of_name = os.path.dirname(paths.staging(storage.root, source.name, "-", mirror.account))
-        found = [f"{of_name}/{uid}" for uid in storage.directories(of_name)]
-        live = [each for each in found if not storage.exists(f"{each}/{paths.DELETED_FILE}")]
-        known = [identity for each in live if (identity := staging.read_identity(each)) is not None]
-        newest = max(known, key=lambda each: each.created_ns, default=None)
-        uid = self.uid(mirror.account, source.name)
-        return newest if newest is not None and uid in (None, newest.uid) else None
-
-    def _messages(self, origin: StreamIdentity) -> int:
-        """How many rows the origin's table has, about."""
-        log = Log(open_storage(self.root), paths.table(self.root, origin.name, origin.account))
+    def _messages(self, table: str) -> int:
+        """How many rows a table has, about."""
+        log = Log(open_storage(self.root), table)
         try:
             state = log.state()
         except FileNotFoundError:
@@ -227,22 +235,77 @@ class _Errand:
         identity = clones.identity(stream)
         assert identity is not None, "it is kept in the lake"
         self._identity = identity
-        self._bound = policy.of_config(bytes(identity.config)).clone_as_of is not None
+        as_of = policy.of_config(bytes(identity.config)).clone_as_of
+        self._bound = as_of is not None
         """Whether nothing else than the copy will do."""
+        self._moment = as_of.time_ns if as_of is not None else 0
+        self._inbox: Subscribed | None = None
 
     def cancel(self) -> None:
         """See `Errand.cancel`."""
         self._cancelled.set()
+        self._deaf()
 
     def begin(self) -> None:
-        """Make the request."""
+        """See how far it has come, under another server perhaps."""
         clones = self._clones
-        clones.io.submit(lambda: clones.ask(self._identity, self._source), self._asked)
+        clones.io.submit(lambda: clones.known(self._identity, self._source), self._known)
 
     def _later(self, delay_ns: int, step: Callable[[], None]) -> None:
         self._clones.clock.call_later(delay_ns, lambda: None if self._cancelled.is_set() else step())
 
-    def _asked(self, found: _Ask | None, error: BaseException | None) -> None:
+    def _known(self, found: _Found | None, error: BaseException | None) -> None:
+        if self._cancelled.is_set():
+            return
+        if found is not None and not found.asked and found.never is None:
+            self._flush()
+        else:
+            self._asked(found, error)
+
+    # ------------------------------------------------------------------ the origin
+    def _flush(self) -> None:
+        """Ask the origin, whichever server has it, to stage what it holds: that also tells which stream it is."""
+        wait = self._moment - self._clones.clock.now()
+        if wait > 0:
+            self._waits(NOT_COME)
+            self._later(min(wait, LONGEST_NS), self._flush)
+            return
+        bus, reply = self._stream.bus, b"$JSC.R." + secrets.token_hex(8).encode()
+        self._inbox = bus.subscribe(reply, self._came)
+        inbox = self._inbox
+        self._later(FLUSH_NS, lambda: self._flushed(_Flushed()) if self._inbox is inbox else None)
+        if not bus.publish(f"{FLUSH}{self._source.name}".encode(), reply, b"", b""):
+            self._flushed(_Flushed())
+
+    def _came(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        if self._inbox is None:
+            return
+        try:
+            self._flushed(_flushed.decode(payload) if payload else _Flushed())
+        except msgspec.DecodeError:
+            self._flushed(_Flushed())
+
+    def _flushed(self, flushed: _Flushed) -> None:
+        if self._inbox is None:
+            return
+        self._deaf()
+        clones = self._clones
+        if not (flushed.error or flushed.uid) and clones.clock.now() - self._began < FLUSH_NS:
+            self._later(LOOK_NS, self._flush)  # after a start its own server may not have it yet
+            return
+        if flushed.error is not None or not flushed.uid:
+            why = (flushed.error or {}).get("description") or "it does not answer"
+            self._end(NotCopied(f"{self._source.name}: {why}"))
+            return
+        clones.io.submit(lambda: clones.ask(self._identity, self._source, flushed), self._asked)
+
+    def _deaf(self) -> None:
+        if self._inbox is not None:
+            self._inbox.cancel()
+            self._inbox = None
+
+    # ------------------------------------------------------------------ the request
+    def _asked(self, found: _Found | None, error: BaseException | None) -> None:
         if self._cancelled.is_set():
             return
         if found is None:
@@ -258,7 +321,7 @@ class _Errand:
         clones = self._clones
         clones.io.submit(lambda: clones.look(self._identity), self._looked)
 
-    def _looked(self, found: _Ask | None, error: BaseException | None) -> None:
+    def _looked(self, found: _Found | None, error: BaseException | None) -> None:
         if self._cancelled.is_set():
             return
         now = self._clones.clock.now()
@@ -326,13 +389,15 @@ def _files(stream: Stream) -> Files:
     return log.files
 
 
-def _request(source: StreamSource, origin: StreamIdentity, wanted: StreamPolicy) -> CloneRequest:
+def _request(source: StreamSource, origin: StreamIdentity, wanted: StreamPolicy, index: int) -> CloneRequest:
     as_of = wanted.clone_as_of
     pairs = list(zip(*selected(source), strict=False))
     return CloneRequest(
         origin=origin.name,
         origin_uid=origin.uid,
         origin_account=origin.account,
+        # Of a moment the table has all once it has what was staged behind it; else what it has by now will do.
+        through=index if as_of is not None else 0,
         as_of_seq=as_of.seq if as_of is not None else 0,
         as_of_ns=as_of.time_ns if as_of is not None else 0,
         selections=[] if pairs == [(">", ">")] else [Picked(src, "" if dest == ">" else dest) for src, dest in pairs],

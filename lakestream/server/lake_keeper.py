@@ -125,15 +125,11 @@ class LakeKeeper:
         self._kept: dict[tuple[str, str], _Kept] = {}
         """By account and name."""
         self._stopped = False
-        self._clones = LakeClones(self.root, clock, io, log, self._identity_of, self._uid_of)
+        self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
 
     def _identity_of(self, stream: Stream) -> staging.StreamIdentity | None:
         kept = self._kept.get((stream.account, stream.name))
         return kept.identity if kept is not None and kept.stream is stream else None
-
-    def _uid_of(self, account: str, name: str) -> str | None:
-        kept = self._kept.get((account, name))
-        return kept.stream.uid if kept is not None else None
 
     def start(self) -> None:
         """Begin to look at the tables every `poll_ns`."""
