@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.cluster.conftest import StartCluster
@@ -51,6 +55,43 @@ def test_a_mirror_follows_a_replicated_stream_whichever_node_is_killed(
         assert until(lambda: holder(cluster), "still one node is connected", SOON_S)
         with cluster.wire() as wire:
             assert messages(theirs, "M") == messages(wire, "ORDERS")
+
+
+def leaf_port(node: Node) -> int:
+    """Where a node of nats-server takes leaf nodes."""
+    found = re.search(r"Listening for leafnode connections on \S+:(\d+)", node.log())
+    return int(found[1]) if found else 0
+
+
+def test_a_replicated_mirror_goes_on_when_the_node_that_the_link_leads_to_is_killed(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    config = "jetstream { domain: hub }\nleafnodes { listen: '127.0.0.1:-1' }"
+    there = Cluster(Kind.REAL, tmp_path / "there", config=config).start()
+    try:
+        ports = [until(functools.partial(leaf_port, node), "it listens") for node in there.nodes]
+        urls = ", ".join(f"'nats-leaf://127.0.0.1:{port}'" for port in ports)
+        config = f"jetstream {{ domain: lake }}\nlake {{ enabled: false }}\nremote {{ urls: [{urls}] }}"
+        here = start_server(of=Kind.OURS, config=config, name="lake1")
+        until(lambda: "connected to n1" in here.log(), "the link comes up", SOON_S)
+        with Wire(here.address) as ours:
+            create(ours, "ORDERS", subjects=["orders.>"])
+            with there.wire() as theirs:
+                create(theirs, "M", mirror={"name": "ORDERS", "external": {"api": "$JS.lake.API"}}, num_replicas=3)
+            for n in range(200):
+                assert "seq" in ours.request("orders.1", b"%d" % n).json()
+            with there.wire() as theirs:
+                copied(theirs, "M", 200, SOON_S)
+            there.nodes[0].kill()
+            for n in range(200):
+                assert "seq" in ours.request("orders.1", b"%d" % n).json()
+            until(lambda: re.search(r"connected to n[23]", here.log()), "the link leads to another node", SOON_S)
+            with there.wire(there.nodes[1], timeout=30) as theirs:
+                until(lambda: theirs.api("STREAM.INFO.M").get("state"), "the mirror has a leader", SOON_S)
+                copied(theirs, "M", 400, SOON_S)
+                assert messages(theirs, "M") == messages(ours, "ORDERS")
+    finally:
+        there.kill()
 
 
 def publish(cluster: Cluster, count: int) -> int:
