@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lakestream.jetstream.ports import ClientInfo, Delivery, Handler
-from lakestream.server.interest import Interest, Subscription
+from lakestream.server.interest import Interest, Match, Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.route_wire import Batch, Routed
 from lakestream.server.turn import Turn
@@ -323,15 +323,30 @@ class Hub:
 
     def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
         """See `Bus.reply_many`."""
-        match, system = self.interest_graph.match, self.system
+        match, run = self.interest_graph.match, list[Delivery]()
+        same: Match | None = None
         for subject, payload in replies:
             found = match(subject)
-            for sub in found.plain:
-                sub.sink.receive(sub, subject, b"", b"", payload, system)
-            if found.queues:
-                for group in found.queues:
-                    sub = self._choice(group)
-                    sub.sink.receive(sub, subject, b"", b"", payload, system)
+            if found is not same:
+                if same is not None:
+                    self._reply_to(same, run)
+                run, same = [], found
+            run.append((subject, b"", b"", payload))
+        if same is not None:
+            self._reply_to(same, run)
+
+    def _reply_to(self, match: Match, run: Sequence[Delivery]) -> None:
+        """Send a run of replies that the same subscriptions get. Mostly it is one, of the inbox of one client."""
+        for sub in match.plain:
+            if sub.carrier is None:
+                sub.sink.receive_many(sub, run)
+            else:
+                for subject, reply, header, payload in run:
+                    sub.sink.receive(sub, subject, reply, header, payload, self.system)
+        for group in match.queues:
+            for subject, reply, header, payload in run:
+                sub = self._choice(group)
+                sub.sink.receive(sub, subject, reply, header, payload, self.system)
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
         """See `Bus.deliver`."""
