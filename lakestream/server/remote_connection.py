@@ -29,8 +29,8 @@ MAX_PENDING = 64 << 20
 HANDSHAKE_S = 5.0
 """How long the remote may take for its INFO, and from CONNECT to its first PONG (5 s each)."""
 
-PING_NS = 10_000_000_000
-"""A PING leaves so often (10 s) …"""
+PING_NS = 5_000_000_000
+"""A PING leaves so often (5 s) …"""
 
 PINGS_OUT = 2
 """… and a connection on which so many are not answered is dead."""

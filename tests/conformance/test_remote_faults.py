@@ -1,0 +1,242 @@
+"""A link that is lost: what is told while it is gone, and that copies go on exactly where they were.
+
+The remote is nats-server, or another lakestream.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.links import Network
+from tests.cluster.nodes import free_ports
+from tests.conformance.remotes import (
+    BOTH,
+    EXTERNAL,
+    SOON_S,
+    config,
+    create,
+    fixed_port,
+    flood,
+    links,
+    messages,
+    mirror,
+    publish,
+    state,
+    upstream,
+    wait,
+    wait_last,
+    wait_link,
+)
+from tests.conftest import StartServer
+from tests.servers import Kind, Server
+from tests.wire import Closed, Wire, WireTimeout
+
+pytestmark = pytest.mark.conformance
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network()
+    yield network
+    network.close()
+
+
+class Publisher(threading.Thread):
+    """Stores numbered messages at a server until told to stop, whatever becomes of the server; keeps what was acked."""
+
+    def __init__(self, server: Server, subject: str) -> None:
+        super().__init__(daemon=True)
+        self._server, self._subject = server, subject
+        self.acked: dict[int, bytes] = {}
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        number = 0
+        while not self.enough.is_set():
+            try:
+                with Wire(self._server.address, timeout=2) as wire:
+                    while not self.enough.is_set():
+                        number += 1
+                        payload = b"%d" % number
+                        answer = wire.request(self._subject, payload)
+                        if answer.data and "seq" in (told := answer.json()):
+                            self.acked[told["seq"]] = payload
+            except (Closed, WireTimeout, OSError):
+                self.enough.wait(0.05)
+
+    def finish(self) -> None:
+        """Stop, once there is no request under way."""
+        self.enough.set()
+        self.join(SOON_S)
+        assert not self.is_alive()
+
+
+def test_a_mirror_tells_that_its_remote_is_not_there_and_begins_when_it_is(start_server: StartServer) -> None:
+    (port,) = free_ports(1)
+    server = start_server(of=Kind.OURS, config=config(("127.0.0.1", port)))
+    with Wire(server.address) as here:
+        mirror(here, "M", "O")
+        error = wait("an error", lambda: upstream(here, "M").get("error"))
+        assert (error["code"], error["err_code"]) == (503, 10008)
+        assert error["description"] == "remote hub is not connected: Connection refused"
+        here.api_prefix = "$JS.hub.API"
+        assert here.api("STREAM.NAMES")["error"] == error
+        assert here.request("$JS.hub.API.CONSUMER.MSG.NEXT.O.c").status == 503
+        here.api_prefix = "$JS.API"
+        assert links(server)[0]["error"] == "Connection refused"
+        remote = start_server(of=Kind.REAL, port=port)
+        with Wire(remote.address) as there:
+            create(there, "O", subjects=["o"])
+            publish(there, "o", b"1")
+        wait_last(here, "M", 1)
+        assert "error" not in upstream(here, "M")
+    assert f"Error trying to connect to remote hub (nats://127.0.0.1:{port}, attempt 1): Connection" in server.log()
+    assert f"Connected to remote hub (nats://127.0.0.1:{port}" in server.log()
+
+
+@pytest.mark.parametrize("kind", BOTH, ids=lambda kind: kind.value)
+@pytest.mark.parametrize("victim", ["here", "there"])
+def test_a_copy_is_whole_after_a_side_was_killed(start_server: StartServer, kind: Kind, victim: str) -> None:
+    options = "jetstream { sync_interval: always }" if kind is Kind.REAL else "lake: false"
+    remote = fixed_port(start_server(of=kind, config=options))
+    server = fixed_port(start_server(of=Kind.OURS, config=config(remote.address)))
+    with Wire(remote.address) as there:
+        create(there, "O", subjects=["o"])
+        create(there, "W", subjects=["w"], retention="workqueue")
+    with Wire(server.address) as here:
+        mirror(here, "M", "O")
+        create(here, "S", sources=[{"name": "O", "external": EXTERNAL}])
+        mirror(here, "MW", "W")
+        wait("a copy", lambda: upstream(here, "M")["active"] >= 0)
+    publishers = [Publisher(remote, "o"), Publisher(remote, "w")]
+    for publisher in publishers:
+        publisher.start()
+    for _ in range(2):
+        before = [len(publisher.acked) for publisher in publishers]
+        wait(
+            "messages",
+            lambda before=before: all(len(p.acked) > n + 50 for p, n in zip(publishers, before, strict=True)),
+        )
+        dying = server if victim == "here" else remote
+        dying.kill()
+        dying.start()
+    for publisher in publishers:
+        publisher.finish()
+    with Wire(server.address) as here, Wire(remote.address) as there:
+        last = state(there, "O")["last_seq"]
+        wait_last(here, "M", last)
+        origin = messages(there, "O")
+        assert messages(here, "M") == origin
+        assert {seq: data for seq, _, _, _, data in origin}.items() >= publishers[0].acked.items()
+        wait("the source", lambda: upstream(here, "S").get("seq") == last)
+        assert [one[4] for one in messages(here, "S")] == [one[4] for one in origin]
+        wait("the work queue", lambda: state(there, "W")["messages"] == 0)
+        copied = {seq: data for seq, _, _, _, data in messages(here, "MW")}
+        assert copied.items() >= publishers[1].acked.items()
+
+
+@pytest.mark.parametrize("kind", BOTH, ids=lambda kind: kind.value)
+def test_a_link_that_dies_in_the_middle_of_messages_loses_none(
+    start_server: StartServer, kind: Kind, network: Network
+) -> None:
+    remote = start_server(of=kind, config="lake: false" if kind is Kind.OURS else None)
+    (port,) = free_ports(1)
+    there_way, back_way = network.direction(), network.direction()
+    network.connect(port, remote.address, there_way, back_way)
+    server = start_server(of=Kind.OURS, config=config(("127.0.0.1", port)))
+    wait_link(server)
+    with Wire(remote.address) as there, Wire(server.address) as here:
+        create(there, "O", subjects=["o"])
+        mirror(here, "M", "O")
+        for number in range(1, 4):
+            flood(there, "o", 20_000, 200)
+            wait("a part", lambda number=number: state(here, "M")["last_seq"] > (number - 1) * 20_000 + 1000)
+            network.reset(back_way)
+            wait("another connection", lambda number=number: links(server)[0]["connects"] > number)
+        wait_last(here, "M", 60_000)
+        whole = state(here, "M")
+        assert (whole["messages"], whole["bytes"]) == (60_000, state(there, "O")["bytes"])
+
+
+def test_a_link_on_which_nothing_comes_any_more_is_made_again(start_server: StartServer, network: Network) -> None:
+    remote = start_server(of=Kind.REAL)
+    (port,) = free_ports(1)
+    there_way, back_way = network.direction(), network.direction()
+    network.connect(port, remote.address, there_way, back_way)
+    server = start_server(of=Kind.OURS, config=config(("127.0.0.1", port)))
+    wait_link(server)
+    with Wire(remote.address) as there, Wire(server.address) as here:
+        create(there, "O", subjects=["o"])
+        publish(there, "o", b"1")
+        mirror(here, "M", "O")
+        wait_last(here, "M", 1)
+        network.cut(back_way)
+        publish(there, "o", b"2")
+        wait_link(server, up=False)
+        assert "it does not answer PINGs" in server.log()
+        network.restore(back_way)
+        wait_last(here, "M", 2)
+
+
+def test_a_push_consumer_goes_on_when_this_server_is_back(start_server: StartServer) -> None:
+    remote = start_server(of=Kind.REAL)
+    server = fixed_port(start_server(of=Kind.OURS, config=config(remote.address)))
+    wait_link(server)
+    with Wire(remote.address) as there, Wire(server.address) as here:
+        create(there, "O", subjects=["o"])
+        here.api_prefix = "$JS.hub.API"
+        body = {"durable_name": "p", "deliver_subject": "deliver.p", "ack_policy": "explicit"}
+        assert "error" not in here.api("CONSUMER.DURABLE.CREATE.O.p", {"stream_name": "O", "config": body})
+        server.kill()
+        publish(there, "o", b"1")
+    server.start()
+    wait_link(server)
+    with Wire(server.address) as here:
+        here.api_prefix = "$JS.hub.API"
+        sid = here.subscribe("deliver.p")
+        assert here.api("CONSUMER.INFO.O.p")["config"]["deliver_subject"] == "deliver.p"
+        first = here.delivered(sid)
+        assert first.data == b"1"
+        assert here.request(first.reply, b"+ACK").data == b""
+
+
+def test_another_member_of_the_remote_cluster_takes_over(start_server: StartServer) -> None:
+    routes = free_ports(2)
+    members = [
+        start_server(
+            of=Kind.REAL,
+            jetstream=False,
+            name=f"r{number}",
+            config=f"cluster {{ name: R, listen: '127.0.0.1:{routes[number]}', "
+            f"routes: ['nats-route://127.0.0.1:{routes[1 - number]}'] }}",
+        )
+        for number in range(2)
+    ]
+    with Wire(members[0].address) as first:
+        wait("the other member", lambda: any(str(members[1].port) in str(info) for info in first.told()))
+    server = start_server(of=Kind.OURS, config=config(members[0].address))
+    assert wait_link(server)["server_name"] == "r0"
+    members[0].kill()
+    wait("the other member", lambda: links(server)[0].get("server_name") == "r1")
+
+
+def test_remotes_come_and_go_with_a_reload(start_server: StartServer) -> None:
+    remote = start_server(of=Kind.REAL)
+    server = start_server(of=Kind.OURS, config="lake: false\nhttp: 127.0.0.1:-1\n")
+    with Wire(remote.address) as there, Wire(server.address) as here:
+        create(there, "O", subjects=["o"])
+        publish(there, "o", b"1")
+        mirror(here, "M", "O")
+        (server.store.parent / f"{server.store.name}.conf").write_text(config(remote.address))
+        server.process.send_signal(signal.SIGHUP)
+        wait_last(here, "M", 1)
+        (server.store.parent / f"{server.store.name}.conf").write_text("lake: false\nhttp: 127.0.0.1:-1\n")
+        server.process.send_signal(signal.SIGHUP)
+        wait("the end of the link", lambda: links(server) == [])
+        publish(there, "o", b"2")
+        wait("silence", lambda: upstream(here, "M")["active"] > 4_000_000_000)
+        assert state(here, "M")["last_seq"] == 1
