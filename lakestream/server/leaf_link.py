@@ -30,6 +30,8 @@ from lakestream.server.remote_options import Address, RemoteOptions
 GREETING_TIMEOUT_S = 5.0
 """How long the other side may take to say INFO, and again to answer the greeting (5 s)."""
 
+WRONG_PORT = "; that port is not one for leaf nodes, which is in the `leafnodes` block there (7422 by default)"
+
 
 class LeafLink:
     """Keeps one leaf connection.
@@ -149,7 +151,8 @@ class LeafLink:
         fields |= remote_login.login(self.options, address, keys, str(info.get("nonce", "")))
         connection.greet(fields, (b"$JS.%b.API.>" % self._domain.encode(), *self._names.subjects))
         async with asyncio.timeout(GREETING_TIMEOUT_S):
-            return "" if await connection.up else await connection.over
+            why = "" if await connection.up else await connection.over
+        return why + WRONG_PORT if why.startswith("Unknown Protocol") else why
 
     def _came_up(self, connection: LeafConnection, address: Address) -> None:
         self._connection = connection

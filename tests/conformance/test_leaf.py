@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +257,59 @@ def test_the_link_goes_over_tls(start_server: StartServer, tmp_path: Path) -> No
         copied(theirs, "M", 20)
 
 
+def test_a_port_for_clients_is_told_from_one_for_leaf_nodes(start_server: StartServer) -> None:
+    there = start_server(of=Kind.REAL)
+    here = start_server(of=Kind.OURS, config=lake_config(there.port))
+    until(lambda: "that port is not one for leaf nodes" in here.log(), "it says so")
+
+
 def test_a_leaf_needs_a_domain_of_its_own(start_server: StartServer) -> None:
     with pytest.raises(StartFailed, match=r"jetstream.*domain"):
         start_server(of=Kind.OURS, config="remote { url: 'nats-leaf://127.0.0.1:1' }")
+
+
+def test_streams_go_both_ways_at_once(start_server: StartServer) -> None:
+    port, clients = free_ports(2)
+    there = start_server(of=Kind.REAL, config=hub_config(port), name="hub", port=clients)
+    plain = f"{{ domain: hub, url: 'nats://127.0.0.1:{clients}' }}"
+    config = lake_config(port).replace("remote {", "remotes [ {").replace("\n}\n", f"\n}}\n{plain} ]\n")
+    here = start_server(of=Kind.OURS, config=config, name="lake1")
+    connected(here, port)
+    until(lambda: "Connected to remote hub" in here.log(), "the other link comes up")
+    hub = {"api": "$JS.hub.API"}
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        create(theirs, "JOBS", subjects=["jobs.>"])
+        publish(ours, 50)
+        publish(theirs, 50, "jobs")
+        create(theirs, "ORDERS", mirror={"name": "ORDERS", "external": LAKE})
+        create(ours, "JOBS", mirror={"name": "JOBS", "external": hub})
+        create(theirs, "JOBS_BACK", mirror={"name": "JOBS", "external": LAKE})
+        create(ours, "ORDERS_BACK", mirror={"name": "ORDERS", "external": hub})
+        publish(ours, 50)
+        publish(theirs, 50, "jobs")
+        for wire, name in ((theirs, "ORDERS"), (ours, "JOBS"), (theirs, "JOBS_BACK"), (ours, "ORDERS_BACK")):
+            assert copied(wire, name, 100)["state"]["messages"] == 100
+        assert messages(ours, "ORDERS_BACK") == messages(theirs, "ORDERS") == stripped(messages(ours, "ORDERS"))
+        assert messages(theirs, "JOBS_BACK") == messages(ours, "JOBS")
+
+
+def test_the_steps_of_the_documentation_lead_there_and_back(start_server: StartServer) -> None:
+    text = (Path(__file__).parents[2] / "docs/moving.md").read_text().split("## From lakestream to nats-server")[1]
+    blocks = [textwrap.dedent(block) for block in re.findall(r"(?:^ {8}\S.*\n(?: {8}.*\n)*)", text, re.MULTILINE)]
+    [port] = free_ports(1)
+    listener, remote = blocks[0].replace("7422", str(port)), blocks[1].replace("nats.example:7422", f"127.0.0.1:{port}")
+    requests = [re.findall(r"'([^']*)'", block) for block in blocks[2:]]
+    there = start_server(of=Kind.REAL, config=listener, name="hub")
+    here = start_server(of=Kind.OURS, config=remote + "lake { enabled: false }\n", name="lake1")
+    connected(here, port)
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        publish(ours, 20)
+        for (subject, body), last in zip(requests, (20, 21), strict=True):
+            answer = theirs.request(subject, body.encode()).json()
+            assert "error" not in answer, answer
+            if last == 20:
+                copied(theirs, "ORDERS", last)
+            else:
+                assert theirs.request("orders.1", b"x").json()["seq"] == last

@@ -1,0 +1,105 @@
+"""Which node of a cluster holds a leaf connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lakestream.jetstream.ports import Clock
+from lakestream.server.hub import Hub
+from lakestream.server.interest import Subscription
+from lakestream.server.leaf_holder import Holder
+from lakestream.server.logging import Logger
+from lakestream.server.turn import Turn
+
+pytestmark = pytest.mark.unit
+
+
+class Looks:
+    """A clock that calls back when told; implements what `Holder` needs of one."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Looks:
+        self.waiting.append(callback)
+        return self
+
+    def cancel(self) -> None:
+        self.waiting.clear()
+
+
+class Cluster:
+    """Nodes that hear of each other's subscriptions at once, while they are connected."""
+
+    def __init__(self, *names: str) -> None:
+        self.hub = Hub(Turn(lambda call: call()), Logger())
+        self.up = set[str]()
+        self.holders: dict[str, Holder] = {}
+        self.clocks: dict[str, Looks] = {}
+        self.said: dict[str, list[bool]] = {}
+        for name in names:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        clock: Looks = Looks()
+        self.clocks[name], self.said[name] = clock, []
+        self.up.add(name)
+
+        def others() -> list[str]:
+            return sorted(self.up - {name}) if name in self.up else []
+
+        as_clock: Clock = clock  # type: ignore[assignment]
+        self.holders[name] = Holder(self.hub, "$G hub", name, others, as_clock, self.said[name].append)
+        self.holders[name].start()
+
+    def kill(self, name: str) -> None:
+        self.up.discard(name)
+        self.holders.pop(name).stop()
+
+    def look(self, *names: str) -> list[str]:
+        """These nodes (or all) look; returns who holds it then."""
+        for name in names or sorted(self.holders, reverse=True):
+            waiting, self.clocks[name].waiting = self.clocks[name].waiting, []
+            for callback in waiting:
+                callback()
+        return [name for name, holder in self.holders.items() if holder.holds]
+
+
+def test_one_node_holds_it_and_keeps_it() -> None:
+    cluster = Cluster("b", "c")
+    assert cluster.look() == ["b"]
+    cluster.start("a")  # a lower name takes nothing away
+    assert cluster.look() == ["b"]
+    assert cluster.look() == ["b"]
+    cluster.kill("b")
+    assert cluster.look() == ["a"]
+    assert cluster.said == {"a": [True], "b": [True], "c": []}
+
+
+def test_of_two_that_hold_it_one_gives_it_up() -> None:
+    cluster = Cluster("a", "b")
+    cluster.up.discard("b")  # the nodes do not see each other
+    assert cluster.look() == ["a", "b"]
+    cluster.up.add("b")
+    assert cluster.look() == ["a"]
+    assert cluster.said["b"] == [True, False]
+
+
+def test_a_client_that_listens_to_everything_counts_for_nobody() -> None:
+    cluster = Cluster("a", "b")
+    sink = next(iter(cluster.hub.interest_graph.subscriptions())).sink
+    cluster.hub.join(Subscription(sink, b">", b"", b"1"))
+    assert cluster.look() == ["a"]
+
+
+def test_without_a_cluster_there_is_nothing_to_wait_for() -> None:
+    clock, said = Looks(), list[bool]()
+    as_clock: Clock = clock  # type: ignore[assignment]
+    hub = Hub(Turn(lambda call: call()), Logger())
+    holder = Holder(hub, "$G hub", "a", None, as_clock, said.append)
+    holder.start()
+    assert (said, clock.waiting, holder.holds) == ([True], [], True)
+    holder.stop()
+    assert not len(hub.interest_graph)
