@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -148,6 +149,7 @@ class Detacher:
             for size in _some_at_once(pool, one, pairs):
                 done = Detached(table, done.files + 1, done.of, done.size + size)
                 self._report(done)
+        assert done.files == done.of  # nothing is named that is not there
         return done
 
 
@@ -156,12 +158,12 @@ def _some_at_once(
 ) -> Iterator[int]:
     """What `work` gives for each, a few at the same time. The first error ends it: nothing more is begun."""
     waiting = iter(items)
-    under_way: set[Future[int]] = {pool.submit(work, item) for item, _ in zip(waiting, range(PARALLEL), strict=False)}
+    under_way: set[Future[int]] = {pool.submit(work, item) for item in islice(waiting, PARALLEL)}
     while under_way:
         finished, under_way = wait(under_way, return_when=FIRST_COMPLETED)
         for each in finished:
             yield each.result()
-            under_way |= {pool.submit(work, item) for item, _ in zip(waiting, range(1), strict=False)}
+            under_way |= {pool.submit(work, item) for item in islice(waiting, 1)}
 
 
 def _pairs(table: str, add: Add) -> Iterator[tuple[str, str]]:

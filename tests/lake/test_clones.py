@@ -6,19 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake import clone_making, clone_request, position, staging
+from lakestream.lake import clone_making, clone_request, detach, erasure, position, staging
 from lakestream.lake.clone_making import CloneMaker
 from lakestream.lake.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.clones import References
+from lakestream.lake.compactor import Compactor
 from lakestream.lake.deltalog import Log
+from lakestream.lake.detach import Detached, DetachStopped
 from lakestream.lake.history import TableHistory
 from lakestream.lake.maintenance import Maintainer
+from lakestream.lake.sql import Session
 from lakestream.lake.staging import StagedStream
 from lakestream.lake.storage import open_storage
 from lakestream.log.record import Record
 from tests.lake.model import T0, StreamModel, flights
 from tests.lake.tables import ALL, records
+from tests.lake.test_erasure import WEEK
 from tests.lake.test_maintenance import NOW, check, compact, grow
 
 pytestmark = pytest.mark.lake
@@ -224,3 +230,138 @@ def test_what_was_withdrawn_goes_before_a_segment_comes(
     assert not clone_request.has_request(str(lake), mirror.identity)
     compact(spark, lake, mirror)
     check(lake, mirror)
+
+
+@pytest.fixture
+def cloned(spark: Any, lake: Path, origin: StreamModel, mirror: MirrorModel) -> MirrorModel:
+    """The mirror with a table that names the origin's files, and some of its own."""
+    answer = make(spark, lake, mirror, origin)
+    clone_request.settle(str(lake), mirror.identity)
+    mirror.begin(origin.expected(), answer.last_seq)
+    mirror.publish([(b"plain", b"", b"own %d" % n) for n in range(20)])
+    mirror.remove([10, 185])
+    mirror.stage(lake)
+    compact(spark, lake, mirror)
+    return mirror
+
+
+def compactor(spark: Any, lake: Path, lines: list[str]) -> Compactor:
+    running = Compactor(spark, str(lake), tell=lines.append, complain=lines.append)
+    assert running.acquire()
+    return running
+
+
+def test_reads_go_on_after_the_origin_is_deleted_and_everything_is_vacuumed(
+    spark: Any, lake: Path, origin: StreamModel, cloned: MirrorModel
+) -> None:
+    """Its table goes, and a new stream of its name gets one."""
+    staging.mark_deleted(str(lake), origin.identity)
+    lines: list[str] = []
+    running = compactor(spark, lake, lines)
+    try:
+        running.once()
+        running.once()
+        assert not Path(origin.table(lake)).exists()
+        assert any(line.startswith("detached 1 clones") for line in lines), lines
+        maintain_both(spark, lake)
+        check(lake, cloned)
+        assert not References(open_storage(lake)).by_clone(origin.table(lake))
+        cloned.publish(flights(5))
+        cloned.stage(lake)
+        running.once()
+        check(lake, cloned)
+    finally:
+        running.stop()
+        running.release()
+
+
+def test_detaching_that_is_killed_goes_on_where_it_was(
+    spark: Any, lake: Path, origin: StreamModel, cloned: MirrorModel
+) -> None:
+    table = cloned.table(lake)
+    seen: list[Detached] = []
+    before = Log(open_storage(lake), table).commits[-1]
+    stopped = Maintainer(spark, str(lake), stopping=lambda: len(seen) >= 2)
+    with pytest.raises(DetachStopped):
+        stopped.detach(table, report=seen.append)
+    brought = set(Path(table, detach.DIRECTORY).iterdir())
+    assert brought
+    assert Log(open_storage(lake), table).commits[-1] == before
+    check(lake, cloned)
+    changed = {path: path.stat().st_ino for path in brought}
+    done = Maintainer(spark, str(lake)).detach(table)
+    assert done is not None
+    assert done.files == done.of >= len(brought)
+    assert {path: path.stat().st_ino for path in brought} == changed
+    check(lake, cloned)
+    assert position.PositionWatch(table, "UID2").read() == cloned.sealed[-1].last_index
+    maintain_both(spark, lake)
+    open_storage(lake).delete_tree(origin.table(lake))
+    check(lake, cloned)
+    assert Maintainer(spark, str(lake)).detach(table) is None
+    with Session(str(lake), committed=True) as session:
+        assert list(session.query("SELECT count(*) FROM delta.`streams/MIRROR`")) == [(len(cloned.expected()),)]
+
+
+def test_a_secure_delete_in_the_origin_leaves_its_clone_whole(
+    spark: Any, lake: Path, origin: StreamModel, cloned: MirrorModel
+) -> None:
+    """The mirror has the message still: it gets the file as its own, and the origin loses it."""
+    with Session(str(lake), committed=True) as session:
+        assert list(session.query("SELECT count(*) FROM delta.`streams/MIRROR`")) == [(len(cloned.expected()),)]
+    origin.remove([20], shred=True)
+    origin.publish(flights(3))
+    origin.stage(lake)
+    compact(spark, lake, origin)
+    done = {each.stream: each for each in Maintainer(spark, str(lake), WEEK).once()}
+    assert (done["ORDERS"].failure, done["ORDERS"].plan.erase) == (None, 1)
+    table = origin.table(lake)
+    assert not erasure.notes(open_storage(lake), table)
+    assert not [path for path in data_files(table) if 20 in seqs(path)]
+    check(lake, origin)
+    check(lake, cloned)
+    assert [path for path in data_files(cloned.table(lake)) if 20 in seqs(path)]
+
+
+def data_files(table: str) -> list[Path]:
+    return [path for path in Path(table).rglob("*.parquet") if "_delta_log" not in path.parts]
+
+
+def seqs(path: Path) -> set[int]:
+    return set(pq.read_table(path, columns=["seq"], partitioning=None).column(0).to_pylist())
+
+
+def test_a_clone_of_a_clone_and_a_table_that_is_being_made_keep_their_files(
+    spark: Any, lake: Path, origin: StreamModel, cloned: MirrorModel, tmp_path: Path
+) -> None:
+    second = MirrorModel(tmp_path / "second", "SECOND", "UID3")
+    make(spark, lake, second, cloned)
+    held = cloned.expected()
+    cloned.remove(range(1, 60))
+    cloned.publish(flights(5))
+    cloned.stage(lake)
+    compact(spark, lake, cloned)
+    late = MirrorModel(tmp_path / "late", "LATE", "UID4")
+    ask(lake, late, cloned, as_of_seq=150)
+
+    class Killed(Exception):
+        pass
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    storage, table = open_storage(lake), cloned.table(lake)
+    with pytest.MonkeyPatch.context() as patch:
+        maker = CloneMaker(spark, str(lake), staged(lake, late))
+        patch.setattr(maker._spark, "sql", killed)
+        with pytest.raises(Killed):
+            maker.run()
+    named = References(storage).by_clone(origin.table(lake))
+    assert set(named) >= {table, second.table(lake), late.table(lake)}
+    maintain_both(spark, lake)
+    maintain_both(spark, lake)
+    assert records(second.table(lake)) == held
+    answer = maker.run()
+    assert answer is not None
+    assert answer.state == "made"
+    assert {record.seq for record in records(late.table(lake))} >= {record.seq for record in held if record.seq <= 150}
