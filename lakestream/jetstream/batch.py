@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 
 import msgspec
 
@@ -100,6 +101,21 @@ class Batch:
         self.last_time = time_ns
         self.size += length
         return length
+
+    def extend(
+        self, seq: int, times: list[int], subjects: list[bytes], headers: list[bytes], payloads: list[bytes]
+    ) -> int:
+        """Append messages that nobody waits for, with sequences from `seq` on, and return their length in bytes."""
+        rows = zip(count(seq), times, subjects, headers, payloads, strict=False)  # a count has no end
+        records = [encode_record(*row) for row in rows]
+        lengths = list(map(len, records))
+        self.records += records
+        self.subjects += subjects
+        self.lengths += lengths
+        self.replies += [b""] * len(records)
+        self.last_time = times[-1]
+        self.size += sum(lengths)
+        return sum(lengths)
 
     def last(self, subject: bytes) -> int:
         """The last sequence of `subject` in this batch, 0 if it has none. Indexes what came since the last call."""

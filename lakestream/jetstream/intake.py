@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from lakestream.jetstream import limits, publish, traces
 from lakestream.jetstream.batch import MAX_BATCH_BYTES, After, Batch, Effect
 from lakestream.jetstream.confirming import Confirming
+from lakestream.jetstream.copied_run import Run
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.operations import Purge, UpdateStream
 from lakestream.jetstream.ports import ClientInfo
@@ -303,6 +305,61 @@ class Intake:
             if effect.rollup:
                 self._batch = None
         return None
+
+    def take_run(self, run: Run) -> int:
+        """Store messages of a mirror under their sequences and times; returns how many, from the first on.
+
+        Those that are left are to be taken one by one: something has to be looked at that this does not look at.
+        """
+        stream = self._stream
+        if self._looks_at_each or self.moving or stream.failed is not None or stream.closed or not stream.leading:
+            return 0
+        for begin, end in run.stretches():
+            if self.pending_bytes > MAX_BUFFERED_BYTES:
+                return begin
+            first, batch = run.seqs[begin], self._batch
+            if batch is None or first != self.next_seq or batch.size >= MAX_BATCH_BYTES:
+                batch = self._batch = Batch(first)
+                stream.gather_batch(batch)
+            # Invariant 5: whatever the origin's clock did.
+            times = list(accumulate(run.times[begin:end], max, initial=self.last_time))[1:]
+            part = slice(begin, end)
+            self._extend(batch, first, times, run.subjects[part], run.headers[part], run.payloads[part])
+        return len(run)
+
+    def take_all(self, subjects: list[bytes], headers: list[bytes], payloads: list[bytes], effect: Effect) -> bool:
+        """Store messages of a source, of which only the last has an effect that counts; False: see `take_run`."""
+        if self._looks_at_each or self.moving:
+            return False
+        batch = self._batch
+        if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES:
+            batch = self._open_batch()
+            if batch is None:
+                return False
+        now = max(time.time_ns(), self.last_time)
+        self._extend(batch, self.next_seq, [now] * len(subjects), subjects, headers, payloads)
+        effect.seq, effect.time_ns, effect.subject = self.next_seq - 1, now, subjects[-1]
+        batch.effects.append(effect)
+        return True
+
+    @property
+    def _looks_at_each(self) -> bool:
+        """Whether something is to be done for each copied message, also for one without headers."""
+        stream = self._stream
+        changes = self._republisher is not None or self._transform is not None
+        return changes or stream.weighed or stream.config.discard == "new"
+
+    def _extend(
+        self,
+        batch: Batch,
+        first: int,
+        times: list[int],
+        subjects: list[bytes],
+        headers: list[bytes],
+        payloads: list[bytes],
+    ) -> None:
+        self.pending_bytes += batch.extend(first, times, subjects, headers, payloads)
+        self.next_seq, self.last_time = first + len(times), times[-1]
 
     @property
     def moving(self) -> bool:

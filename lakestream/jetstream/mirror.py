@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.jetstream import publish, source_state
 from lakestream.jetstream.clone import CloneFirst
+from lakestream.jetstream.copied_run import Run
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.operations import Near, Skip
 from lakestream.jetstream.origin import Origin, Start
@@ -74,6 +75,17 @@ class Mirror:
         if not self.near and refused is None:
             self._note(message.pending)
         return refused
+
+    def take_run(self, run: Run) -> int:
+        """See `Taker.take_run`."""
+        intake = self._stream.intake
+        news = run.after(intake.next_seq - 1)
+        if not len(news):
+            return len(run)  # they are here
+        taken = intake.take_run(self._origin.renamed_run(news))
+        if taken and not self.near:
+            self._note(news.pending[taken - 1])
+        return len(run) - len(news) + taken
 
     def _note(self, pending: int) -> None:
         """So many messages are still to come."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.jetstream.copied_run import Run
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.links import DELIVER_HEADER, served
 from lakestream.jetstream.stream_config import StreamSource
@@ -93,6 +94,12 @@ class Origin:
                 renamed = None if transform is None else transform.apply(subject)
                 return subject if renamed is None else renamed
         return subject
+
+    def renamed_run(self, run: Run) -> Run:
+        """A run under the subjects that these become."""
+        if not self._transforms:
+            return run
+        return msgspec.structs.replace(run, subjects=[self.renamed(subject) for subject in run.subjects])
 
     # ------------------------------------------------------------------ requests
     def request(self, start: Start, deliver: bytes) -> tuple[bytes, bytes, dict[str, Any]]:

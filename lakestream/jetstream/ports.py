@@ -42,6 +42,10 @@ Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]
 Delivery = tuple[bytes, bytes, bytes, bytes]
 """One message on its way to a client: (subject shown, reply, header, payload); `b""` where there is none."""
 
+Many = Callable[[Sequence[Delivery], int], int]
+"""Called in the event loop with messages that came together, and the place of the first that is to be taken; returns
+how many it took from there on."""
+
 
 class Subscribed(Protocol):
     """A live internal subscription."""
@@ -53,10 +57,13 @@ class Subscribed(Protocol):
 class Bus(Protocol):
     """Core NATS as streams and consumers see it."""
 
-    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False) -> Subscribed:
+    def subscribe(
+        self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False, many: Many | None = None
+    ) -> Subscribed:
         """Call `handler` for each message whose subject matches. Wildcards allowed.
 
         `local`: only messages that are published on this node; the other nodes of the cluster do not hear of it.
+        `many`: asked first where messages come together; what it leaves goes to `handler`, and it is asked again.
         """
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:

@@ -86,6 +86,8 @@ def of_stream(header: bytes) -> bytes:
 
 def with_source(header: bytes, value: bytes) -> bytes:
     """The header block of a message that came from a source; what an earlier stream said of its own goes."""
+    if not header:
+        return b"NATS/1.0%b %b\r\n\r\n" % (_MARK, value)
     if _MARK in header:
         header = headers.remove(header, [HEADER])
     return headers.append(header, [(HEADER, value)])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.jetstream import counters, limits, publish, source_state
 from lakestream.jetstream.batch import Effect
+from lakestream.jetstream.copied_run import Run
 from lakestream.jetstream.errors import ApiError
 from lakestream.jetstream.gotime import format_time
 from lakestream.jetstream.intake import NOT_NOW
@@ -96,6 +97,27 @@ class Source:
         if refused is None:
             self._seq = message.seq
         return refused
+
+    def take_run(self, run: Run) -> int:
+        """See `Taker.take_run`."""
+        stream = self._stream
+        news = run.after(self._seq)
+        if not len(news):
+            return len(run)  # they are here
+        if stream.config.allow_msg_counter:
+            return 0
+        identity = b" " + self._identity.encode() if self._identity else b""
+        places = [
+            b"%b%d%b%b%b" % (self._before, seq, self._behind, subject, identity)
+            for seq, subject in zip(news.seqs, news.subjects, strict=True)
+        ]
+        blocks = [source_state.with_source(*each) for each in zip(news.headers, places, strict=True)]
+        # How far it has come, the last one says.
+        effect = Effect(0, source=places[-1])
+        if not stream.intake.take_all(self._origin.renamed_run(news).subjects, blocks, news.payloads, effect):
+            return 0
+        self._seq = news.seqs[-1]
+        return len(run)
 
     def _store(self, message: Publish, effect: Effect, told_by: bytes) -> ApiError | None:
         """Store a message whose subject was `told_by`."""

@@ -13,17 +13,18 @@ import random
 import secrets
 import string
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Protocol
 
 import msgspec
 
+from lakestream.jetstream.copied_run import Run, run_of
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.intake import NOT_NOW
 from lakestream.jetstream.jsonio import dumps
 from lakestream.jetstream.links import LINK_QUEUE
 from lakestream.jetstream.origin import Origin, Start
-from lakestream.jetstream.ports import Bus, ClientInfo, Clock, Subscribed, Timer
+from lakestream.jetstream.ports import Bus, ClientInfo, Clock, Delivery, Subscribed, Timer
 from lakestream.protocol import headers
 
 FIRST_NS = 100_000_000
@@ -86,6 +87,9 @@ class Taker(Protocol):
 
     def take(self, message: Received) -> ApiError | None:
         """Take a message, in order; or why not: it comes again later, soon when that is `NOT_NOW`."""
+
+    def take_run(self, run: Run) -> int:
+        """Take messages that came together; returns how many, from the first on. The others come again by `take`."""
 
     def when_safe(self, then: Callable[[], None]) -> None:
         """Call `then` once everything taken is committed; never, when that can not be said any more."""
@@ -221,7 +225,8 @@ class Session:
         self._close()
         origin, bus = self._origin, self._bus
         deliver, reply = origin.deliver_to(_token()), b"$JSC.R." + _token()
-        self._subscribed = [bus.subscribe(deliver, self._came), bus.subscribe(reply, self._answered)]
+        messages = bus.subscribe(deliver, self._came, many=self._came_together)
+        self._subscribed = [messages, bus.subscribe(reply, self._answered)]
         subject, header, body = origin.request(self._taker.start(), deliver)
         self._wait(ANSWER_NS, self._again)
         attempt = self._round
@@ -286,6 +291,26 @@ class Session:
         elif self._looked_at(subject, reply, header, payload) is NOT_NOW:
             self._waiting.append((subject, reply, header, payload))
             self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
+
+    def _came_together(self, messages: Sequence[Delivery], first: int) -> int:
+        """Take the plain messages that `messages` have from place `first` on, all at once; returns how many."""
+        if not self._open or self._waiting:
+            return 0
+        run = run_of(messages, first, self._delivered[0] + 1, LAST_SEQ)
+        if run is None:
+            return 0
+        try:
+            taken = self._taker.take_run(run)
+        except Exception:
+            self._again(pause=REFUSED_PAUSE_NS)
+            raise
+        if taken:
+            self._last_ns, self._came_some = self._clock.now(), True
+            self._delivered = (self._delivered[0] + taken, run.seqs[taken - 1])
+            self.lag = run.pending[taken - 1]
+            self._fails = self._stalled = 0
+            self.error = None
+        return taken
 
     def _offer(self, attempt: int) -> None:
         """Look again at what waits, unless that was of an earlier attempt."""

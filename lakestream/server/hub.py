@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from lakestream.jetstream.ports import ClientInfo, Delivery, Handler
+from lakestream.jetstream.ports import ClientInfo, Delivery, Handler, Many
 from lakestream.server.interest import Interest, Match, Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.route_wire import Batch, Routed
@@ -101,12 +101,13 @@ class Ways(Protocol):
 class _Internal:
     """A sink that calls a handler in this process."""
 
-    __slots__ = ("_handler", "_log", "_system", "echo")
+    __slots__ = ("_handler", "_log", "_many", "_system", "echo")
 
     congested = False
 
-    def __init__(self, handler: Handler, log: Logger, system: ClientInfo) -> None:
+    def __init__(self, handler: Handler, log: Logger, system: ClientInfo, many: Many | None = None) -> None:
         self._handler = handler
+        self._many = many
         self._log = log
         self._system = system
         self.echo = True
@@ -121,8 +122,17 @@ class _Internal:
             self._log.exception(f"internal subscriber of {sub.subject!r} failed on {subject!r}", error)
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        for subject, reply, header, payload in messages:
-            self.receive(sub, subject, reply, header, payload, self._system)
+        at, many = 0, self._many
+        while at < len(messages):
+            if many is not None:
+                try:
+                    at += many(messages, at)
+                except Exception as error:
+                    self._log.exception(f"internal subscriber of {sub.subject!r} failed on some messages", error)
+                if at == len(messages):
+                    return
+            self.receive(sub, *messages[at], self._system)
+            at += 1
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         callback()
@@ -310,9 +320,11 @@ class Hub:
         return None
 
     # ------------------------------------------------------------------ Bus
-    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False) -> _Handle:
+    def subscribe(
+        self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False, many: Many | None = None
+    ) -> _Handle:
         """See `Bus.subscribe`."""
-        sub = Subscription(_Internal(handler, self.log, self.system), subject, queue, b"")
+        sub = Subscription(_Internal(handler, self.log, self.system, many), subject, queue, b"")
         sub.local = local
         self.join(sub)
         return _Handle(self, sub)

@@ -1,0 +1,157 @@
+"""Messages of an origin that come together: which of them are taken at once, and that they become what they would have
+become one by one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from lakestream.jetstream import copied_run
+from lakestream.jetstream.consumer_api import ConsumerApi
+from lakestream.jetstream.copied_run import Run, run_of
+from lakestream.jetstream.ports import Delivery
+from lakestream.log.record import Record
+from lakestream.protocol import headers
+from tests.unit.api_world import ApiWorld
+from tests.unit.consumer_world import MS
+
+pytestmark = pytest.mark.unit
+
+HIGHEST = 1 << 62
+HEADERS = (b"", b"", b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n", b"NATS/1.0\r\n\r\n")
+
+
+def delivery(seq: int, order: int, header: bytes = b"", prefix: bytes = b"$JS.ACK.O.c", last: bytes = b"") -> Delivery:
+    """A message as an origin's consumer sends it."""
+    reply = b"%b.1.%d.%d.%d.%d%b" % (prefix, seq, order, 1000 + seq, 99 - order, last)
+    return b"o.%d" % seq, reply, header, b"data %d" % seq
+
+
+def test_a_run_has_columns_of_what_came() -> None:
+    run = run_of([delivery(2 * each, each) for each in range(1, 6)], 0, 1, HIGHEST)
+    assert run is not None
+    assert (run.seqs, run.times, run.pending) == (
+        [2, 4, 6, 8, 10],
+        [1002, 1004, 1006, 1008, 1010],
+        [98, 97, 96, 95, 94],
+    )
+    assert (run.subjects[0], run.headers[0], run.payloads[0]) == (b"o.2", b"", b"data 2")
+    assert run.stretches() == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+    assert run.after(5).seqs == [6, 8, 10]
+    assert run.after(10).seqs == []
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        (b"d", b"", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b""),
+        (b"d", b"$JS.FC.O.c.abcd", b"NATS/1.0 100 FlowControl Request\r\n\r\n", b""),
+        delivery(5, 5, b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n"),
+        delivery(5, 5, b"NATS/1.0 503\r\n\r\n"),
+        (b"o.5", b"_INBOX.x", b"", b""),
+    ],
+)
+def test_a_run_ends_before_what_has_to_be_looked_at(breaks: Delivery) -> None:
+    plain = [delivery(each, each) for each in range(1, 5)]
+    found = run_of([*plain, breaks, delivery(6, 6)], 0, 1, HIGHEST)
+    assert found is not None
+    assert found.seqs == [1, 2, 3, 4]
+    behind = run_of([breaks, *plain, breaks], 1, 1, HIGHEST)
+    assert behind == found
+    assert run_of([breaks, *plain, delivery(6, 6)], 0, 1, HIGHEST) is None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "last"), [(b"$JS.ACK.d.hash.O.c", b""), (b"$JS.ACK.d.hash.O.c", b".random"), (b"$JS.ACK.O.c", b"")]
+)
+def test_all_forms_of_ack_subjects_are_read(prefix: bytes, last: bytes) -> None:
+    found = run_of([delivery(each + 7, each, prefix=prefix, last=last) for each in range(3, 9)], 0, 3, HIGHEST)
+    assert found is not None
+    assert found.seqs == [10, 11, 12, 13, 14, 15]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [delivery(each, each + 1) for each in range(1, 9)],  # one was lost
+        [delivery(each, each if each < 5 else each + 1) for each in range(1, 9)],
+        [delivery(9 - each, each) for each in range(1, 9)],
+        [delivery(3, each) for each in range(1, 9)],
+        [delivery(HIGHEST - 4 + each, each) for each in range(1, 9)],
+        [delivery(each - 1, each) for each in range(1, 9)],
+        [delivery(each, each, prefix=b"$JS.ACK.O") for each in range(1, 9)],
+        [delivery(each, each, last=b"x") for each in range(1, 9)],
+        [delivery(each, each, prefix=b"$JS.ACK.O.c.x" if each % 2 else b"$JS.ACK.c") for each in range(1, 9)],
+        [delivery(each, each) for each in range(1, copied_run.MIN_RUN)],
+        [],
+    ],
+)
+def test_what_is_no_run_is_left_to_be_looked_at(messages: list[Delivery]) -> None:
+    assert run_of(messages, 0, 1, HIGHEST) is None
+
+
+def settle(world: ApiWorld, seconds: float) -> None:
+    """Let time pass."""
+    for _ in range(int(seconds * 200)):
+        world.clock.advance(5 * MS)
+        world.settle()
+
+
+def messages(world: ApiWorld, name: str) -> list[Record]:
+    """All messages of a stream."""
+    stream = world.stream(name)
+    found = [stream.get(seq) for seq in range(1, stream.store.last_seq + 1)]
+    return [record for record in found if record is not None]
+
+
+def plain(record: Record) -> tuple[bytes, bytes, bytes]:
+    """A sourced message without what tells that it is one."""
+    block = headers.remove(record.header, [b"Nats-Stream-Source"])
+    return record.subject, block, record.data
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    taken: list[int] = []
+
+    def watched(messages: list[Delivery], first: int, expected: int, highest: int) -> Run | None:
+        found = run_of(messages, first, expected, highest) if at_once else None
+        taken.append(len(found) if found is not None else 0)
+        return found
+
+    monkeypatch.setattr("lakestream.jetstream.upstream.run_of", watched)
+    world, dice = ApiWorld(), random.Random(9)
+    ConsumerApi(world.engine).register(world.api)
+    world.create("O", subjects=["o.>"], duplicate_window=0)
+    for number in range(2000):
+        header = dice.choice(HEADERS) if number % 300 < 40 else b""
+        world.send(f"o.{dice.randrange(4)}", b"%d" % number, header % number if b"%" in header else header)
+    world.settle()
+    for seq in dice.sample(range(1, 2001), 30):
+        world.ask("STREAM.MSG.DELETE.O", {"seq": seq})
+    world.settle()
+    transforms = [{"src": "o.*", "dest": "m.{{wildcard(1)}}"}]
+    world.create("M", mirror={"name": "O", "subject_transforms": transforms})
+    world.create("S", subjects=["s"], sources=[{"name": "O"}, {"name": "O", "filter_subject": "o.1"}])
+    settle(world, 1)
+    origin = messages(world, "O")
+    assert len(origin) == 1970
+    there = [(one.seq, one.time_ns, b"m" + one.subject[1:], one.header, one.data) for one in origin]
+    assert [(one.seq, one.time_ns, one.subject, one.header, one.data) for one in messages(world, "M")] == there
+    sourced = messages(world, "S")
+    for index, wanted in ((b" > > ", origin), (b" o.1 > ", [one for one in origin if one.subject == b"o.1"])):
+        came = [one for one in sourced if index in one.header]
+        assert [plain(one)[::2] for one in came] == [(one.subject, one.data) for one in wanted]
+        assert [plain(one)[1].strip() for one in came if b":" in plain(one)[1]] == [
+            one.header.strip() for one in wanted if b":" in one.header
+        ]
+    assert [one.time_ns for one in sourced] == sorted(one.time_ns for one in sourced)
+    positions = world.stream("S").copying.positions.dump()
+    assert {key: seq for key, seq, *_ in positions} == {
+        "O > >": origin[-1].seq,
+        "O o.1 >": max(one.seq for one in origin if one.subject == b"o.1"),
+    }
+    assert (sum(taken) > 3000) is at_once, "most of them together"
