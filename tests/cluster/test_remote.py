@@ -1,0 +1,93 @@
+"""Nodes of a cluster with a remote: any of them carries what streams and clients of all nodes ask of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.conftest import StartCluster
+from tests.cluster.nodes import Cluster, Node, until
+from tests.conformance.remotes import EXTERNAL, create, messages, publish, state
+from tests.conftest import StartServer
+from tests.servers import Kind, Server
+from tests.wire import Wire
+
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
+
+SOON_S = 120.0
+
+
+def block(remote: Server) -> str:
+    return f"remote {{ domain: hub, url: 'nats://{remote.host}:{remote.port}' }}"
+
+
+def linked(node: Node) -> bool:
+    """Whether a node has its link."""
+    pages = node.page("varz").get("remote_servers") or [{"connected": False}]
+    return bool(pages[0]["connected"])
+
+
+def all_linked(cluster: Cluster) -> bool:
+    return all(linked(node) for node in cluster.running)
+
+
+def same(cluster: Cluster, there: Wire, name: str, origin: str) -> bool:
+    """Whether a mirror has everything that its origin has."""
+    last = state(there, origin)["last_seq"]
+    until(lambda: cluster.api(f"STREAM.INFO.{name}")["state"]["last_seq"] == last, f"message {last} of {name}", SOON_S)
+    with cluster.wire() as wire:
+        return messages(wire, name) == messages(there, origin)
+
+
+def test_a_replicated_mirror_follows_whichever_node_is_killed(
+    start_cluster: StartCluster, start_server: StartServer
+) -> None:
+    remote = start_server(of=Kind.REAL)
+    cluster = start_cluster(config=block(remote))
+    until(lambda: all_linked(cluster), "a link of each node", SOON_S)
+    with Wire(remote.address) as there:
+        create(there, "O", subjects=["o"])
+        publish(there, "o", *(b"%d" % number for number in range(100)))
+        with cluster.wire() as wire:
+            create(wire, "M", num_replicas=3, mirror={"name": "O", "external": EXTERNAL})
+        assert same(cluster, there, "M", "O")
+        for node in cluster.nodes:
+            node.kill()
+            publish(there, "o", *(b"%d" % number for number in range(100)))
+            until(lambda: cluster.api("STREAM.INFO.M")["state"]["last_seq"] >= 100, "a leader", SOON_S)
+            assert same(cluster, there, "M", "O")
+            node.start()
+            cluster.wait_ready()
+        publish(there, "o", b"last")
+        assert same(cluster, there, "M", "O")
+
+
+def test_one_node_with_a_link_serves_all(start_cluster: StartCluster, start_server: StartServer) -> None:
+    remote = start_server(of=Kind.REAL)
+    cluster = start_cluster(config=block(remote))
+    for node in cluster.nodes[1:]:
+        node.config = node.config.replace(block(remote), "")
+        node.reload()
+    until(lambda: [linked(node) for node in cluster.nodes] == [True, False, False], "one link", SOON_S)
+    with Wire(remote.address) as there, cluster.wire(cluster.nodes[1]) as here, cluster.wire(cluster.nodes[2]) as hub:
+        hub.api_prefix = "$JS.hub.API"
+        until(lambda: "streams" in hub.api("INFO"), "the domain at another node", SOON_S)
+        create(hub, "O", subjects=["o"])
+        publish(there, "o", b"1", b"2")
+        # Wherever these are led: all of them are three nodes away from each other.
+        for number in range(3):
+            create(here, f"M{number}", mirror={"name": "O", "external": EXTERNAL})
+        for number in range(3):
+            assert same(cluster, there, f"M{number}", "O")
+        body = {"durable_name": "c", "ack_policy": "explicit"}
+        assert "error" not in hub.api("CONSUMER.DURABLE.CREATE.O.c", {"stream_name": "O", "config": body})
+        inbox = hub.new_reply() + ".pull"
+        sid = hub.subscribe(inbox)
+        hub.ping()
+        hub.publish("$JS.hub.API.CONSUMER.MSG.NEXT.O.c", b'{"batch":2,"expires":20000000000}', inbox)
+        for _ in range(2):
+            assert hub.request(hub.delivered(sid).reply, b"+ACK").data == b""
+        cluster.nodes[0].kill()
+        told = until(
+            lambda: "error" in hub.api("INFO") or hub.request("$JS.hub.API.INFO").status == 503, "the end", SOON_S
+        )
+        assert told
