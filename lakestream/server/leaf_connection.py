@@ -160,8 +160,8 @@ class LeafConnection(asyncio.Protocol):
                 if not self.said_info.done():
                     self.said_info.set_result(True)
             case Refused(text):
-                self.refused = text
-                if self.up.done():  # else it is why the attempt failed, which is reported as such
+                same, self.refused = text == self.refused, text
+                if self.up.done() and not same:  # before that, it is why the attempt failed, and reported as such
                     self._log.error(f"{self._label}: it says: {text}")
             case _:
                 pass

@@ -62,6 +62,10 @@ class Listeners:
         """How many subjects count."""
         return len(self._subscriptions)
 
+    def subjects(self) -> list[str]:
+        """Those that count."""
+        return [subject.decode("utf-8", "replace") for subject, _ in self._subscriptions]
+
     # ------------------------------------------------------------------ interest
     def begins(self, said: Listens) -> bool:
         """Somebody listens. False: there is no room to remember it."""

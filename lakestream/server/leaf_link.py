@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from lakestream.jetstream.durations import format_duration
 from lakestream.jetstream.gotime import format_time
 from lakestream.jetstream.origin import short_hash
 from lakestream.jetstream.ports import Clock
@@ -111,6 +112,27 @@ class LeafLink:
             "in_bytes": of.in_bytes if of is not None else 0,
             "out_bytes": of.out_bytes if of is not None else 0,
             "subscriptions": len(of.listeners) if of is not None and of.listeners is not None else 0,
+        }
+
+    def leafz(self, subs: bool) -> dict[str, Any] | None:
+        """As /leafz shows it; None without a connection. `subs`: with what is listened to there."""
+        of, address = self._connection, self._address
+        if of is None or address is None or of.listeners is None:
+            return None
+        return {
+            "id": self._connects,
+            "name": of.info.get("server_name", ""),
+            "is_spoke": True,
+            "account": self.options.account,
+            "ip": address.host,
+            "port": address.port,
+            "rtt": format_duration(of.rtt_ns),
+            "in_msgs": of.in_msgs,
+            "out_msgs": of.out_msgs,
+            "in_bytes": of.in_bytes,
+            "out_bytes": of.out_bytes,
+            "subscriptions": len(of.listeners),
+            **({"subscriptions_list": of.listeners.subjects()} if subs else {}),
         }
 
     # ------------------------------------------------------------------ one connection

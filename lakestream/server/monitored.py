@@ -115,6 +115,9 @@ class RemoteServers(Protocol):
     def shown(self) -> list[dict[str, Any]]:
         """Each of them."""
 
+    def leafs(self, subs: bool = False) -> list[dict[str, Any]]:
+        """The leaf connections; `subs`: with the subjects that are listened to there."""
+
 
 class Monitored(Protocol):
     """What the pages need of a server; the node has all of it."""

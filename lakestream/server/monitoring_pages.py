@@ -83,7 +83,7 @@ class Pages:
             "accountz": lambda query: accountz(node, query),
             "accstatz": lambda query: accstatz(node, query),
             "routez": lambda query: routez(node, query),
-            "leafz": lambda query: self._nothing({"leafnodes": 0, "leafs": []}),
+            "leafz": self._leafz,
             "gatewayz": lambda query: self._nothing({"outbound_gateways": {}, "inbound_gateways": {}}),
             "jsz": self.jetstream.jsz,
         }
@@ -117,8 +117,14 @@ class Pages:
         )
 
     def _nothing(self, page: dict[str, Any]) -> dict[str, Any]:
-        """A page about what this server never has."""
+        """A page about what this server seldom or never has."""
         return {"server_id": self._node.identity.server_id, "now": format_time(time.time_ns())} | page
+
+    def _leafz(self, query: Query) -> dict[str, Any]:
+        remotes, account = self._node.remotes, query.text("acc")
+        leafs = remotes.leafs(query.flag("subs")) if remotes is not None else []
+        leafs = [leaf for leaf in leafs if account in ("", leaf["account"])]
+        return self._nothing({"leafnodes": len(leafs), "leafs": leafs})
 
     # ------------------------------------------------------------------ /varz
     def _varz(self, query: Query) -> dict[str, Any]:
@@ -206,7 +212,7 @@ class Pages:
             "total_connections": statistics.total_connections,
             "routes": nodes.nodes,
             "remotes": nodes.nodes,
-            "leafnodes": 0,
+            "leafnodes": len(node.remotes.leafs()) if node.remotes is not None else 0,
             "in_msgs": traffic.received["msgs"],
             "in_bytes": traffic.received["bytes"],
             "in_client_msgs": traffic.in_msgs,

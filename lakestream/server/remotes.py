@@ -34,6 +34,9 @@ class Served:
         self.domain.stop()
         await self.link.stop()
 
+    def leafz(self, subs: bool) -> dict[str, Any] | None:
+        """No leaf node, so nothing of /leafz."""
+
     def shown(self) -> dict[str, Any]:
         """As monitoring shows it."""
         link, options = self.link, self.link.options
@@ -127,3 +130,7 @@ class Remotes:
     def shown(self) -> list[dict[str, Any]]:
         """As /varz shows them."""
         return [served.shown() for served in self._served.values()]
+
+    def leafs(self, subs: bool = False) -> list[dict[str, Any]]:
+        """Those that are connected to as a leaf node, as /leafz shows them; `subs`: with what is listened to there."""
+        return [page for served in self._served.values() if (page := served.leafz(subs)) is not None]

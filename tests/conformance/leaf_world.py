@@ -86,6 +86,6 @@ def connected(server: Server, leaf_port: int, times: int = 1) -> None:
 def start_both(start_server: StartServer, leaf_port: int) -> tuple[Server, Server]:
     """The server under test and a nats-server, connected."""
     there = start_server(of=Kind.REAL, config=hub_config(leaf_port), name="hub")
-    here = start_server(of=Kind.OURS, config=lake_config(leaf_port), name="lake1")
+    here = start_server(of=Kind.OURS, config=lake_config(leaf_port), name="lake1", args=["-m", "-1"])
     connected(here, leaf_port)
     return here, there

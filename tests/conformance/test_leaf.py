@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import signal
 import textwrap
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from tests.conformance.leaf_world import (
     until,
 )
 from tests.conftest import StartServer
-from tests.servers import Kind, StartFailed
+from tests.servers import Kind, Server, StartFailed
 from tests.wire import Wire, pub
 
 pytestmark = pytest.mark.conformance
@@ -43,6 +45,12 @@ def publish(wire: Wire, count: int, subject: str = "orders", size: int = 20) -> 
         headers = ({"Nats-Msg-Id": f"{next(_ids)}"}, expects, None)[n % 3]
         answer = wire.request(f"{subject}.{n % 5}", b"%d" % n * (1 + n % size), headers)
         assert "error" not in answer.json(), answer
+
+
+def here_page(server: Server, page: str) -> Any:
+    """A page of the monitoring port."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/{page}", timeout=10) as answer:
+        return json.load(answer)
 
 
 def stripped(found: list[Any]) -> list[Any]:
@@ -109,6 +117,13 @@ def test_sources_there_take_from_streams_of_every_retention(start_server: StartS
         publish(ours, 50)
         publish(ours, 1500, "jobs")
         until(lambda: theirs.api("STREAM.INFO.ALL")["state"]["messages"] == 10 + 1500, "all messages come")
+        [leaf] = here_page(here, "leafz?subs=1")["leafs"]
+        assert (leaf["name"], leaf["account"], leaf["is_spoke"]) == ("hub", "$G", True)
+        assert leaf["out_msgs"] >= 1510
+        assert leaf["subscriptions"] == len(leaf["subscriptions_list"]) >= 2
+        [shown] = here_page(here, "varz")["remote_servers"]
+        assert (shown["type"], shown["domain"], shown["remote_domain"]) == ("leaf", "lake", "hub")
+        assert (shown["connected"], shown["holds"], shown["connects"]) == (True, True, 1)
         # What has come is confirmed, by the answers to flow control, and leaves the queue.
         until(lambda: ours.api("STREAM.INFO.JOBS")["state"]["messages"] == 0, "the queue is empty")
         taken = messages(theirs, "ALL")
