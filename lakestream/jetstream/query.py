@@ -98,13 +98,10 @@ def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int
 
     Invariant: no sequence above `through` is in the result, whatever came since.
     """
-    index = store.subjects
-    now = through >= store.last_seq
-    last_at = index.last_at_or_before
     newest: set[int] = set()
     for pattern in patterns:
-        for some in index.some_matching(pattern):
-            newest.update(index.newest(some) if now else [last_at(subject, through) for subject in some])
+        for some in _newest(store, pattern, through):
+            newest.update(some)
             newest.discard(0)
             # A subject that two patterns match has one newest sequence, so it counts once. Nobody looks at a million of
             # them to refuse more than a thousand.
@@ -113,6 +110,15 @@ def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int
     found = sorted(newest)
     assert not found or found[-1] <= through, f"sequence {found[-1]} is beyond {through}"
     return found
+
+
+def _newest(store: Store, pattern: bytes, through: int) -> Iterator[list[int]]:
+    """The newest sequence ≤ `through` of every matching subject (0: it has none), some at a time."""
+    index = store.subjects
+    if through >= store.last_seq:
+        return index.newest(pattern)
+    last = index.last_at_or_before
+    return ([last(subject, through) for subject in some] for some in index.some_matching(pattern))
 
 
 def through_time(store: Store, at_or_after: int) -> int:

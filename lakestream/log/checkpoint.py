@@ -29,6 +29,7 @@ from lakestream.log.errors import CorruptLog, StoreVersionError
 from lakestream.log.files import Files
 from lakestream.log.histories import pack
 from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.subject_snapshot import Snapshot as Subjects
 
 NAME = "checkpoint"
 TEMPORARY = ".tmp"
@@ -78,7 +79,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """A copy of the state, taken in the event loop and written in a thread."""
 
     state: State
-    subjects: subject_index.Snapshot
+    subjects: Subjects
 
 
 class _Directory(msgspec.Struct, frozen=True):
@@ -121,7 +122,7 @@ def _write(files: Files, fd: int, snapshot: Snapshot) -> int:
     return end
 
 
-def _parts(state: bytes, subjects: subject_index.Snapshot) -> Iterator[bytes]:
+def _parts(state: bytes, subjects: Subjects) -> Iterator[bytes]:
     yield state
     firsts: list[bytes] = []
     lengths, rows = array("I"), array("I")

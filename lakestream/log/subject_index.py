@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
-from lakestream.log.cold_rows import Block, BlockFile, encode_rows, first_name
+from lakestream.log.cold_rows import Block, BlockFile
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.histories import (
@@ -34,7 +34,8 @@ from lakestream.log.histories import (
     without,
 )
 from lakestream.log.index_memory import STEP, IndexMemory
-from lakestream.log.subject_leaves import LEAF_ROWS, LONG_BLOCK, LeafCopy, Leaves
+from lakestream.log.subject_leaves import Leaves
+from lakestream.log.subject_snapshot import Snapshot
 from lakestream.protocol import subjects as grammar
 
 ORDERED_SUBJECTS = 1 << 15
@@ -53,44 +54,6 @@ SCRATCH = "index.cold"
 _SAMPLE = 32
 _SLOT = 64  # bytes of a dict's slot, and of the pointers in leaves: more or less
 _logger = logging.getLogger(__name__)
-
-
-class Snapshot:
-    """A SubjectIndex as it was at one moment. Made in the event loop, read in a thread while the index goes on."""
-
-    __slots__ = ("_held", "_leaves", "_through")
-
-    def __init__(self, held: dict[bytes, Held], leaves: list[LeafCopy] | None, through: int) -> None:
-        self._held, self._leaves, self._through = held, leaves, through
-
-    def rows(self) -> Iterator[dict[bytes, int]]:
-        """All subjects in order with their packed sequences, some hundred at a time. Raises CorruptLog, OSError."""
-        for leaf in self._parts():
-            yield leaf.rows(self._held, self._through)
-
-    def newest(self) -> Iterator[tuple[bytes, int]]:
-        """All subjects with their newest sequence. Any thread. Raises CorruptLog, OSError."""
-        for rows in self.rows():
-            for name, packed in rows.items():
-                yield name, packed & MASK
-
-    def blocks(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """(its first subject, number of rows, bytes) of blocks that hold everything. Raises CorruptLog, OSError."""
-        for leaf in self._parts():
-            block = leaf.encoded
-            if block is not None:
-                data = block.read()
-                yield first_name(data), block.count, data
-                continue
-            rows = leaf.rows(self._held, self._through)
-            for names, packed in _cut_rows(rows):
-                yield names[0], len(names), encode_rows(names, packed)
-
-    def _parts(self) -> Iterable[LeafCopy]:
-        if self._leaves is not None:
-            return self._leaves
-        names = sorted(self._held)
-        return (LeafCopy(names[at : at + LEAF_ROWS], None, None, None) for at in range(0, len(names), LEAF_ROWS))
 
 
 class SubjectIndex:
@@ -324,11 +287,6 @@ class SubjectIndex:
             return value.items[-1]
         return self._cold_last(subject) if self._leaves is not None and self._leaves.cold else 0
 
-    def newest(self, subjects: Sequence[bytes]) -> list[int]:
-        """`last` of several, in their order. Hot."""
-        last, found = self.last, zip(map(self._held.get, subjects), subjects, strict=True)
-        return [value if type(value) is int and 0 < value < PAIR else last(subject) for value, subject in found]
-
     def first(self, subject: bytes) -> int:
         """The oldest sequence of `subject`; 0 when it has none."""
         value = self._find(subject)
@@ -397,17 +355,39 @@ class SubjectIndex:
                 yield [filter]
             return
         head = grammar.literal_head(filter)
-        if self._leaves is None and head and len(self._held) > SCANNED_SUBJECTS:
-            self._ordered()
-        if self._leaves is None:
-            parts: Iterable[list[bytes]] = (list(self._held),)
-        else:
-            self._settle()
-            parts = self._leaves.walk(head)
-        choose = grammar.chooser(filter, b"" if self._leaves is None else head)
-        for part in parts:
+        leaves = self._leaves_for(head)
+        choose = grammar.chooser(filter, b"" if leaves is None else head)
+        for part in (list(self._held),) if leaves is None else leaves.walk(head):
             yield choose(part)
             self._settle()  # what came into memory meanwhile counts in its file no more
+
+    def newest(self, filter: bytes) -> Iterator[list[int]]:
+        """The newest sequence of each subject that matches `filter`, some at a time; one may come twice. Hot.
+
+        Otherwise like `some_matching`.
+        """
+        head, last, get = grammar.literal_head(filter), self.last, self._held.get
+        leaves = None if grammar.is_literal(filter) else self._leaves_for(head)
+        if leaves is None:
+            for part in self.some_matching(filter):
+                yield list(map(last, part))
+            return
+        choose = grammar.chooser(filter, head)
+        for here, away in leaves.candidates(head):
+            values = list(map(get, choose(here)))
+            found = [value for value in values if type(value) is int and 0 < value < PAIR]
+            if len(found) < len(values):  # several messages, or none any more
+                found = [value & MASK if isinstance(value, int) else value.items[-1] for value in values if value]
+            yield found + list(map(last, choose(away)))
+            self._settle()
+
+    def _leaves_for(self, head: bytes) -> Leaves | None:
+        """All subjects in order; None where it is as quick to look at them all for those that begin with `head`."""
+        if self._leaves is None and head and len(self._held) > SCANNED_SUBJECTS:
+            self._ordered()
+        if self._leaves is not None:
+            self._settle()
+        return self._leaves
 
     def items(self) -> Iterator[tuple[bytes, int]]:
         """Every subject with its newest sequence. The index may not change meanwhile."""
@@ -582,22 +562,6 @@ class SubjectIndex:
         self._weigh()
         if self._shared is not None:
             self._shared.grown(self)
-
-
-def _cut_rows(rows: dict[bytes, int]) -> Iterator[tuple[list[bytes], list[int]]]:
-    """The names and sequences of blocks. One ends behind a long history: its neighbours are not read for that."""
-    names: list[bytes] = []
-    packed: list[int] = []
-    size = 0
-    for name, seqs in rows.items():
-        if names and (len(names) == LEAF_ROWS or size >= LONG_BLOCK // 4):
-            yield names, packed
-            names, packed, size = [], [], 0
-        names.append(name)
-        packed.append(seqs)
-        size += seqs.bit_length() // 8
-    if names:
-        yield names, packed
 
 
 def _bytes_of(item: tuple[bytes, Held]) -> int:

@@ -134,7 +134,14 @@ class Leaves:
                         self._divide(at)
 
     def walk(self, head: bytes) -> Iterator[list[bytes]]:
-        """The subjects that have messages and begin with `head`, leaf by leaf.
+        """The subjects that have messages and begin with `head`, leaf by leaf. See `candidates`."""
+        held = self._held
+        for here, away in self.candidates(head):
+            yield [name for name in dict.fromkeys(here) if held.get(name)] + away
+
+    def candidates(self, head: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """The subjects that begin with `head`, leaf by leaf: those in memory, which may have no message any more or
+        come twice, and those that are only in the file.
 
         Leaves may change meanwhile: each step goes on where the range of the last one ended. Raises CorruptLog,
         OSError.
@@ -144,12 +151,13 @@ class Leaves:
         while True:
             at = bisect_right(self.lows, low) - 1
             leaf, high = self.leaves[at], self._high(at)
-            begun = leaf.begun(head, end) if head else leaf.names
-            names = [name for name in dict.fromkeys(begun) if held.get(name)]
+            here = leaf.begun(head, end) if head else leaf.names
+            away: list[bytes] = []
             if leaf.block is not None:
-                rows = [name for name in self.copy(at).block_rows() if name not in held]
-                names += [name for name in rows if name.startswith(head)] if head else rows
-            yield names if self.lows[at] == low else [name for name in names if name >= low]
+                away = [name for name in self.copy(at).block_rows() if name not in held and name.startswith(head)]
+            if self.lows[at] != low:
+                here, away = [name for name in here if name >= low], [name for name in away if name >= low]
+            yield here, away
             if high is None or (end and high >= end):
                 return
             low = high

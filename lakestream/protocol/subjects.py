@@ -238,9 +238,11 @@ def chooser(pattern: bytes, head: bytes) -> Callable[[list[bytes]], list[bytes]]
     """What picks the subjects that `pattern` selects out of stored ones that begin with `head` (see `literal_head`, or
     empty). The patterns of most scans need no expression for that. Hot."""
     rest, at = pattern[len(head) :], len(head)
-    if rest == b">":
+    if pattern == b">":
         return lambda subjects: subjects
+    if rest == b">":
+        return lambda subjects: [subject for subject in subjects if subject != head]
     if rest == b"*":
-        return lambda subjects: [subject for subject in subjects if subject.find(b".", at) < 0]
+        return lambda subjects: [subject for subject in subjects if subject.find(b".", at) < 0 and subject != head]
     match = to_regex(pattern).fullmatch
     return lambda subjects: [subject for subject in subjects if match(subject)]

@@ -16,14 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from lakestream.log import checkpoint, index_memory, subject_index, subject_leaves
+from lakestream.log import checkpoint, index_memory, subject_index, subject_leaves, subject_snapshot
 from lakestream.log.checkpoint import State, read_checkpoint, write_checkpoint
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.histories import PACKED
 from lakestream.log.index_memory import IndexMemory
 from lakestream.log.sequences import SequenceSet
-from lakestream.log.subject_index import Snapshot, SubjectIndex
+from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.subject_snapshot import Snapshot
 from lakestream.protocol.subjects import matches
 
 pytestmark = pytest.mark.unit
@@ -60,9 +61,9 @@ def _small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject_leaves, "LEAF_ROWS", 2)
     monkeypatch.setattr(subject_leaves, "SPLIT_ROWS", 4)
     monkeypatch.setattr(subject_leaves, "COLD_HISTORY", 20)
-    monkeypatch.setattr(subject_index, "LEAF_ROWS", 2)
+    monkeypatch.setattr(subject_snapshot, "LEAF_ROWS", 2)
     monkeypatch.setattr(subject_leaves, "LONG_BLOCK", 200)
-    monkeypatch.setattr(subject_index, "LONG_BLOCK", 200)
+    monkeypatch.setattr(subject_snapshot, "LONG_BLOCK", 200)
     monkeypatch.setattr(subject_index, "FRESH_SUBJECTS", 3)
     monkeypatch.setattr(subject_index, "LOOK_MESSAGES", 5)
     monkeypatch.setattr(subject_index, "SCANNED_SUBJECTS", 0)
@@ -168,7 +169,9 @@ def test_every_question_has_the_models_answer(made: list[tuple[str, object]], on
         index, model = play(made, Path(directory))
     assert len(index) == len(model.seqs)
     assert dict(index.items()) == {name: seqs[-1] for name, seqs in model.seqs.items()}
-    assert index.newest([*NAMED, b"unknown"]) == [max(model.seqs.get(name, [0])) for name in [*NAMED, b"unknown"]]
+    for filter in (b">", b"a.*", b"a.>", b"*.b", b"cold.>", b"a", b"unknown"):
+        newest = {seqs[-1] for name, seqs in model.seqs.items() if matches(filter, name)}
+        assert {seq for part in index.newest(filter) for seq in part if seq} == newest
     lo, hi = min(one, other), max(one, other)
     for name in (*NAMED, b"unknown"):
         seqs = model.seqs.get(name, [])
@@ -545,7 +548,7 @@ def test_sequences_up_to_the_largest_there_is(length: int, tmp_path: Path) -> No
 def test_long_histories_are_in_memory_again_after_a_start_and_their_neighbours_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (subject_leaves, subject_index):
+    for module in (subject_leaves, subject_snapshot):
         monkeypatch.setattr(module, "LEAF_ROWS", 8)
         monkeypatch.setattr(module, "LONG_BLOCK", 4096)
     index, memory = filled(tmp_path, 1000)
