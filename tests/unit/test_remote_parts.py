@@ -1,0 +1,132 @@
+"""Parts of a remote that need no server: its subjects here, deliver subjects in bodies, the pauses between attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakestream.jetstream.links import ack_here, ack_there
+from lakestream.server import remote_dial
+from lakestream.server.remote_bodies import Answers, Pushed, asked
+from lakestream.server.remote_dial import Redial
+from lakestream.server.remote_options import Address, RemoteOptions
+
+pytestmark = pytest.mark.unit
+
+PREFIX = b"_INBOX.x.d."
+token = st.from_regex(rb"[A-Za-z0-9_@-]{1,8}", fullmatch=True)
+
+
+@given(st.lists(token, min_size=7, max_size=7))
+def test_ack_subjects_come_back_as_they_were(tokens: list[bytes]) -> None:
+    theirs = b"$JS.ACK." + b".".join(tokens)
+    here = ack_here(b"hub", theirs)
+    assert here.startswith(b"$JS.ACK.hub.@")
+    assert here.count(b".") == 10
+    assert ack_there(here) == theirs
+
+
+@given(st.lists(token, min_size=9, max_size=10), st.from_regex(rb"[A-Za-z0-9_]{1,8}", fullmatch=True))
+def test_ack_subjects_with_a_domain_come_back_as_they_were(tokens: list[bytes], account: bytes) -> None:
+    tokens[1] = account
+    theirs = b"$JS.ACK." + b".".join(tokens)
+    assert ack_there(ack_here(b"hub", theirs)) == theirs
+
+
+def test_an_ack_of_a_stream_here_that_is_called_like_the_domain_is_none_of_it() -> None:
+    assert ack_there(b"$JS.ACK.hub.@.1.2.3.4.5") == b""
+
+
+def test_deliver_subjects_are_others_there_and_come_back() -> None:
+    request = {"stream_name": "O", "config": {"deliver_subject": "d.1", "deliver_group": "g", "ack_policy": "explicit"}}
+    found = asked(json.dumps(request).encode(), PREFIX)
+    assert found is not None
+    body, pushed = found
+    assert json.loads(body) == {
+        "stream_name": "O",
+        "config": {**request["config"], "deliver_subject": "_INBOX.x.d.d.1"},
+    }
+    assert pushed == Pushed(b"_INBOX.x.d.d.1", b"d.1", b"g", True)
+    answer = b'{"type":"io.nats.jetstream.api.v1.consumer_create_response",' + body.removeprefix(b"{")
+    answers = Answers(PREFIX, b"hub")
+    assert answers.consumer(b"", answer) == pushed
+    assert json.loads(answers.shown(b"", answer))["config"] == request["config"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"deliver_subject", b"[]", b'{"config":1,"deliver_subject":"x"}', b'{"deliver_subject":"a b"}']
+)
+def test_what_names_no_deliver_subject_stays(body: bytes) -> None:
+    assert asked(body, PREFIX) is None
+
+
+def test_a_stored_message_that_looks_like_an_answer_stays() -> None:
+    body = b'{"type":"io.nats.jetstream.api.v1.consumer_info_response","config":{"deliver_subject":"_INBOX.x.d.a"}}'
+    header = b"NATS/1.0\r\nNats-Stream: O\r\nNats-Sequence: 1\r\n\r\n"
+    answers = Answers(PREFIX, b"hub")
+    assert answers.shown(header, body) == body
+    assert answers.consumer(header, body) is None
+
+
+class Lines:
+    """Takes the log's place for what is reported."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def error(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def redial(attempt: Callable[[Address], Awaitable[str]], *hosts: str, **options: Any) -> tuple[Redial, Lines]:
+    urls = tuple(Address("nats", host, 4222) for host in hosts)
+    lines = Lines()
+    return Redial(RemoteOptions(urls=urls, domain="hub", **options), attempt, lines), lines  # type: ignore[arg-type]
+
+
+async def test_places_are_tried_in_turn_and_discovered_ones_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_dial, "FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(remote_dial, "MAX_DELAY_S", 0.001)
+    tried: list[str] = []
+    enough = asyncio.Event()
+
+    async def attempt(address: Address) -> str:
+        tried.append(f"{address.host}:{address.port}")
+        if len(tried) == 300:
+            enough.set()
+            await asyncio.Event().wait()
+        return "timeout" if address.host != "b" else "refused"
+
+    keeps, lines = redial(attempt, "a", "b")
+    keeps.discovered(["a:4222", "[::1]:5", "c:6", "nonsense"])
+    keeps.start()
+    await enough.wait()
+    await keeps.stop()
+    assert tried[:4] == ["a:4222", "b:4222", "::1:5", "c:6"]
+    # Once for each place and reason, however often.
+    assert len(lines.lines) == 4
+    assert lines.lines[1] == "Error trying to connect to remote hub (nats://b:4222, attempt 2): refused"
+
+
+async def test_whatever_an_attempt_raises_the_next_one_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_dial, "FIRST_DELAY_S", 0.001)
+    wrong = [ConnectionRefusedError(111, "x"), TimeoutError(), ValueError("odd")]
+    enough = asyncio.Event()
+
+    async def attempt(address: Address) -> str:
+        if not wrong:
+            enough.set()
+            return ""
+        raise wrong.pop(0)
+
+    keeps, lines = redial(attempt, "a")
+    keeps.start()
+    await enough.wait()
+    await keeps.stop()
+    assert [line.rpartition(": ")[2] for line in lines.lines] == ["Connection refused", "timeout", "odd"]
