@@ -14,7 +14,7 @@ from lakestream.jetstream.ports import ClientInfo, Clock, Timer
 from lakestream.server import leaf_wire
 from lakestream.server.hub import TRACED, Hub, Sink
 from lakestream.server.leaf_interest import MAX_SUBJECTS, Listeners
-from lakestream.server.leaf_wire import AckNames, Info, LeafParser, Left, Listens, Message, Refused, Said, Word
+from lakestream.server.leaf_wire import Info, LeafParser, Left, Listens, Message, Names, Refused, Said, Word
 from lakestream.server.logging import Logger
 
 HIGH_WATER = 1 << 20
@@ -38,7 +38,7 @@ class LeafConnection(asyncio.Protocol):
 
     Args:
         hub: of the account here that is connected.
-        names: of ack subjects there.
+        names: of this server's own subjects there.
         label: how the log calls the other side.
 
     Attributes:
@@ -50,7 +50,7 @@ class LeafConnection(asyncio.Protocol):
         refused: what the other side said of us last, "" for nothing.
     """
 
-    def __init__(self, hub: Hub, names: AckNames, clock: Clock, log: Logger, label: str) -> None:
+    def __init__(self, hub: Hub, names: Names, clock: Clock, log: Logger, label: str) -> None:
         loop = asyncio.get_running_loop()
         self._hub, self._names, self._clock, self._log, self._label = hub, names, clock, log, label
         self.said_info: asyncio.Future[bool] = loop.create_future()

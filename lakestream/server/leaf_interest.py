@@ -13,7 +13,7 @@ from typing import Protocol
 from lakestream.jetstream.ports import ClientInfo, Delivery
 from lakestream.server.hub import Hub
 from lakestream.server.interest import Subscription
-from lakestream.server.leaf_wire import AckNames, Left, Listens
+from lakestream.server.leaf_wire import Left, Listens, Names
 from lakestream.server.remote_node import MAX_WEIGHT
 
 ANSWERS = (b"_INBOX.", b"_R_.", b"_GR_.", b"$JSC.R.", b"$JS.M.", b"$JS.S.")
@@ -43,7 +43,7 @@ class Listeners:
 
     Args:
         hub: of the account here that is connected.
-        names: of ack subjects there.
+        names: of this server's own subjects there.
         way: to the other side.
         max_payload: of the other side; a larger message would cost the connection.
         too_large: told of each message that does not go over because of that: its subject and size.
@@ -52,7 +52,7 @@ class Listeners:
     echo = False
 
     def __init__(
-        self, hub: Hub, names: AckNames, way: Way, max_payload: int, too_large: Callable[[bytes, int], None]
+        self, hub: Hub, names: Names, way: Way, max_payload: int, too_large: Callable[[bytes, int], None]
     ) -> None:
         self._hub, self._names, self._way = hub, names, way
         self._max_payload, self._too_large = max_payload, too_large

@@ -24,7 +24,7 @@ from lakestream.server.hub import Hub
 from lakestream.server.identity import NATS_VERSION
 from lakestream.server.leaf_connection import LeafConnection
 from lakestream.server.leaf_holder import Holder
-from lakestream.server.leaf_wire import AckNames
+from lakestream.server.leaf_wire import Names
 from lakestream.server.logging import Logger
 from lakestream.server.remote_options import Address, RemoteOptions
 
@@ -58,7 +58,7 @@ class LeafLink:
         self.options = options
         self._hub, self._domain, self._clock, self._log = hub, domain, clock, log
         self._who = name or domain
-        self._names = AckNames(domain, short_hash(hub.account))
+        self._names = Names(domain, short_hash(hub.account))
         self._redial = remote_dial.Redial(options, self._attempt, log)
         self._holder = Holder(hub, f"{options.account} {options.name}", self._who, others, clock, self._turn)
         self._label = f"leaf node remote {options.name}"
@@ -171,7 +171,8 @@ class LeafLink:
             "protocol": 1,
         }
         fields |= remote_login.login(self.options, address, keys, str(info.get("nonce", "")))
-        connection.greet(fields, (b"$JS.%b.API.>" % self._domain.encode(), *self._names.subjects))
+        published = [subject.encode() for subject in self.options.subjects]
+        connection.greet(fields, (b"$JS.%b.API.>" % self._domain.encode(), *self._names.subjects, *published))
         async with asyncio.timeout(GREETING_TIMEOUT_S):
             why = "" if await connection.up else await connection.over
         return why + WRONG_PORT if why.startswith("Unknown Protocol") else why

@@ -1,7 +1,7 @@
 """The protocol of a leaf connection, as the side that dials speaks it.
 
-Belongs here: from bytes to what a nats-server says to its leaf, from what a leaf says to bytes, and the two names of an
-ack subject. No sockets and no decisions.
+Belongs here: from bytes to what a nats-server says to its leaf, from what a leaf says to bytes, and the two names of
+this server's own subjects. No sockets and no decisions.
 
 A leaf says everything that a client says, with verbs of its own (`LS+`, `LS-`, `LMSG`, `HMSG`), and two things that a
 client may not: a message may ask for its acks (`$JS.ACK.…`), and it may be shown under another subject than the one
@@ -24,9 +24,11 @@ MAX_LINE = 64 * 1024
 MAX_PAYLOAD = 64 << 20
 """Largest message that is read, in bytes (64 MiB): no nats-server takes a larger one from its own clients."""
 
-ACK, FLOW = b"$JS.ACK.", b"$JS.FC."
+ACK, FLOW, SNAPSHOT = b"$JS.ACK.", b"$JS.FC.", b"$JS.SNAPSHOT."
 _STALLED = b"Nats-Consumer-Stalled: " + FLOW
 _CONTROL = b"NATS/1.0 100"
+_RESTORE = b'{"type":"io.nats.jetstream.api.v1.stream_restore_response"'
+_CHUNKS = b'"deliver_subject":"' + SNAPSHOT
 
 _MESSAGE = re.compile(rb"([LH])MSG ([^ \r\n]+) ([^\r\n]*?)([0-9]{1,9})\r\n").match
 _JSON = msgspec.json.Decoder(dict[str, Any])
@@ -192,41 +194,43 @@ def listen(subject: bytes) -> bytes:
     return b"LS+ %b\r\n" % subject
 
 
-class AckNames:
-    """The names of this server's ack and flow control subjects on the other side of a leaf connection.
+class Names:
+    """The names of this server's own subjects on the other side of a leaf connection.
 
-    Here they are `$JS.ACK.<stream>.<consumer>.…`, there `$JS.ACK.<domain>.<account>.<stream>.<consumer>.…`: the form
-    that clients and mirrors know from other domains. Otherwise the acks of a stream there that is called the same (the
-    very mirror of this one) would come here too, and the other way round.
+    An ack subject is `$JS.ACK.<stream>.<consumer>.…` here and `$JS.ACK.<domain>.<account>.<stream>.<consumer>.…` there:
+    the form that clients and mirrors know from other domains. Otherwise the acks of a stream there that is called the
+    same (the very mirror of this one) would come here too, and the other way round. So it is with flow control, and
+    with the chunks of backups, `$JS.<domain>.SNAPSHOT.…`.
 
     Args:
         domain: of this server.
         account: a token for the account.
     """
 
-    __slots__ = ("_ack", "_flow", "_stalled", "subjects")
+    __slots__ = ("_ack", "_restore", "_stalled", "_theirs", "subjects")
 
     def __init__(self, domain: str, account: str) -> None:
         there = f"{domain}.{account}.".encode()
-        self._ack, self._flow = ACK + there, FLOW + there
+        self._ack = ACK + there
         self._stalled = _STALLED + there
-        self.subjects = (self._ack + b">", self._flow + b">")
+        snapshot = b"$JS.%b.SNAPSHOT." % domain.encode()
+        self._theirs = ((ACK, self._ack), (FLOW, FLOW + there), (SNAPSHOT, snapshot))
+        self._restore = _CHUNKS.replace(SNAPSHOT, snapshot)
+        self.subjects = tuple(theirs + b">" for _, theirs in self._theirs)
         """What to listen to over there."""
 
     def to_theirs(self, reply: bytes) -> bytes:
         """A reply subject that leaves."""
-        if reply.startswith(ACK):
-            return self._ack + reply[len(ACK) :]
-        if reply.startswith(FLOW):
-            return self._flow + reply[len(FLOW) :]
+        for ours, theirs in self._theirs:
+            if reply.startswith(ours):
+                return theirs + reply[len(ours) :]
         return reply
 
     def to_ours(self, subject: bytes) -> bytes:
         """A subject that comes in."""
-        if subject.startswith(self._ack):
-            return ACK + subject[len(self._ack) :]
-        if subject.startswith(self._flow):
-            return FLOW + subject[len(self._flow) :]
+        for ours, theirs in self._theirs:
+            if subject.startswith(theirs):
+                return ours + subject[len(theirs) :]
         return subject
 
     def deliveries(self, to: bytes, queue: bytes, messages: Sequence[Delivery]) -> list[bytes]:
@@ -242,6 +246,8 @@ class AckNames:
                 asks = b"%b%b%b" % (before, self.to_theirs(reply), after)
             else:
                 asks = instead
+                if not header and payload.startswith(_RESTORE):
+                    payload = payload.replace(_CHUNKS, self._restore, 1)
             length = len(payload)
             if header:
                 if header.startswith(_CONTROL):

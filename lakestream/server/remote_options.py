@@ -63,6 +63,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
         user, password, token, nkey, nkey_file, credentials: who this server is there. `nkey` is a seed; the other two
             name files, which are read for every connection.
         tls: None where nothing is said: then as the URL or the remote wants it.
+        subjects: what is published there on these comes here, too; of a leaf node.
         ignore_discovered: other members of its cluster than those in `urls` are not dialled.
     """
 
@@ -77,6 +78,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     nkey_file: str = ""
     credentials: str = ""
     tls: RemoteTls | None = None
+    subjects: tuple[str, ...] = ()
     ignore_discovered: bool = False
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lakestream.protocol.nkeys import BadKeyError, key_pair
+from lakestream.protocol.subjects import valid_subject
 from lakestream.server.conf import Item
 from lakestream.server.options import MAX_PORT
 from lakestream.server.remote_options import LEAF, PORTS, Address, RemoteOptions, RemoteTls
@@ -99,6 +100,14 @@ def _tls(key: str, item: Item) -> RemoteTls:
     return RemoteTls(**values)
 
 
+def _subjects(key: str, item: Item) -> tuple[str, ...]:
+    subjects = tuple(as_text(key, entry) for entry in (item.value if isinstance(item.value, list) else [item]))
+    for subject in subjects:
+        if not valid_subject(subject.encode()) or subject.split(".")[0] in ("$JS", "$SYS", "*", ">"):
+            raise item.error(f'"{key}": {subject!r} is no subject that clients publish to, from its first token on')
+    return subjects
+
+
 _REMOTE: dict[str, Rule] = {
     "url": ("urls", _urls),
     "urls": ("urls", _urls),
@@ -115,6 +124,7 @@ _REMOTE: dict[str, Rule] = {
     "credentials": ("credentials", as_text),
     "creds": ("credentials", as_text),
     "tls": ("tls", _tls),
+    "subjects": ("subjects", _subjects),
     "ignore_discovered_servers": ("ignore_discovered", as_boolean),
 }
 _WAYS = ("user", "token", "nkey", "nkey_file", "credentials")
@@ -134,6 +144,8 @@ def _remote(key: str, item: Item) -> RemoteOptions:
     remote = RemoteOptions(**values)
     if remote.leaf and (remote.domain or remote.remote_domain):
         raise item.error(f'"{key}": a leaf node knows its remote\'s domain by itself; leave "domain" out')
+    if remote.subjects and not remote.leaf:
+        raise item.error(f'"{key}": "subjects" needs a leaf node: write {LEAF}:// in the url')
     if not remote.leaf and not remote.domain:
         raise item.error(f'"{key}" needs a domain: what its JetStream is called here')
     return remote

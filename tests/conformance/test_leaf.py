@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 import signal
 import textwrap
@@ -181,6 +182,51 @@ def test_clients_there_use_streams_and_buckets_here(start_server: StartServer) -
         theirs.api("CONSUMER.CREATE.ORDERS", {"stream_name": "ORDERS", "config": pushed})
         assert [theirs.delivered(sid).subject for _ in range(20)] == [f"orders.{n % 5}" for n in range(20)]
         assert theirs.request("$JS.lake.API.NONSENSE.X").status == 503
+
+
+def test_a_backup_is_made_and_restored_from_there(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    here, there = start_both(start_server, port)
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        noise = random.Random(7)
+        for _ in range(60):
+            ours.request("orders.1", noise.randbytes(10_000))
+        before = messages(ours, "ORDERS")
+        theirs.api_prefix = "$JS.lake.API"
+        sid = theirs.subscribe("_INBOX.chunks")
+        theirs.ping()
+        made = theirs.api("STREAM.SNAPSHOT.ORDERS", {"deliver_subject": "_INBOX.chunks", "chunk_size": 32_768})
+        chunks = []
+        while (chunk := theirs.delivered(sid)).data:
+            chunks.append(chunk.data)
+            if chunk.reply:
+                theirs.publish(chunk.reply)
+        assert len(chunks) > 10
+        ours.api("STREAM.DELETE.ORDERS")
+        begun = theirs.api("STREAM.RESTORE.ORDERS", {"config": made["config"], "state": made["state"]})
+        assert begun["deliver_subject"].startswith("$JS.lake.SNAPSHOT.RESTORE."), begun
+        for data in [*chunks, b""]:
+            assert "error" not in (theirs.request(begun["deliver_subject"], data).data or b"{}").decode()
+        assert messages(ours, "ORDERS") == before
+
+
+def test_publishers_there_may_stay_when_their_stream_has_moved(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    there = start_server(of=Kind.REAL, config=hub_config(port), name="hub")
+    here = start_server(of=Kind.OURS, config=lake_config(port, settings="subjects: ['orders.>', jobs]"), name="lake1")
+    connected(here, port)
+    with Wire(here.address) as ours, Wire(there.address) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        publish(theirs, 30)
+        assert (
+            theirs.request("orders.1", b"x", {"Nats-Expected-Last-Sequence": "7"}).json()["error"]["err_code"] == 10071
+        )
+        assert ours.api("STREAM.INFO.ORDERS")["state"]["messages"] == 30
+        sid = ours.subscribe("jobs")
+        ours.ping()
+        theirs.publish("jobs", b"1")
+        assert ours.delivered(sid).data == b"1"
 
 
 def test_nothing_else_goes_over(start_server: StartServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from lakestream.jetstream.ports import Delivery
 from lakestream.server.hub import Hub
 from lakestream.server.leaf_interest import Listeners
-from lakestream.server.leaf_wire import AckNames, Left, Listens
+from lakestream.server.leaf_wire import Left, Listens, Names
 from lakestream.server.logging import Logger
 from lakestream.server.route_wire import Batch
 from lakestream.server.turn import Turn
@@ -41,7 +41,7 @@ class World:
         self.hub = Hub(Turn(lambda call: call()), Logger())
         self.way = Frames()
         self.refused: list[tuple[bytes, int]] = []
-        names = AckNames("lake", "h")
+        names = Names("lake", "h")
         self.listeners = Listeners(
             self.hub, names, self.way, max_payload, lambda subject, size: self.refused.append((subject, size))
         )

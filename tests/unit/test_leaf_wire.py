@@ -8,12 +8,12 @@ import pytest
 
 from lakestream.server import leaf_wire
 from lakestream.server.leaf_wire import (
-    AckNames,
     Info,
     LeafParser,
     Left,
     Listens,
     Message,
+    Names,
     Refused,
     Said,
     WireError,
@@ -106,7 +106,7 @@ def test_any_bytes_are_messages_or_an_error() -> None:
 
 
 def test_deliveries_say_their_subject_behind_the_ack() -> None:
-    names = AckNames("lake", "h4sh")
+    names = Names("lake", "h4sh")
     ack = b"$JS.ACK.ORDERS.C.1.5.5.1795343599914977348.0"
     theirs = b"$JS.ACK.lake.h4sh.ORDERS.C.1.5.5.1795343599914977348.0"
     plain = (b"orders.1", ack, b"", b"data")
@@ -124,7 +124,7 @@ def test_deliveries_say_their_subject_behind_the_ack() -> None:
 
 
 def test_flow_control_has_a_name_there_wherever_it_stands() -> None:
-    names = AckNames("lake", "h4sh")
+    names = Names("lake", "h4sh")
     request = (b"$JS.M.x", b"$JS.FC.ORDERS.C.abcd", b"NATS/1.0 100 FlowControl Request\r\n\r\n", b"")
     beat = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\nNats-Consumer-Stalled: %b\r\n\r\n"
     asked, told = names.deliveries(b"$JS.M.x", b"", [request, (b"$JS.M.x", b"", beat % b"$JS.FC.ORDERS.C.abcd", b"")])
@@ -134,3 +134,15 @@ def test_flow_control_has_a_name_there_wherever_it_stands() -> None:
     # A stored header that looks alike stays as it is.
     stored = b"NATS/1.0\r\nNats-Consumer-Stalled: $JS.FC.O.C.x\r\n\r\n"
     assert stored in names.deliveries(b"$JS.M.x", b"", [(b"orders", b"$JS.ACK.O.C.1.1.1.1.0", stored, b"")])[0]
+
+
+def test_the_chunks_of_a_restore_have_a_name_there() -> None:
+    names = Names("lake", "h4sh")
+    answer = b'{"type":"io.nats.jetstream.api.v1.stream_restore_response","deliver_subject":"$JS.SNAPSHOT.RESTORE.O.x"}'
+    [frame] = names.deliveries(b"_INBOX.a", b"", [(b"_INBOX.a", b"", b"", answer)])
+    assert b'"deliver_subject":"$JS.lake.SNAPSHOT.RESTORE.O.x"' in frame
+    assert frame.startswith(b"LMSG _INBOX.a %d\r\n" % (len(answer) + len("lake.")))
+    assert names.to_ours(b"$JS.lake.SNAPSHOT.RESTORE.O.x") == b"$JS.SNAPSHOT.RESTORE.O.x"
+    # A stored message that looks alike stays as it is.
+    header = b"NATS/1.0\r\nNats-Sequence: 1\r\n\r\n"
+    assert answer in names.deliveries(b"_INBOX.a", b"", [(b"_INBOX.a", b"", header, answer)])[0]
