@@ -112,12 +112,12 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     try:
         maintainer = Maintainer(spark, lake, policy, stop.is_set)
         threading.Thread(target=_cancel, args=(stop, maintainer), name="cancel", daemon=True).start()
-        if not job.become_only(maintainer, "maintainer", lake, options.once or options.detach is not None, stop):
+        if not job.become_only(maintainer, "maintainer", lake, options.once, stop):
             return 0 if stop.is_set() else 1
         try:
             if options.detach is not None:
                 return _detach(maintainer, lake, options.detach, options.account)
-            return _rounds(maintainer, options, stop)
+            return _rounds(maintainer, options, lake, stop)
         finally:
             maintainer.release()
     finally:
@@ -130,7 +130,7 @@ def _cancel(stop: threading.Event, maintainer: Maintainer) -> None:
     maintainer.cancel()
 
 
-def _rounds(maintainer: Maintainer, options: argparse.Namespace, stop: threading.Event) -> int:
+def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop: threading.Event) -> int:
     if not options.once:
         say("maintainer ready")
     while True:
@@ -143,7 +143,8 @@ def _rounds(maintainer: Maintainer, options: argparse.Namespace, stop: threading
         say(f"looked after {len(outcomes)} {noun}, {time.monotonic() - began:.2f} s")
         if options.once:
             return 1 if stop.is_set() or any(done.failure for done in outcomes) else 0
-        if stop.wait(options.every):
+        maintainer.release()  # others may have something to do meanwhile: detach a clone, for instance
+        if stop.wait(options.every) or not job.become_only(maintainer, "maintainer", lake, False, stop):
             return 0
 
 

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import clone_request, clones, departed, layouts, paths, plan, policy
+from lakestream.lake import clone_request, clones, departed, erasure, layouts, paths, plan, policy
 from lakestream.lake.clone_point import Point, find_point, rows_at
 from lakestream.lake.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
 from lakestream.lake.clones import CloneRefused
 from lakestream.lake.errors import TableBusy
 from lakestream.lake.locks import open_lock, table_lock
 from lakestream.lake.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
-from lakestream.lake.position import application
+from lakestream.lake.position import PositionWatch, application
 from lakestream.lake.rewrite import Rewriter
 from lakestream.lake.schema import (
     CREATED_PROPERTY,
@@ -96,7 +96,7 @@ class CloneMaker:
                     return None
                 said = clone_request.decide(self._storage, self._directory, made)
             if said.state == WITHDRAWN:
-                self._undo()
+                self._undo(asked)
             return said
 
     def _made(self, asked: CloneRequest) -> CloneAnswer | None:
@@ -104,6 +104,8 @@ class CloneMaker:
         began = time.monotonic()
         found = self._table.find()
         if found is not None and found.uid == self._identity.uid:
+            if CLONED_PROPERTY not in found.properties:
+                return CloneAnswer(state=REFUSED, reason=f"{self._table.path} is there already", index=asked.index)
             return msgspec.json.decode(found.properties[CLONED_PROPERTY], type=CloneAnswer)
         if found is not None:
             if found.uid.startswith(MAKING):
@@ -111,6 +113,8 @@ class CloneMaker:
             else:
                 self._table.make_way(found)
         try:
+            if asked.origin_account != self._identity.account:
+                raise CloneRefused("the origin is in another account")
             point = find_point(self._storage, asked)
             if point is None:
                 return None
@@ -123,11 +127,15 @@ class CloneMaker:
             return CloneAnswer(state=REFUSED, reason=str(error), index=asked.index)
         return self._adopt(asked, point, wanted, time.monotonic() - began)
 
-    def _undo(self) -> None:
+    def _undo(self, asked: CloneRequest) -> None:
         """The request was withdrawn: what was made goes, then the request."""
         found = self._table.find()
         if found is not None and found.uid.removeprefix(MAKING) == self._identity.uid:
-            self._table.remove(found.uid)
+            position = PositionWatch(self._table.path, self._identity.uid).read()
+            if position is None or position == asked.index:
+                self._table.remove(found.uid)
+            else:  # log entries without messages have come since: they are not staged any more
+                self._table.delta().delete()
         clone_request.forget(self._storage, self._directory)
 
     def _alone(self) -> Any:
@@ -190,6 +198,9 @@ class CloneMaker:
     def _adopt(self, asked: CloneRequest, point: Point, wanted: StreamPolicy, seconds: float) -> CloneAnswer:
         """Make the table the mirror's, in one commit that changes no row."""
         first, last, messages = rows_at(self._storage, self._table.path)
+        # What is to be erased from the origin's files is not among the rows, but may be in files that are shared.
+        if runs := erasure.merged(erasure.notes(self._storage, point.table)):
+            erasure.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, runs)
         transaction = self._rewriter.begin(self._table.path)
         version = int(transaction.snapshot().version()) + 1
         answer = CloneAnswer(

@@ -8,7 +8,8 @@ Making the table is clone_making.py's.
 
 Whoever creates the answer first has decided. After `withdrawn` the compactor takes away what it had made, and both
 files; after anything else the server does, as soon as its log says what came of it. The request goes before the answer,
-so that no half of a settled matter looks like a new request.
+so that no half of a settled matter looks like a new request. A table that was made and is not wanted any more may be
+discarded by the server for as long as its mirror has no message: that is a withdrawal in the answer's place.
 
 Invariant: while a request has no answer, no segment of the mirror gets into its table.
 """
@@ -110,6 +111,14 @@ def withdraw(lake: str, mirror: StreamIdentity) -> CloneAnswer:
     """Give up waiting. Returns the answer: `withdrawn`, unless another one came first, which then holds."""
     storage, directory = _place(lake, mirror)
     return decide(storage, directory, CloneAnswer(state=WITHDRAWN))
+
+
+def discard(lake: str, mirror: StreamIdentity) -> None:
+    """Whatever was answered: the mirror begins without a clone. Only while it has no message, in log or table; nothing
+    of it may be staged before this returns. Without a request nothing happens."""
+    storage, directory = _place(lake, mirror)
+    if storage.exists(f"{directory}/{REQUEST_FILE}"):
+        storage.write(f"{directory}/{ANSWER_FILE}", msgspec.json.encode(CloneAnswer(state=WITHDRAWN)))
 
 
 def settle(lake: str, mirror: StreamIdentity) -> None:

@@ -180,7 +180,8 @@ class References:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._known: dict[str, tuple[int, frozenset[str]]] = {}
+        self._known: dict[str, tuple[tuple[int, str], frozenset[str]]] = {}
+        self._looked: dict[str, frozenset[Clone]] = {}  # the registry as it was when a table was last asked about
         self._real_paths: dict[str, str] = {}  # within one look; links may change
 
     def into(self, table: str) -> set[str]:
@@ -198,18 +199,29 @@ class References:
             CloneUnreadable: a registered clone of it cannot be read.
         """
         clones = {each.target: each for each in registered(self._storage)}
-        found: dict[str, set[str]] = {}
+        self._looked[table] = frozenset(clones.values())
         self._real_paths.clear()
+        found: dict[str, set[str]] = {}
         for path in {*tables_below(self._storage, self._storage.root), *clones}:
-            if path == table:
-                continue
-            entry = clones.get(path)
-            outside = self._outside(path, entry is not None)
-            if outside is None and entry is not None:
-                outside = self._expected(table, entry)
-            if outside and (needed := self._below(table, outside)):
+            if path != table and (needed := self._needed(table, path, clones.get(path))):
                 found[path] = needed
         return found
+
+    def newly(self, table: str) -> set[str]:
+        """What clones need that were registered since `into` or `by_clone` was asked about the table.
+
+        Cheap enough to be asked under the table's lock, without which no clone is registered.
+        """
+        before = self._looked.get(table, frozenset())
+        fresh = [each for each in registered(self._storage) if each not in before]
+        return set().union(*(self._needed(table, each.target, each) for each in fresh))
+
+    def _needed(self, table: str, path: str, entry: Clone | None) -> set[str]:
+        """The files of `table` that the table at `path` needs. Raises CloneUnreadable."""
+        outside = self._outside(path, entry is not None)
+        if outside is None and entry is not None:
+            outside = self._expected(table, entry)
+        return self._below(table, outside) if outside else set()
 
     def _expected(self, table: str, entry: Clone) -> frozenset[str]:
         """What a clone needs that is being made.
@@ -253,15 +265,18 @@ class References:
         versions = log.commits + log.checkpoints
         if not versions:
             return None
+        # A table that was made anew may have the same version: the commit itself tells.
+        newest = storage.stat(f"{log.directory}/{max(versions):020d}.json")
+        seen = max(versions), newest.tag if newest is not None else ""
         known = self._known.get(table)
-        if known is not None and known[0] == max(versions):
+        if known is not None and known[0] == seen:
             return known[1]
         adds = list(log.state().files.values())
         outside = {path for add in adds for path in located(table, add) if not path.startswith(table + "/")}
         if outside or is_clone:
             for add in log.ever_added():
                 outside.update(path for path in located(table, add) if not path.startswith(table + "/"))
-        self._known[table] = max(versions), frozenset(outside)
+        self._known[table] = seen, frozenset(outside)
         return self._known[table][1]
 
 

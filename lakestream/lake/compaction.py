@@ -142,7 +142,8 @@ class StreamCompaction:
                 batch = plan.gather(self._identity.uid, parts, footers, self._watch.progress)
                 self._cleared = False
                 with self._alone():
-                    committed = self._commit(batch, outcome.position)
+                    # Once more: what was staged behind a withdrawal comes behind what the withdrawal takes away.
+                    committed = not self._waits() and self._commit(batch, outcome.position)
                 self._cleared = True
             if not committed:
                 break
@@ -166,21 +167,21 @@ class StreamCompaction:
         Raises:
             StillCloned: clones need its files.
         """
-        found = self._table.find()
-        if found is None or not self._owns(found):
-            return False
-        # The table knows what its last commit was told; the stream may have been told otherwise since.
-        wanted = policy.of_config(self._identity.config)
-        if wanted.keep_table and not found.kept:
-            with self._alone():
+        with self._alone():  # also for the look: a clone may be in the making
+            found = self._table.find()
+            if found is None or not self._owns(found):
+                return False
+            # The table knows what its last commit was told; the stream may have been told otherwise since.
+            wanted = policy.of_config(self._identity.config)
+            whole = found.uid == self._identity.uid
+            if whole and wanted.keep_table and not found.kept:
                 self._table.adapt(found, wanted)
-        if wanted.keep_table or found.kept:
-            return False
-        with self._alone():
+            if whole and (wanted.keep_table or found.kept):
+                return False
             if self._table.is_cloned():
                 raise StillCloned(self.table)
             self._table.remove(found.uid)
-        return True
+            return True
 
     def _owns(self, found: Found) -> bool:
         """Whether a table is this stream's, or was being made for it."""

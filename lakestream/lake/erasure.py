@@ -76,6 +76,25 @@ def joined(some: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return runs
 
 
+def missing(storage: Storage, table: str, runs: Runs) -> list[tuple[int, int]]:
+    """Those of the sequences that the newest version of a table has no row of."""
+    import numpy as np
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    delta = DeltaTable(table, storage_options=storage.delta_options() or None)
+    found = QueryBuilder().register("t", delta)
+    sql = f"SELECT seq FROM t WHERE seq BETWEEN {runs[0][0]} AND {runs[-1][1]} ORDER BY seq"
+    there = pa.table(found.execute(sql).read_all()).column("seq").to_numpy()
+    gone: list[tuple[int, int]] = []
+    for first, last in runs:
+        for seq in there[np.searchsorted(there, first) : np.searchsorted(there, last, "right")].tolist():
+            gone += [(first, seq - 1)] if seq > first else []
+            first = seq + 1
+        gone += [(first, last)] if first <= last else []
+    return gone
+
+
 def count(runs: Runs) -> int:
     """How many sequences there are in runs that are apart."""
     return sum(last - first + 1 for first, last in runs)

@@ -406,7 +406,7 @@ class Maintainer:
             with self._alone(facts.table, facts.incarnation) as same:
                 if not same:
                     return False
-                kept = self._references.into(facts.table)
+                kept = self._references.newly(facts.table)
                 some = [path for path in stale[at : at + _DELETED_AT_ONCE] if path not in kept]
                 local = self._storage.local
                 self._storage.delete_all(path for each in some for path in (with_checksum(each) if local else [each]))
@@ -427,7 +427,7 @@ class Maintainer:
             return 0, None  # deleted since the rewrite began: the next round has it
         left = erasure.left_behind(self._storage, *now, runs)
         try:
-            kept = self._kept_after_detaching(facts.table, set(left)) if left else set()
+            kept = self._kept_after_detaching(facts.table, set(left), runs) if left else set()
         except CloneUnreadable as error:
             return 0, str(error)
         if not self._delete(facts, [path for path in left if path not in kept]):
@@ -437,12 +437,20 @@ class Maintainer:
         self._storage.delete_all(note.path for note in found)
         return erasure.count(runs), None
 
-    def _kept_after_detaching(self, table: str, files: set[str]) -> set[str]:
-        """Which of a table's files clones need, once mirrors among these have copies of their own."""
+    def _kept_after_detaching(self, table: str, files: set[str], runs: erasure.Runs) -> set[str]:
+        """Which of a table's files clones need, once mirrors among these have copies of their own.
+
+        A mirror has those messages still, as a rule; what it has not is to be erased from its copies as well.
+        """
         of_streams = set(tables(self._storage))
         for clone, needed in self._references.by_clone(table).items():
-            if needed & files and clone in of_streams and not self._stopping():
-                self.detach(clone, needed & files)
+            if not needed & files or clone not in of_streams or self._stopping():
+                continue
+            found = read(self._storage, clone)
+            if found is not None and (gone := erasure.missing(self._storage, clone, runs)):
+                uid = found[1].metadata.configuration[UID_PROPERTY]
+                erasure.leave_note(self._storage, clone, uid, self._clock(), gone)
+            self.detach(clone, needed & files)
         return self._references.into(table) & files
 
     # Clones

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +13,32 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake import clone_making, clone_request, detach, erasure, position, staging
+from lakestream.lake import clone_making, clone_request, compaction, detach, erasure, maintenance, position, staging
 from lakestream.lake.clone_making import CloneMaker
 from lakestream.lake.clone_request import CloneAnswer, CloneRequest, Picked
 from lakestream.lake.clones import References
+from lakestream.lake.compaction import StreamCompaction
 from lakestream.lake.compactor import Compactor
 from lakestream.lake.deltalog import Log
 from lakestream.lake.detach import Detached, DetachStopped
+from lakestream.lake.errors import TableBusy
 from lakestream.lake.history import TableHistory
 from lakestream.lake.maintenance import Maintainer
+from lakestream.lake.rewrite import Rewriter
 from lakestream.lake.sql import Session
 from lakestream.lake.staging import StagedStream
 from lakestream.lake.storage import open_storage
 from lakestream.log.record import Record
+from tests.lake.conftest import job
 from tests.lake.model import T0, StreamModel, flights
 from tests.lake.tables import ALL, records
 from tests.lake.test_erasure import WEEK
 from tests.lake.test_maintenance import NOW, check, compact, grow
 
 pytestmark = pytest.mark.lake
+
+SOON_S = 120.0
+"""For what is done by other threads, on a busy machine."""
 
 
 class MirrorModel(StreamModel):
@@ -207,6 +218,39 @@ def test_a_kill_anywhere_begins_anew_or_finds_the_answer(
     assert answer is not None
     assert answer.version == version == Log(open_storage(lake), table).commits[-1]
     assert records(table) == origin.expected()
+    mirror.stage(lake)
+    compact(spark, lake, mirror)
+    assert position.read(table, "UID2") == mirror.sealed[-1].last_index
+    clone_request.discard(str(lake), mirror.identity)
+    mirror.publish(flights(5))
+    mirror.stage(lake)
+    compact(spark, lake, mirror)
+    assert records(table) == origin.expected(), "segments wait"
+    maker.run()
+    compact(spark, lake, mirror)
+    check(lake, mirror)
+
+
+def test_a_mirror_that_is_deleted_while_its_table_is_made_leaves_none(
+    spark: Any, lake: Path, origin: StreamModel, mirror: MirrorModel
+) -> None:
+    ask(lake, mirror, origin)
+    stream = staged(lake, mirror)
+    adopt = CloneMaker._adopt
+
+    def late(self: CloneMaker, *given: Any) -> CloneAnswer:
+        staging.mark_deleted(str(lake), mirror.identity)
+        with pytest.raises(TableBusy):
+            StreamCompaction(spark, str(lake), stream).drop_table()
+        return adopt(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "BUSY_SECONDS", 0.1)
+        patch.setattr(CloneMaker, "_adopt", late)
+        CloneMaker(spark, str(lake), stream).run()
+    assert StreamCompaction(spark, str(lake), stream).drop_table()
+    assert not Path(mirror.table(lake)).exists()
+    assert CloneMaker(spark, str(lake), stream).run() is None
 
 
 def test_what_was_withdrawn_goes_before_a_segment_comes(
@@ -254,15 +298,27 @@ def compactor(spark: Any, lake: Path, lines: list[str]) -> Compactor:
 def test_reads_go_on_after_the_origin_is_deleted_and_everything_is_vacuumed(
     spark: Any, lake: Path, origin: StreamModel, cloned: MirrorModel
 ) -> None:
-    """Its table goes, and a new stream of its name gets one."""
+    """Its table goes, though the lake has a maintainer that waits for its next round."""
+    rounds = importlib.util.spec_from_file_location("maintain", job().with_name("maintain.py"))
+    assert rounds is not None
+    assert rounds.loader is not None
+    program = importlib.util.module_from_spec(rounds)
+    rounds.loader.exec_module(program)
+    maintainer = Maintainer(spark, str(lake), NOW)
+    assert maintainer.acquire()
+    stop, options = threading.Event(), argparse.Namespace(once=False, stream=None, every=1000.0)
+    resting = threading.Thread(target=program._rounds, args=(maintainer, options, str(lake), stop))
+    resting.start()
     staging.mark_deleted(str(lake), origin.identity)
     lines: list[str] = []
     running = compactor(spark, lake, lines)
     try:
-        running.once()
-        running.once()
-        assert not Path(origin.table(lake)).exists()
-        assert any(line.startswith("detached 1 clones") for line in lines), lines
+        until = time.monotonic() + SOON_S
+        while time.monotonic() < until and Path(origin.table(lake)).exists():
+            running.sweep(retry_now=True)
+            running._clones.wait()
+        assert not Path(origin.table(lake)).exists(), lines
+        assert lines[-1].startswith("detached 1 clones"), lines
         maintain_both(spark, lake)
         check(lake, cloned)
         assert not References(open_storage(lake)).by_clone(origin.table(lake))
@@ -271,6 +327,8 @@ def test_reads_go_on_after_the_origin_is_deleted_and_everything_is_vacuumed(
         running.once()
         check(lake, cloned)
     finally:
+        stop.set()
+        resting.join()
         running.stop()
         running.release()
 
@@ -289,8 +347,21 @@ def test_detaching_that_is_killed_goes_on_where_it_was(
     assert Log(open_storage(lake), table).commits[-1] == before
     check(lake, cloned)
     changed = {path: path.stat().st_ino for path in brought}
-    done = Maintainer(spark, str(lake)).detach(table)
-    assert done is not None
+
+    class Killed(Exception):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    places: list[tuple[object, str]] = [(Rewriter, "commit"), (maintenance, "expire")]
+    for owner, name in places:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, killed)
+            with pytest.raises(Killed):
+                Maintainer(spark, str(lake)).detach(table, report=seen.append)
+    done = seen[-1]
+    assert Maintainer(spark, str(lake)).detach(table) is not None
     assert done.files == done.of >= len(brought)
     assert {path: path.stat().st_ino for path in brought} == changed
     check(lake, cloned)
@@ -306,21 +377,27 @@ def test_detaching_that_is_killed_goes_on_where_it_was(
 def test_a_secure_delete_in_the_origin_leaves_its_clone_whole(
     spark: Any, lake: Path, origin: StreamModel, cloned: MirrorModel
 ) -> None:
-    """The mirror has the message still: it gets the file as its own, and the origin loses it."""
+    """The mirror has message 20 still: it gets the file as its own, and the origin loses it. Message 10 it has no
+    longer: the file that it got loses it as well."""
     with Session(str(lake), committed=True) as session:
         assert list(session.query("SELECT count(*) FROM delta.`streams/MIRROR`")) == [(len(cloned.expected()),)]
-    origin.remove([20], shred=True)
+    origin.remove([10, 20], shred=True)
     origin.publish(flights(3))
     origin.stage(lake)
     compact(spark, lake, origin)
     done = {each.stream: each for each in Maintainer(spark, str(lake), WEEK).once()}
-    assert (done["ORDERS"].failure, done["ORDERS"].plan.erase) == (None, 1)
+    assert (done["ORDERS"].failure, done["ORDERS"].plan.erase) == (None, 2)
     table = origin.table(lake)
     assert not erasure.notes(open_storage(lake), table)
-    assert not [path for path in data_files(table) if 20 in seqs(path)]
+    assert not [path for path in data_files(table) if {10, 20} & seqs(path)]
     check(lake, origin)
     check(lake, cloned)
     assert [path for path in data_files(cloned.table(lake)) if 20 in seqs(path)]
+    done = {each.stream: each for each in Maintainer(spark, str(lake), WEEK).once()}
+    assert (done["MIRROR"].failure, done["MIRROR"].plan.erase) == (None, 1)
+    assert not [path for path in data_files(cloned.table(lake)) if 10 in seqs(path)]
+    assert [path for path in data_files(cloned.table(lake)) if 20 in seqs(path)]
+    check(lake, cloned)
 
 
 def data_files(table: str) -> list[Path]:

@@ -1,0 +1,76 @@
+"""Which files of a table its clones need, and which deleted messages a clone has not: by logs alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from lakestream.lake import clones, erasure
+from lakestream.lake.clones import Clone, References
+from lakestream.lake.deltalog import Add, Vector
+from lakestream.lake.detach import foreign
+from lakestream.lake.storage import open_storage
+
+
+def write_log(table: Path, *files: str) -> None:
+    """A table of two commits that names these files."""
+    shutil.rmtree(table, ignore_errors=True)
+    meta: dict[str, Any] = {"id": table.name, "format": {"provider": "parquet"}, "schemaString": "{}"}
+    meta |= {"partitionColumns": [], "configuration": {}}
+    add = {"partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
+    lines = [{"metaData": meta}, *({"add": {"path": path, **add}} for path in files)]
+    (table / "_delta_log").mkdir(parents=True)
+    (table / "_delta_log" / f"{0:020d}.json").write_text("\n".join(map(json.dumps, lines)))
+    (table / "_delta_log" / f"{1:020d}.json").write_text("{}\n")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    write_log(tmp_path / "streams" / "ORDERS", "old.parquet", "new.parquet")
+    return tmp_path
+
+
+def test_a_clone_that_was_made_anew_is_not_taken_for_the_one_before(lake: Path) -> None:
+    """It has as many commits as that one had."""
+    origin, mirror = lake / "streams" / "ORDERS", lake / "streams" / "M"
+    references = References(open_storage(str(lake)))
+    for name in ("old", "new", "old"):
+        write_log(mirror, f"file:{origin}/{name}.parquet")
+        assert references.into(str(origin)) == {f"{origin}/{name}.parquet"}
+
+
+def test_what_is_registered_after_the_look_is_seen_by_the_second_one(lake: Path) -> None:
+    origin, mirror = lake / "streams" / "ORDERS", lake / "streams" / "M"
+    storage = open_storage(str(lake))
+    references = References(storage)
+    assert references.into(str(origin)) == set()
+    entry = Clone(str(origin), str(mirror), 0, 1 << 62)
+    storage.write(clones._entry(storage, entry.target), msgspec.json.encode(entry))
+    everything = {f"{origin}/old.parquet", f"{origin}/new.parquet"}
+    assert references.newly(str(origin)) == everything, "it is being made"
+    assert references.into(str(origin)) == everything
+    assert references.newly(str(origin)) == set()
+    write_log(mirror, f"file:{origin}/new.parquet")
+    assert references.into(str(origin)) == {f"{origin}/new.parquet"}
+
+
+def test_messages_that_a_clone_has_not_are_found_among_those_to_be_erased(tmp_path: Path) -> None:
+    table = str(tmp_path / "t")
+    write_deltalake(table, pa.table({"seq": pa.array([1, 2, 5, 6, 9], pa.int64())}))
+    missing = erasure.missing(open_storage(table), table, [(1, 3), (5, 6), (8, 10), (20, 21)])
+    assert missing == [(3, 3), (8, 8), (10, 10), (20, 21)]
+
+
+def test_a_file_is_foreign_by_its_path_or_its_deletion_vector() -> None:
+    vector = Vector("p", "file:/lake/origin/deletion_vector_1.bin", 1, 1)
+    own = Add("part.parquet", {}, 1)
+    adds = [own, Add("file:/lake/origin/part.parquet", {}, 1), Add("other.parquet", {}, 1, deletionVector=vector)]
+    assert foreign("/lake/clone", adds) == adds[1:]
+    assert foreign("/lake/clone", adds, {"/lake/origin/part.parquet"}) == adds[1:2]
