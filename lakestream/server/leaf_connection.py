@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from lakestream.jetstream.ports import ClientInfo, Clock, Timer
+from lakestream.protocol.subjects import is_literal, matches
 from lakestream.server import leaf_wire
 from lakestream.server.hub import TRACED, Hub, Sink
 from lakestream.server.leaf_interest import MAX_SUBJECTS, Listeners
@@ -48,6 +49,7 @@ class LeafConnection(asyncio.Protocol):
         info: the fields of the last INFO.
         listeners: who listens over there; None before the greeting.
         refused: what the other side said of us last, "" for nothing.
+        unasked: messages that came on subjects that do not lead here.
     """
 
     def __init__(self, hub: Hub, names: Names, clock: Clock, log: Logger, label: str) -> None:
@@ -60,7 +62,9 @@ class LeafConnection(asyncio.Protocol):
         self.listeners: Listeners | None = None
         self.refused = self.reason = ""
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
-        self.rtt_ns = 0
+        self.rtt_ns = self.unasked = 0
+        self._below: tuple[bytes, ...] = ()
+        self._subjects: tuple[bytes, ...] = ()
         self.transport: asyncio.Transport | None = None
         self._client = ClientInfo(id=0, host="", account=hub.account, kind="Leafnode")
         self._parser = LeafParser()
@@ -131,11 +135,22 @@ class LeafConnection(asyncio.Protocol):
         self.in_bytes += len(came.header) + len(came.payload)
         if self.listeners is None:
             return
+        if not (came.subject.startswith(self._below) or any(matches(one, came.subject) for one in self._subjects)):
+            self._unasked(came.subject)
+            return
         subject, header = self._names.to_ours(came.subject), came.header
         tracing = self._hub.tracing if header and TRACED in header else None
         route = self._hub.route if tracing is None else tracing.route
         if not route(self.listeners, self._client, subject, came.reply, header, came.payload) and came.reply:
             self._nobody(came)
+
+    def _unasked(self, subject: bytes) -> None:
+        """What nobody here asked for goes to nobody: the other side is trusted with what leads here, and no more."""
+        self.unasked += 1
+        if self.unasked == 1:
+            self._log.warn(
+                f"{self._label}: it sends what it was not asked for, as on {subject.decode(errors='replace')!r}"
+            )
 
     def _nobody(self, came: Message) -> None:
         """The other side can not tell that nobody listens: to it, this server does."""
@@ -193,6 +208,8 @@ class LeafConnection(asyncio.Protocol):
         self.listeners = Listeners(
             self._hub, self._names, self, most if isinstance(most, int) and most > 0 else MAX_PAYLOAD, self._too_large
         )
+        self._below = tuple(one[:-1] for one in subjects if one.endswith(b".>") and is_literal(one[:-2]))
+        self._subjects = tuple(one for one in subjects if one[:-1] not in self._below)
         self.write(leaf_wire.connect(fields) + b"".join(map(leaf_wire.listen, subjects)))
         self._ping()
 

@@ -162,6 +162,8 @@ class LeafLink:
         info, tls = connection.info, self.options.tls
         if (info.get("tls_required") or tls is not None) and not (tls is not None and tls.first):
             connection.secured(await remote_dial.secure(transport, connection, self.options, address))
+        if info.get("domain") == self._domain:
+            return f"its JetStream has the domain {self._domain} itself: choose another jetstream.domain here"
         keys = await asyncio.get_running_loop().run_in_executor(None, remote_login.read, self.options)
         fields = {
             "name": self._who,

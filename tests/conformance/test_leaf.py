@@ -7,6 +7,7 @@ import json
 import random
 import re
 import signal
+import socket
 import textwrap
 import urllib.request
 from pathlib import Path
@@ -64,7 +65,9 @@ def test_a_mirror_of_nats_server_equals_the_stream_whatever_is_killed(start_serv
     here, there = start_both(start_server, port)
     with Wire(here.address) as ours, Wire(there.address) as theirs:
         create(ours, "ORDERS", subjects=["orders.>"])
-        publish(ours, 200)
+        publish(ours, 198)
+        assert ours.request("orders." + "x" * 3900, b"").json()["seq"] == 199
+        publish(ours, 1)
         assert ours.api("STREAM.PURGE.ORDERS", {"filter": "orders.3", "keep": 5})["success"]
         for seq in (60, 61, 77, 200):
             assert ours.api("STREAM.MSG.DELETE.ORDERS", {"seq": seq})["success"]
@@ -322,6 +325,46 @@ def test_a_port_for_clients_is_told_from_one_for_leaf_nodes(start_server: StartS
     there = start_server(of=Kind.REAL)
     here = start_server(of=Kind.OURS, config=lake_config(there.port))
     until(lambda: "that port is not one for leaf nodes" in here.log(), "it says so")
+
+
+def test_a_domain_that_is_the_other_sides_own_is_refused(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    start_server(of=Kind.REAL, config=hub_config(port))
+    here = start_server(of=Kind.OURS, config=lake_config(port).replace("domain: lake", "domain: hub"))
+    until(lambda: "has the domain hub itself" in here.log(), "it is refused")
+
+
+def test_what_was_not_asked_for_goes_to_nobody(start_server: StartServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        settings = "subjects: ['a.*.c', 'b.>', d]"
+        here = start_server(of=Kind.OURS, config=lake_config(port, settings=settings), args=["-m", "-1"])
+        connection, _ = listener.accept()
+        with connection, Wire(here.address) as ours:
+            create(ours, "ORDERS", subjects=["orders.>"])
+            sid = ours.subscribe(">")
+            ours.ping()
+            connection.sendall(b'INFO {"max_payload":1000,"headers":true}\r\n')
+            said = b""
+            while not said.endswith(b"PING\r\n"):
+                said += connection.recv(65536)
+            assert said.count(b"LS+ ") == 4 + 3
+            unasked = (
+                b"orders.new",
+                b"$JS.API.STREAM.DELETE.ORDERS",
+                b"$JS.ACK.ORDERS.C.1.1.1.1.0",
+                b"a.b",
+                b"b",
+                b"d.e",
+            )
+            asked = (b"a.x.c", b"b.x", b"d", b"$JS.ACK.lake.szMpdrwD.ORDERS.C.1.1.1.1.0")
+            frames = [b"LMSG %b 2\r\nhi\r\n" % subject for subject in (*unasked, *asked)]
+            connection.sendall(b"PONG\r\n" + b"".join(frames))
+            heard = [ours.delivered(sid).subject for _ in asked]
+            assert heard == ["a.x.c", "b.x", "d", "$JS.ACK.ORDERS.C.1.1.1.1.0"]
+            state = ours.api("STREAM.INFO.ORDERS")["state"]
+            assert state["messages"] == 0
+            until(lambda: "it was not asked for, as on 'orders.new'" in here.log(), "it is told")
 
 
 def test_a_leaf_needs_a_domain_of_its_own(start_server: StartServer) -> None:
