@@ -10,9 +10,6 @@ from __future__ import annotations
 LINK_QUEUE = b"_link_"
 """The queue group in which the nodes that have a link to a domain hear its requests: any of them can take one."""
 
-DELIVER_HEADER = b"Lakestream-Deliver"
-"""Says with a request that names no deliver subject where its consumer delivers to. The link takes it off."""
-
 MARK = b"@"
 """How the account in an ack subject begins whose consumer is on a remote server: no account is called so."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.jetstream.copied_run import Run
 from lakestream.jetstream.errors import ApiError, api_error
-from lakestream.jetstream.links import DELIVER_HEADER, served
+from lakestream.jetstream.links import served
 from lakestream.jetstream.stream_config import StreamSource
 from lakestream.protocol import headers
 from lakestream.protocol.subjects import matches
@@ -109,10 +109,8 @@ class Origin:
             told = [(b"Nats-Required-Api-Level", b"5"), (b"Nats-Stream-Identity", start.identity.encode())]
         if self.prepared:
             subject = f"CONSUMER.RESET.{self.source.name}.{self.consumer}".encode()
-            told = [] if self._mirror else told
-            if self._api != _API:
-                told.append((DELIVER_HEADER, deliver))
-            return self._api + subject, headers.build(told) if told else b"", {"seq": start.seq} if start.seq else {}
+            header = b"" if self._mirror else headers.build(told)
+            return self._api + subject, header, {"seq": start.seq} if start.seq else {}
         config: dict[str, Any] = {"name": self.consumer, "deliver_policy": "all"}
         if start.seq:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start.seq}

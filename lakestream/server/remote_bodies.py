@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from lakestream.protocol.subjects import valid_literal
+
 _UNACKED = (None, "none", "flow_control")
 """Ack policies of consumers whose messages nobody acks one by one."""
 _ANSWER = b'{"type":"io.nats.jetstream.api.v1.'
@@ -52,9 +54,8 @@ def asked(body: bytes, prefix: bytes) -> tuple[bytes, Pushed] | None:
     if not isinstance(place, dict):
         return None
     subject = place.get("deliver_subject")
-    if not isinstance(subject, str) or not subject or any(char.isspace() for char in subject):
-        return None
-    here = subject.encode()
+    if not isinstance(subject, str) or not valid_literal(here := subject.encode()):
+        return None  # the remote says what is wrong with it
     pushed = _pushed(prefix + here, here, place)
     place["deliver_subject"] = pushed.there.decode()
     return msgspec.json.encode(request), pushed
@@ -63,6 +64,21 @@ def asked(body: bytes, prefix: bytes) -> tuple[bytes, Pushed] | None:
 def _pushed(there: bytes, here: bytes, config: dict[str, Any]) -> Pushed:
     group, policy = config.get("deliver_group"), config.get("ack_policy")
     return Pushed(there, here, group.encode() if isinstance(group, str) else b"", policy not in _UNACKED)
+
+
+def prepared(body: bytes) -> Pushed | None:
+    """Where a consumer delivers to that was made on the remote, by the answer to CONSUMER.INFO; None: nowhere."""
+    try:
+        info = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
+    config = info.get("config") if isinstance(info, dict) else None
+    if not isinstance(config, dict):
+        return None
+    subject = config.get("deliver_subject")
+    if not isinstance(subject, str) or not valid_literal(there := subject.encode()):
+        return None
+    return _pushed(there, there, config)
 
 
 class Answers:
@@ -84,9 +100,9 @@ class Answers:
         return body.replace(self._theirs, _KEY).replace(_KEY + _SNAPSHOT, self._snapshot)
 
     def consumer(self, header: bytes, body: bytes) -> Pushed | None:
-        """Where the consumer delivers to that an answer is about; None: it is about none, or one that does not push."""
+        """Where the consumer delivers to that an answer is about; None: it is about none that was made through here."""
         if not body.startswith(_ANSWER) or _STORED in header or _KEY not in body or _consumer(body) is None:
             return None
         config: dict[str, Any] = msgspec.json.decode(body).get("config") or {}
         there = str(config.get("deliver_subject", "")).encode()
-        return _pushed(there, there.removeprefix(self._prefix), config) if there else None
+        return _pushed(there, there.removeprefix(self._prefix), config) if there.startswith(self._prefix) else None

@@ -8,7 +8,7 @@ kept but who listens.
 |---|---|
 | `$JS.<domain>.API.x` | `$JS.API.x`, or under the remote's own domain |
 | a reply subject R | `<inbox>.r.R` |
-| a reply subject to which a consumer delivers | `<inbox>.p.<number>`, listened to by itself |
+| a reply subject to which a consumer delivers | `<inbox>….p.<number>`, listened to by itself |
 | a deliver subject D | `<inbox>.d.D`, listened to by itself |
 | `$JS.ACK.<domain>.@.x` | `$JS.ACK.x` |
 | `$JS.<domain>.FC.x`, `$JS.<domain>.SNAPSHOT.x` | `$JS.FC.x`, `$JS.SNAPSHOT.x` |
@@ -24,12 +24,11 @@ from collections.abc import Sequence
 
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.jsonio import dumps
-from lakestream.jetstream.links import DELIVER_HEADER, LINK_QUEUE, V1_DOTS, ack_here, ack_there
+from lakestream.jetstream.links import LINK_QUEUE, V1_DOTS, ack_here, ack_there
 from lakestream.jetstream.ports import ClientInfo, Clock, Delivery, Handler, Subscribed
-from lakestream.protocol import headers
 from lakestream.server import remote_bodies
 from lakestream.server.remote_bodies import Pushed
-from lakestream.server.remote_link import Link
+from lakestream.server.remote_link import Answer, Link, speakable
 
 MAX_PATHS = 16_384
 """Subjects here to which consumers there deliver, pulled and pushed each; with more the one that was quiet for longest
@@ -101,7 +100,9 @@ class RemoteDomain:
         self._acks = b"%b%b." % (_ACK, domain)
         self._ack_v1 = ack_here(domain, b"$JS.ACK.s.c.1.1.1.1.0").removesuffix(b"s.c.1.1.1.1.0")
         inbox = link.inbox_prefix
-        self._replies, self._pulls_there, self._pushes_there = inbox + b".r.", inbox + b".p.", inbox + b".d."
+        self._replies, self._pushes_there = inbox + b".r.", inbox + b".d."
+        # What a pull of before a restart waits for is not for who asks first after it.
+        self._pulls_there = link.inbox() + b".p."
         self._answers = remote_bodies.Answers(self._pushes_there, domain)
         self._pulls: OrderedDict[bytes, _Path] = OrderedDict()
         self._pushes: OrderedDict[bytes, _Path] = OrderedDict()
@@ -159,15 +160,33 @@ class RemoteDomain:
                 request = remote_bodies.asked(payload, self._pushes_there)
                 if request is not None:
                     payload, pushed = request
+                    if not speakable(pushed.there, pushed.group):
+                        self._refuse(rest, reply, api_error(10003))
+                        return
                     self._push(pushed)
-            elif rest.startswith(_RESET) and header:
-                deliver = headers.get(header, DELIVER_HEADER)
-                if deliver:
-                    self._push(Pushed(deliver, deliver, b"", False))
-                    header = headers.remove(header, [DELIVER_HEADER])
+            elif rest.startswith(_RESET):
+                self._reset(rest, reply, header, payload)
+                return
+        self._ask(rest, reply, back, header, payload)
+
+    def _ask(self, rest: bytes, reply: bytes, back: bytes, header: bytes, payload: bytes) -> None:
         if not self.link.publish(self._there(rest), back, header, payload) and reply:
             error = api_error(10054) if self.link.up else self._no_answer()
             self._refuse(rest, reply, error)
+
+    def _reset(self, rest: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        """Whoever resets a consumer wants its messages: one that was made there delivers to a subject that only the
+        remote can tell."""
+
+        def told(answer: Answer | None) -> None:
+            pushed = remote_bodies.prepared(answer.payload) if answer is not None else None
+            if pushed is not None and pushed.there.startswith(self._pushes_there):
+                pushed = None  # it was made through here
+            if pushed is not None and speakable(pushed.there, pushed.group):
+                self._push(pushed)
+            self._ask(rest, reply, self._replies + reply if reply else b"", header, payload)
+
+        self.link.request(self._there(b"CONSUMER.INFO." + rest[len(_RESET) :]), b"", b"", told)
 
     def _there(self, rest: bytes) -> bytes:
         """What a request is called there."""

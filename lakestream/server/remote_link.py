@@ -7,6 +7,8 @@ link is up or down. Who the remote's JetStream is here, is remote_domain.py's.
 from __future__ import annotations
 
 import itertools
+import re
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,8 +23,17 @@ from lakestream.server.remote_connection import RemoteConnection, RemoteServer
 from lakestream.server.remote_dial import Redial
 from lakestream.server.remote_options import Address, RemoteOptions
 
+MAX_CONTROL_LINE = 4096
+"""Longest subject, reply and queue group together with the sizes (4096 bytes): what servers take where nobody has
+changed it. With a longer line the remote would end the connection."""
+
+_SIZES = 32
+"""So much of it (bytes) is left for the verb, the sizes and a sid."""
+
 ANSWER_NS = 5_000_000_000
 """How long a request waits for its answer where nothing else is said (5 s)."""
+
+_word = re.compile(rb"[!-~\x80-\xff]+").fullmatch
 
 Take = Callable[[Sequence[Delivery]], None]
 """Called in the event loop with a run of messages of a subscription: (subject shown, reply, header, payload)."""
@@ -116,6 +127,8 @@ class Link:
         self._numbers = itertools.count(1)
         # The same after a restart: a push consumer there goes on to deliver where it did.
         self.inbox_prefix = f"_INBOX.{short_hash(f'{server_name} {options.account} {options.name}')}".encode()
+        # But nothing that is on its way to a server that was before this one shall reach anybody here.
+        self._inboxes = b"%b.i.%b" % (self.inbox_prefix, secrets.token_hex(4).encode())
         self._asked: dict[bytes, tuple[Callable[[Answer | None], None], Timer]] = {}
         self._answers = self.inbox() + b"."
         self.subscribe(self._answers + b"*", self._answered)
@@ -232,16 +245,19 @@ class Link:
         """How many there are."""
         return len(self._listening)
 
-    def fits(self, header: bytes, payload: bytes) -> bool:
-        """Whether it takes messages of that size."""
-        return self.server is not None and len(header) + len(payload) <= self.server.max_payload
+    def fits(self, subject: bytes, reply: bytes, header: bytes = b"", payload: bytes = b"") -> bool:
+        """Whether it takes such a message. Nothing that a client names may end the connection, or be a line of its
+        own."""
+        if self.server is None or len(header) + len(payload) > self.server.max_payload:
+            return False
+        return speakable(subject, reply)
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """Publish there, at the end of this turn. False: it is down, or the message is larger than it takes.
+        """Publish there, at the end of this turn. False: it is down, or the message is none that it takes.
 
         What is on the way when the connection ends is lost: ask (`request`) for what must arrive.
         """
-        if not self.up or not self.fits(header, payload):
+        if not self.up or not self.fits(subject, reply, header, payload):
             return False
         gap = reply + b" " if reply else b""
         if header:
@@ -261,7 +277,7 @@ class Link:
 
     def inbox(self) -> bytes:
         """A subject that nobody else listens to there."""
-        return b"%b.i.%d" % (self.inbox_prefix, next(self._numbers))
+        return b"%b.%d" % (self._inboxes, next(self._numbers))
 
     def request(
         self,
@@ -293,7 +309,8 @@ class Link:
 
     # ------------------------------------------------------------------ from it
     def subscribe(self, subject: bytes, take: Take, queue: bytes = b"") -> Subscribed:
-        """Listen there, on this connection and those to come, until cancelled."""
+        """Listen there, on this connection and those to come, until cancelled. Both names are speakable."""
+        assert speakable(subject, queue)  # Invariant: who takes them from a client has looked.
         listening = _Listening(self, b"%d" % next(self._sids), subject, queue, take)
         self._listening[listening.sid] = listening
         if self.up:
@@ -320,6 +337,13 @@ class Link:
             self._log.exception(f"remote {self.name}: what came on {listening.subject!r} failed", error)
         if turn.overrun is not None and self._connection is not None:
             self._connection.stall(turn.overrun.on_drain)
+
+
+def speakable(subject: bytes, other: bytes) -> bool:
+    """Whether a subject, and a reply or queue group (b"": none), can be said in one line."""
+    if len(subject) + len(other) > MAX_CONTROL_LINE - _SIZES:
+        return False
+    return _word(subject) is not None and (not other or _word(other) is not None)
 
 
 class _User:

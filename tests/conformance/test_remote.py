@@ -5,6 +5,7 @@ The remote is nats-server, or another lakestream.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -322,6 +323,51 @@ def test_a_request_larger_than_the_remote_takes_is_refused(start_server: StartSe
         assert hub.request("$JS.hub.API.$KV.B.k", b"x" * 1001).json()["error"]["err_code"] == 10054
         hub.api_prefix = "$JS.hub.API"
         assert hub.api("INFO")["streams"] == 0  # the link is as it was
+
+
+# ---------------------------------------------------------------------- what clients can not do
+
+
+def test_a_request_makes_the_link_listen_to_nothing_else(two: Two) -> None:
+    create(two.there, "O", subjects=["o"])
+    sid = two.here.subscribe(">")
+    body = {"stream_name": "O", "config": {"deliver_subject": "foo 9\nPUB o 2\n", "deliver_group": "g\nPUB o 2\n"}}
+    for subject in ("CONSUMER.CREATE.O", "CONSUMER.RESET.O.c", "STREAM.SNAPSHOT.O"):
+        for header in ({"Lakestream-Deliver": "secret.>"}, {"Lakestream-Deliver": "foo 9\nPUB o 2\n"}, None):
+            two.hub.publish(f"$JS.hub.API.{subject}", json.dumps(body).encode(), two.hub.new_reply(), header)
+    for _ in range(2):  # a reset asks for the consumer first
+        two.hub.api("INFO")
+    two.there.publish("secret.plan", b"secret")
+    two.there.ping()
+    two.hub.api("INFO")  # a fence through the link
+    two.here.ping()
+    assert not [frame for frame in two.here.waiting if frame.sid == sid and frame.subject.startswith("secret")]
+    assert state(two.there, "O")["messages"] == 0
+    assert links(two.server)[0]["connects"] == 1
+
+
+def test_asking_for_a_consumer_of_others_takes_nothing_from_it(two: Two) -> None:
+    for wire in (two.there, two.here):
+        create(wire, "W", subjects=["w"])
+        consumer(wire, "W", "workers", deliver_subject="work.deliver", deliver_group="g", ack_policy="explicit")
+    sid, ours = two.there.subscribe("work.deliver", "g"), two.here.subscribe("work.deliver", "g")
+    two.here.ping()
+    assert two.hub.api("CONSUMER.INFO.W.workers")["config"]["deliver_subject"] == "work.deliver"
+    publish(two.there, "w", *(b"%d" % number for number in range(20)))
+    assert [two.there.delivered(sid).data for _ in range(20)] == [b"%d" % number for number in range(20)]
+    two.hub.api("INFO")
+    two.here.ping()
+    assert not [frame for frame in two.here.waiting if frame.sid == ours]
+
+
+def test_long_subjects_do_not_end_the_link(two: Two) -> None:
+    create(two.there, "O", subjects=["o"])
+    connects = links(two.server)[0]["connects"]
+    two.hub.publish("$JS.hub.API.INFO", b"", "r." + "a" * 4050)
+    body = {"stream_name": "O", "config": {"deliver_subject": "d." + "a" * 4090, "ack_policy": "none"}}
+    assert two.hub.api("CONSUMER.CREATE.O", body)["error"]["err_code"] == 10003
+    assert "error" not in two.hub.api("INFO")
+    assert links(two.server)[0]["connects"] == connects
 
 
 def test_monitoring_shows_the_link(two: Two) -> None:

@@ -205,6 +205,35 @@ def test_a_push_consumer_goes_on_when_this_server_is_back(start_server: StartSer
         assert here.request(first.reply, b"+ACK").data == b""
 
 
+def test_what_was_pulled_before_a_restart_reaches_nobody_else(start_server: StartServer) -> None:
+    remote = start_server(of=Kind.REAL)
+    server = fixed_port(start_server(of=Kind.OURS, config=config(remote.address)))
+    wait_link(server)
+    with Wire(remote.address) as there:
+        for name in "AB":
+            create(there, name, subjects=[name.lower()])
+            body = {"stream_name": name, "config": {"durable_name": "d", "ack_policy": "explicit"}}
+            assert "error" not in there.api(f"CONSUMER.DURABLE.CREATE.{name}.d", body)
+
+        def pull(wire: Wire, name: str) -> str:
+            inbox = wire.new_reply() + ".pull"
+            sid = wire.subscribe(inbox)
+            wire.publish(f"$JS.hub.API.CONSUMER.MSG.NEXT.{name}.d", b'{"batch":1,"expires":60000000000}', inbox)
+            wait("a pull", lambda: there.api(f"CONSUMER.INFO.{name}.d")["num_waiting"] == 1)
+            return sid
+
+        with Wire(server.address) as before:
+            pull(before, "A")
+            server.kill()
+        server.start()
+        wait_link(server)
+        with Wire(server.address) as after:
+            sid = pull(after, "B")
+            publish(there, "a", b"of A")
+            publish(there, "b", b"of B")
+            assert after.delivered(sid).data == b"of B"
+
+
 def test_another_member_of_the_remote_cluster_takes_over(start_server: StartServer) -> None:
     routes = free_ports(2)
     members = [

@@ -60,7 +60,7 @@ def test_deliver_subjects_are_others_there_and_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"deliver_subject", b"[]", b'{"config":1,"deliver_subject":"x"}', b'{"deliver_subject":"a b"}']
+    "body", [b"", b"deliver_subject", b"[]", b'{"config":1,"deliver_subject":"x"}', b'{"deliver_subject":"a..b"}']
 )
 def test_what_names_no_deliver_subject_stays(body: bytes) -> None:
     assert asked(body, PREFIX) is None
