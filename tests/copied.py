@@ -127,10 +127,13 @@ class Mirror:
         self._wanted, self._renamed = wanted, renamed
         self.seen: dict[int, Message] = {}
         """What was read of it."""
+        self.never: set[int] = set()
+        """What was gone from the origin before the mirror was made."""
 
     def anew(self) -> None:
-        """It is deleted, and made again."""
+        """It is deleted, and is about to be made again; the origin was looked at just now."""
         self.seen = {}
+        self.never = (self.origin.history.keys() | self.origin.acked.keys()) - self.origin.live
 
     def look(self, wire: Wire) -> None:
         """Read what is new in it; what was read before has to stay."""
@@ -151,6 +154,7 @@ class Mirror:
         assert found.keys() >= self.seen.keys(), f"{self.stream}: gone are {sorted(self.seen.keys() - found.keys())}"
         self._take(found)
         assert not self.missing(), f"{self.stream}: missing are {sorted(self.missing())}"
+        assert not self.never & found.keys(), f"{self.stream}: came back are {sorted(self.never & found.keys())}"
         back = {self._renamed(subject): subject for subject, _, _ in self.origin.written.values()}
         for seq, message in found.items():
             assert message.subject in back, f"{self.stream}: {seq} has the subject {message.subject!r}"
