@@ -250,7 +250,8 @@ class Applier:
                 self._skip(operation)
                 return None
             case Fork():
-                return self._removals(apply_fork(stream, operation))
+                apply_fork(stream, operation)
+                return None
             case Near():
                 stream.copying.came_near()
                 return None

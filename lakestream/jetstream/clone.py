@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from lakestream.jetstream import limits
 from lakestream.jetstream.errors import ApiError, invalid
 from lakestream.jetstream.operations import Fork
 from lakestream.jetstream.origin import Origin
@@ -76,6 +75,10 @@ class Clones(Protocol):
         """Get a mirror a copy of its origin: `told` is called once. Asked again, also by another server, it is the same
         copy. `waits`: called with what it waits for, where that may last."""
 
+    def discard(self, stream: Stream, then: Callable[[], None]) -> None:
+        """The stream, which has no message yet, begins without a copy, whatever was asked for it. `then` is called
+        once that is so, as long as it takes."""
+
     def settled(self, stream: Stream) -> None:
         """The mirror's log says that it began with a copy: what was asked for it is over."""
 
@@ -98,10 +101,30 @@ def can_begin_as_copy(config: StreamConfig) -> bool:
 
 
 def check_update(stream: Stream, config: StreamConfig) -> None:
-    """Refuse to make something else of a mirror whose copy may be there in a moment. Raises ApiError."""
-    other = config.mirror != stream.config.mirror or config.metadata.get(AS_OF) != stream.config.metadata.get(AS_OF)
-    if other and stream.copying.cloning:
+    """Refuse to make something else of a mirror whose copy may be there in a moment, and another moment of one that has
+    begun. Raises ApiError."""
+    if stream.config.mirror is None:
+        return
+    if stream.copying.cloning and (config.mirror != stream.config.mirror or not can_begin_as_copy(config)):
         raise invalid("the mirror's copy of its origin is being made; try again when it is there, or delete the mirror")
+    if config.mirror is not None and moment(config) != moment(stream.config):
+        raise invalid(f"{AS_OF} of a mirror can not be changed; delete it and make another")
+
+
+def why_not(origin: StreamConfig, mirror: StreamConfig) -> str:
+    """Why a mirror can not begin with a copy of this origin; "" when it can."""
+    if origin.sources:
+        return "it has sources, and what a mirror knows of those comes with the messages"
+    if origin.retention != "limits":
+        return "its messages go once its mirror has acknowledged them one by one"
+    mirrored, limited = mirror.mirror, mirror.max_msgs_per_subject > 0
+    if limited and mirrored is not None and any(each.dest for each in mirrored.subject_transforms):
+        return "it would be limited by subjects that its origin has not got"
+    for name in ("max_msgs", "max_bytes", "max_msgs_per_subject"):
+        here, there = getattr(mirror, name), getattr(origin, name)
+        if here > 0 and not 0 < there <= here:  # to remove most of a copy costs more than to read what is wanted
+            return f"{name} of its mirror may be less than it holds"
+    return ""
 
 
 class CloneFirst(Session):
@@ -122,20 +145,40 @@ class CloneFirst(Session):
     def begin(self) -> None:
         """Read, from soon on, or from when the copy is there."""
         stream, clones = self._stream, self._stream.copying.clones
-        begun = stream.store.upkeep.based or stream.intake.next_seq > 1
-        if begun or clones is None or not can_begin_as_copy(stream.config):
-            if stream.store.upkeep.based and clones is not None:
-                clones.settled(stream)  # a kill may have come between the entry and this
-            if not moment(stream.config):
-                super().begin()
-            elif not begun:
-                self.error = _unavailable("it needs a lake that this server does not have")
-            return
-        self._wanted = True
-        self._errand = clones.copy(stream, self._source, self._told, self._waits)
+        if clones is None:
+            self._follow("it needs a lake that this server does not have")
+        elif stream.store.upkeep.based:
+            clones.settled(stream)  # a kill may have come between the entry and this
+            self._follow("")
+        elif stream.store.msgs:
+            self._follow("")
+        else:
+            self._wanted = True
+            if stream.intake.next_seq > 1 or not can_begin_as_copy(stream.config):
+                self._begin_without("it had begun without a copy")
+            else:
+                self._errand = clones.copy(stream, self._source, self._told, self._waits)
+
+    def _follow(self, why: str) -> None:
+        """Read the origin, unless the mirror is that of a moment: then `why` it is not, if it is not."""
+        self._wanted = False
+        if not moment(self._stream.config):
+            self.error = None
+            super().begin()
+        elif why:
+            self._waits(why)
+
+    def _begin_without(self, why: str) -> None:
+        """Read the origin once it is certain that no copy comes any more: else the table would have messages twice."""
+        clones = self._stream.copying.clones
+        assert clones is not None, "it was asked"
+        clones.discard(self._stream, lambda: self._follow(why) if self._wanted else None)
 
     def end(self, remove: bool = False) -> None:
         """See `Session.end`."""
+        clones = self._stream.copying.clones
+        if self._wanted and remove and clones is not None:
+            clones.discard(self._stream, lambda: None)  # it is no mirror any more, or of something else
         self._wanted = False
         if self._errand is not None:
             self._errand.cancel()
@@ -153,15 +196,13 @@ class CloneFirst(Session):
         if isinstance(outcome, Copied):
             self._propose(outcome.base)
             return
-        self._wanted = False
         if outcome.why:
             _logger.info("%s: no copy of %s: %s", self._stream.name, self._source.name, outcome.why)
         if moment(self._stream.config):
             self._waits(outcome.why)
             self._later = self._stream.clock.call_later(AGAIN_NS, self.begin)
         else:
-            self.error = None
-            super().begin()
+            self._begin_without(outcome.why)
 
     def _propose(self, base: Base) -> None:
         stream = self._stream
@@ -178,13 +219,11 @@ class CloneFirst(Session):
         stream = self._stream
         if isinstance(result, ApiError) or not self._wanted:
             return  # somebody else leads now, and goes on from what the log says
-        self._wanted = False
         if stream.copying.clones is not None:
             stream.copying.clones.settled(stream)
         _logger.info("%s: began with %d messages of %s", stream.name, stream.store.msgs, self._source.name)
         stream.clock.call_soon(self._keep)  # not here: the entry counts as applied once this has returned
-        if not moment(stream.config):
-            super().begin()
+        self._follow("")
 
     def _keep(self) -> None:
         """Write down what was begun with, so that a start need not read it again."""
@@ -198,8 +237,8 @@ def _unavailable(why: str) -> ApiError:
 
 
 # ---------------------------------------------------------------------- the log's side
-def apply_fork(stream: Stream, operation: Fork) -> list[tuple[int, bytes]]:
-    """Let a mirror begin with its copy; returns what its limits remove of it. Raises NoBase."""
+def apply_fork(stream: Stream, operation: Fork) -> None:
+    """Let a mirror begin with its copy, which is within its limits (`why_not`). Raises NoBase."""
     store = stream.store
     base, store.upkeep.ready = store.upkeep.ready or store.upkeep.find_base(), None
     if base is None or (base.origin.version, base.origin.through) != (operation.version, operation.through):
@@ -209,9 +248,7 @@ def apply_fork(stream: Stream, operation: Fork) -> list[tuple[int, bytes]]:
     if purged_below > 1:
         store.set_first(purged_below)  # before it came; it is purged of that all the same
     stream.intake.rewind()
-    removed = limits.enforce_all(stream.config, store)
     for consumer in list(stream.consumers.values()):
         consumer.feed.rewind()
         consumer.wake()
     stream.expiry.arm()
-    return removed

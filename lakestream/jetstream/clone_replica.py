@@ -20,6 +20,11 @@ from lakestream.raft.group import Committed
 if TYPE_CHECKING:
     from lakestream.jetstream.stream import Stream
 
+HELD_BYTES = 64 << 20
+"""Entries that wait for the table are kept in memory up to so many bytes (64 MiB); with more the replica is opened
+anew, which reads the table first."""
+YIELD_NS = 1_000_000_000
+"""A replica that was elected while it waits for the table leads no more after so long (1 s)."""
 AGAIN_NS = 2_000_000_000
 """Pause before a table that could not be read is read again (2 s)."""
 
@@ -86,10 +91,17 @@ class Holding:
         warn: Callable[[str], None],
         done: Callable[[list[Committed]], None],
     ) -> None:
-        self.entries: list[Committed] = []
+        self._entries: list[Committed] = []
+        self._size = 0
         self.ended = False
         self._stream, self._bases, self._origin = stream, bases, origin
         self._warn, self._done = warn, done
+
+    def add(self, entries: list[Committed]) -> bool:
+        """Hold these too. False: that is too much."""
+        self._entries += entries
+        self._size += sum(len(entry.frame.body) for entry in entries)
+        return self._size <= HELD_BYTES
 
     def begin(self) -> None:
         """Read the table."""
@@ -111,7 +123,7 @@ class Holding:
             return
         self.ended = True
         self._stream.store.upkeep.ready = base
-        self._done(self.entries)
+        self._done(self._entries)
 
 
 def held_from(stream: Stream, entries: list[Committed]) -> tuple[int, Origin] | None:

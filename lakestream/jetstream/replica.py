@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.jetstream.clone_replica import Holding, held_from, prepare
+from lakestream.jetstream.clone_replica import YIELD_NS, Holding, held_from, prepare
 from lakestream.jetstream.offline import Unsupported
 from lakestream.jetstream.operations import CreateStream, decode_operation, encode
 from lakestream.jetstream.replica_transfer import Fetch, Offer
@@ -311,10 +311,13 @@ class Replica:
     # ------------------------------------------------------------------ the group
     def _committed(self, entries: list[Committed]) -> None:
         stream, lake = self.stream, self._replicas.lake
-        if self._holding is not None:
-            self._holding.entries += entries
-            return
         if stream is None:
+            return
+        if self._holding is not None:
+            if not self._holding.add(entries):
+                self._holding.end()
+                self._holding = None
+                self._reopen(stream, "")
             return
         held = None if lake is None or stream.config.mirror is None else held_from(stream, entries)
         if lake is None or held is None:
@@ -322,7 +325,7 @@ class Replica:
             return
         at, origin = held
         self._holding = Holding(stream, lake, origin, self._replicas.log.warn, self._go_on)
-        self._holding.entries = entries[at:]
+        self._holding.add(entries[at:])
         if at:
             stream.committed(entries[:at])
         self._holding.begin()
@@ -397,7 +400,10 @@ class Replica:
         if leader != self.leader:
             self.leader, self.leader_since_ns = leader, self._replicas.shared.clock.now()
         stream = self.stream
-        if stream is None or self.closed or (leads and self._holding is not None):
+        if stream is None or self.closed:
+            return
+        if leads and self._holding is not None:
+            self._replicas.shared.clock.call_later(YIELD_NS, self._yield)
             return
         if leads and self._replicas.host.serves(self.account):
             if not stream.leading:
@@ -405,6 +411,11 @@ class Replica:
             return
         stream.follow()
         self._replicas.host.follows(self)
+
+    def _yield(self) -> None:
+        """Another member may have what this one waits for."""
+        if self._holding is not None and not self.closed:
+            self.step_down()
 
     def take_lead(self) -> None:
         """The account has JetStream again: serve, if that is for this node to do."""

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lakestream.jetstream.clone import Copied, NotCopied
+from lakestream.jetstream.clone import Copied, NotCopied, why_not
 from lakestream.jetstream.origin import selected
 from lakestream.jetstream.ports import ClientInfo, Subscribed
 from lakestream.jetstream.stream import Stream
@@ -27,14 +27,12 @@ from lakestream.jetstream.stream_config import StreamConfig, StreamSource
 from lakestream.lake import clone_request, paths, policy, staging
 from lakestream.lake.clone_request import CloneAnswer, CloneRequest, Picked
 from lakestream.lake.deltalog import Log, statistics
-from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import FLUSH
 from lakestream.lake.locks import COMPACTOR_LOCK
 from lakestream.lake.policy import StreamPolicy
 from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import open_storage
 from lakestream.log.base import Base, Origin, origin_of, read_base, remove_base
-from lakestream.log.errors import LogError
 from lakestream.log.files import Files
 from lakestream.log.segment_log import SegmentLog
 from lakestream.server.logging import Logger
@@ -44,6 +42,8 @@ CLONE_MSGS = 100_000
 """Below so many messages in its table an origin is read message by message, which is as quick."""
 LOOK_NS = 250_000_000
 """How often to look for the answer (250 ms)."""
+SELDOM_NS = 2_000_000_000
+"""And how often (2 s) once that takes longer than LATE_NS."""
 NOBODY_NS = 5_000_000_000
 """After so long (5 s) without a compactor that could make the copy, the mirror reads its origin itself."""
 LONGEST_NS = 60_000_000_000
@@ -119,6 +119,22 @@ class LakeClones:
         errand.begin()
         return errand
 
+    def discard(self, stream: Stream, then: Callable[[], None]) -> None:
+        """See `Clones.discard`."""
+        identity = self.identity(stream)
+        if identity is None:
+            then()
+            return
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is None:
+                then()
+                return
+            self.log.warn(f"stream {stream.name}: it waits for the lake at {self.root}: {error}")
+            self.clock.call_later(READ_AGAIN_NS, lambda: None if stream.closed else self.discard(stream, then))
+
+        self.io.submit(lambda: clone_request.discard(self.root, identity), done)
+
     def settled(self, stream: Stream) -> None:
         """See `Clones.settled`."""
         identity = self.identity(stream)
@@ -143,7 +159,7 @@ class LakeClones:
         async def run() -> None:
             try:
                 result = await asyncio.get_running_loop().run_in_executor(readers, work)
-            except (LakeError, LogError, OSError) as error:
+            except Exception as error:  # deltalake has errors of any kind
                 done(None, error)
             else:
                 done(result, None)
@@ -166,11 +182,13 @@ class LakeClones:
         wanted = policy.of_config(bytes(mirror.config))
         directory = paths.staging(paths.root(self.root), source.name, flushed.uid, mirror.account)
         origin = staging.read_identity(directory)
-        if origin is None:
+        told = (source.name, mirror.account, flushed.uid)  # whoever answers on the bus may not choose another table
+        if origin is None or (origin.name, origin.account, origin.uid) != told:
             return _Found(never=f"nothing of {source.name} is in the lake")
         config = msgspec.json.decode(origin.config, type=StreamConfig)
-        if config.sources:  # what a mirror knows of them comes with the messages
-            return _Found(never=f"{source.name} has sources")
+        why = why_not(config, msgspec.json.decode(mirror.config, type=StreamConfig))
+        if why:
+            return _Found(never=f"{source.name}: {why}")
         clone_request.request(self.root, mirror, _request(source, origin, wanted, flushed.last_index))
         return _Found()
 
@@ -249,7 +267,7 @@ class _Errand:
     def begin(self) -> None:
         """See how far it has come, under another server perhaps."""
         clones = self._clones
-        clones.io.submit(lambda: clones.known(self._identity, self._source), self._known)
+        clones.read(lambda: clones.known(self._identity, self._source), self._known)
 
     def _later(self, delay_ns: int, step: Callable[[], None]) -> None:
         self._clones.clock.call_later(delay_ns, lambda: None if self._cancelled.is_set() else step())
@@ -293,7 +311,7 @@ class _Errand:
         if not (flushed.error or flushed.uid) and clones.clock.now() - self._began < FLUSH_NS:
             self._later(LOOK_NS, self._flush)  # after a start its own server may not have it yet
             return
-        if flushed.error is not None or not flushed.uid:
+        if flushed.error is not None or not flushed.uid.isalnum():
             why = (flushed.error or {}).get("description") or "it does not answer"
             self._end(NotCopied(f"{self._source.name}: {why}"))
             return
@@ -308,8 +326,9 @@ class _Errand:
     def _asked(self, found: _Found | None, error: BaseException | None) -> None:
         if self._cancelled.is_set():
             return
-        if found is None:
-            self._end(NotCopied(f"the lake can not be asked: {error}"))
+        if found is None:  # whether there is a request is not known, so nothing else may begin
+            self._waits(f"the lake can not be asked: {error}")
+            self._later(READ_AGAIN_NS, self.begin)
         elif found.never is not None:
             self._end(NotCopied(found.never))
         elif found.answer is not None:
@@ -339,7 +358,7 @@ class _Errand:
             clones = self._clones
             clones.io.submit(lambda: clone_request.withdraw(clones.root, self._identity), self._withdrawn)
             return
-        self._later(LOOK_NS, self._look)
+        self._later(LOOK_NS if now - self._began < LATE_NS else SELDOM_NS, self._look)
 
     def _withdrawn(self, said: CloneAnswer | None, error: BaseException | None) -> None:
         if self._cancelled.is_set():
@@ -357,7 +376,8 @@ class _Errand:
             case clone_request.WITHDRAWN:
                 self._end(NotCopied(NO_COMPACTOR))
             case _:
-                clones.settled(self._stream)
+                if self._bound:  # it is asked for again; else the mirror sees to it that nothing comes of it
+                    clones.settled(self._stream)
                 self._end(NotCopied(said.reason))
 
     def _read(self, origin: Origin) -> None:
@@ -396,8 +416,8 @@ def _request(source: StreamSource, origin: StreamIdentity, wanted: StreamPolicy,
         origin=origin.name,
         origin_uid=origin.uid,
         origin_account=origin.account,
-        # Of a moment the table has all once it has what was staged behind it; else what it has by now will do.
-        through=index if as_of is not None else 0,
+        # What was removed by now has to have left the table; and of a moment it then has all.
+        through=index,
         as_of_seq=as_of.seq if as_of is not None else 0,
         as_of_ns=as_of.time_ns if as_of is not None else 0,
         selections=[] if pairs == [(">", ">")] else [Picked(src, "" if dest == ">" else dest) for src, dest in pairs],

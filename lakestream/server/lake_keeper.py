@@ -295,7 +295,8 @@ class LakeKeeper:
         served, kept.waiting = kept.waiting, []
         leads = kept.stream.leading  # of several replicas one stages, and takes away what was staged
         fresh = [segment for segment in sealed if leads and segment.last_index > kept.staged_through]
-        left, applied = store.left_through, store.applied
+        # A copy that a stream began with was never in its log, and its table has it since the log's first entry.
+        left, applied = max(store.left_through, int(store.upkeep.based)), store.applied
 
         def errand() -> tuple[int | None, str]:
             position = kept.watch.read()
