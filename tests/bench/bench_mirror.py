@@ -1,9 +1,10 @@
 """How far a copy is behind its origin while messages come evenly: a mirror and a source, ours and nats-server's.
 
     python -m tests.bench.bench_mirror [--rate 20000] [--seconds 10] [--size 128] [--rounds 1] [--store DIR]
-                                       [--only origin,mirror,source,cluster] [--against default,always,ours]
+                                       [--only origin,mirror,source,cluster,remote] [--against default,always,ours]
 
-One server at a time (`cluster`: origin and mirror on different nodes of three), with an origin that another process
+One server at a time (`cluster`: origin and mirror on different nodes of three; `remote`: a mirror of ours whose origin
+is on another server, ours or nats-server, that its server is a client of), with an origin that another process
 publishes to at an even rate, acks asked for. The newest message of the copy, and that of its origin, is asked for again
 and again (a direct get by subject). The lag of a message is the time from just before it was sent until an answer first
 showed it, or one after it: published to readable. `behind` is what of that it is readable at its origin already. The
@@ -45,6 +46,7 @@ COPIES: dict[str, dict[str, Any]] = {
     "mirror": {"name": "COPY", "mirror": {"name": "ORIGIN"}},
     "source": {"name": "COPY", "sources": [{"name": "ORIGIN"}]},
     "cluster": {"name": "COPY", "mirror": {"name": "ORIGIN"}},
+    "remote": {"name": "COPY", "mirror": {"name": "ORIGIN", "external": {"api": "$JS.there.API"}}},
 }
 VARIANTS = {"default": (Kind.REAL, False), "always": (Kind.REAL, True), "ours": (Kind.OURS, False)}
 """Which program, and whether nats-server syncs before it acks."""
@@ -190,10 +192,15 @@ def servers(variant: str, row: str, parent: str | None) -> Iterator[Sequence[Ser
             return
         text = "jetstream { sync_interval: always }" if always else None
         server = Server(kind, Path(directory) / "store", config=text).start()
+        started = [server]
         try:
-            yield [server]
+            if row == "remote":
+                link = f'remote {{ domain: there, url: "{server.url}" }}'
+                started.append(Server(Kind.OURS, Path(directory) / "here", config=link).start())
+            yield started
         finally:
-            server.kill()
+            for each in started:
+                each.kill()
 
 
 def measure(variant: str, row: str, options: argparse.Namespace) -> Row:
@@ -201,10 +208,10 @@ def measure(variant: str, row: str, options: argparse.Namespace) -> Row:
     with servers(variant, row, options.store) as nodes, ExitStack() as stack:
         there, here = (stack.enter_context(Wire(node.address, timeout=60)) for node in (nodes[0], nodes[-1]))
         wires = {"ORIGIN": there}
-        _create(there, {"name": "ORIGIN", "subjects": [SUBJECT]}, "tag0" if len(nodes) > 1 else "")
+        _create(there, {"name": "ORIGIN", "subjects": [SUBJECT]}, "tag0" if row == "cluster" else "")
         if COPIES[row]:
             wires["COPY"] = here
-            _create(here, {"name": "COPY", **COPIES[row]}, "tag2" if len(nodes) > 1 else "")
+            _create(here, {"name": "COPY", **COPIES[row]}, "tag2" if row == "cluster" else "")
         answer = there.request(SUBJECT, b"-1", timeout=60)
         assert b'"seq"' in answer.data, answer
         watch = Watch(wires)
