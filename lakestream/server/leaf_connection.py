@@ -202,15 +202,15 @@ class LeafConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     # ------------------------------------------------------------------ out
-    def greet(self, fields: dict[str, Any], subjects: Sequence[bytes]) -> None:
-        """Say who this is and which subjects lead here."""
+    def greet(self, fields: dict[str, Any], subjects: Sequence[bytes], group: bytes) -> None:
+        """Say who this is and which subjects lead here; of the connections of a group each message takes one."""
         most = self.info.get("max_payload")
         self.listeners = Listeners(
             self._hub, self._names, self, most if isinstance(most, int) and most > 0 else MAX_PAYLOAD, self._too_large
         )
         self._below = tuple(one[:-1] for one in subjects if one.endswith(b".>") and is_literal(one[:-2]))
         self._subjects = tuple(one for one in subjects if one[:-1] not in self._below)
-        self.write(leaf_wire.connect(fields) + b"".join(map(leaf_wire.listen, subjects)))
+        self.write(leaf_wire.connect(fields) + b"".join(leaf_wire.listen(one, group) for one in subjects))
         self._ping()
 
     def _too_large(self, subject: bytes, size: int) -> None:

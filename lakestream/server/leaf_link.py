@@ -60,7 +60,10 @@ class LeafLink:
         self._who = name or domain
         self._names = Names(domain, short_hash(hub.account))
         self._redial = remote_dial.Redial(options, self._attempt, log)
-        self._holder = Holder(hub, f"{options.account} {options.name}", self._who, others, clock, self._turn)
+        what = f"{options.account} {options.name}"
+        # While two nodes of a cluster hold the connection, each message comes through one of them.
+        self._group = f"lakestream-{short_hash(what)}".encode()
+        self._holder = Holder(hub, what, self._who, others, clock, self._turn, lambda: self.up)
         self._label = f"leaf node remote {options.name}"
         self._connection: LeafConnection | None = None
         self._address: Address | None = None
@@ -174,7 +177,9 @@ class LeafLink:
         }
         fields |= remote_login.login(self.options, address, keys, str(info.get("nonce", "")))
         published = [subject.encode() for subject in self.options.subjects]
-        connection.greet(fields, (b"$JS.%b.API.>" % self._domain.encode(), *self._names.subjects, *published))
+        connection.greet(
+            fields, (b"$JS.%b.API.>" % self._domain.encode(), *self._names.subjects, *published), self._group
+        )
         async with asyncio.timeout(GREETING_TIMEOUT_S):
             why = "" if await connection.up else await connection.over
         return why + WRONG_PORT if why.startswith("Unknown Protocol") else why

@@ -189,9 +189,9 @@ def connect(fields: dict[str, Any]) -> bytes:
     return b"CONNECT %b\r\n" % msgspec.json.encode(fields)
 
 
-def listen(subject: bytes) -> bytes:
-    """LS+: messages for this subject come here."""
-    return b"LS+ %b\r\n" % subject
+def listen(subject: bytes, group: bytes) -> bytes:
+    """LS+: messages for this subject come here, or to another member of the group."""
+    return b"LS+ %b %b 1\r\n" % (subject, group)
 
 
 class Names:

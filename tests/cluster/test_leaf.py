@@ -10,14 +10,12 @@ import pytest
 
 from tests.cluster.conftest import StartCluster
 from tests.cluster.nodes import Cluster, Node, free_ports, until
-from tests.conformance.leaf_world import copied, create, hub_config, lake_config, messages
+from tests.conformance.leaf_world import SOON_S, copied, create, hub_config, lake_config, messages
 from tests.conftest import StartServer
 from tests.servers import Kind
 from tests.wire import Wire
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
-
-SOON_S = 120.0
 
 
 def holder(cluster: Cluster) -> Node | None:

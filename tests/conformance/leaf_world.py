@@ -14,8 +14,8 @@ from tests.conftest import StartServer
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
-SOON_S = 60.0
-"""nats-server looks every ten seconds or so whether an origin has gone silent."""
+SOON_S = 200.0
+"""A mirror in nats-server whose origin did not answer waits for up to two minutes before it asks anew."""
 
 
 def until(ready: Callable[[], Any], what: str, timeout: float = SOON_S) -> Any:

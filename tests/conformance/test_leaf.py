@@ -232,6 +232,22 @@ def test_publishers_there_may_stay_when_their_stream_has_moved(start_server: Sta
         assert ours.delivered(sid).data == b"1"
 
 
+def test_of_two_connections_with_one_purpose_each_message_takes_one(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    there = start_server(of=Kind.REAL, config=hub_config(port), name="hub")
+    config = lake_config(port, settings="subjects: [jobs]")
+    nodes = [start_server(of=Kind.OURS, config=config, name=name) for name in ("n1", "n2")]
+    for node in nodes:
+        connected(node, port)
+        with Wire(node.address) as wire:
+            create(wire, "JOBS", subjects=["jobs"])
+    with Wire(there.address) as theirs, Wire(nodes[0].address) as first, Wire(nodes[1].address) as second:
+        for n in range(200):
+            assert "seq" in theirs.request("jobs", b"%d" % n).json()
+        stored = [wire.api("STREAM.INFO.JOBS")["state"]["messages"] for wire in (first, second)]
+        assert sum(stored) == 200, stored
+
+
 def test_nothing_else_goes_over(start_server: StartServer) -> None:
     [port] = free_ports(1)
     here, there = start_both(start_server, port)

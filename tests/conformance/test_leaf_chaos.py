@@ -81,7 +81,7 @@ def test_a_mirror_there_equals_the_stream_whatever_fails(start_server: StartServ
             writer = Writer(here, random.Random(rng.random()))
             writer.goes_on()
             with Wire(there.address, timeout=60) as theirs:  # it is being copied when something fails
-                copied(theirs, "M", writer.last, timeout=300)
+                copied(theirs, "M", writer.last)
             what = rng.choice(("here", "there", "the way", "one direction"))
             if what == "here":
                 here.kill()
@@ -102,7 +102,7 @@ def test_a_mirror_there_equals_the_stream_whatever_fails(start_server: StartServ
         with Wire(here.address, timeout=60) as ours, Wire(there.address, timeout=60) as theirs:
             last = ours.api("STREAM.INFO.ORDERS")["state"]["last_seq"]
             last = max(last, ours.request("orders.1", b"the last").json()["seq"])
-            copied(theirs, "M", last, timeout=300)
+            copied(theirs, "M", last)
             origin = {one.seq: one for one in messages(ours, "ORDERS")}
             mirror = {one.seq: one for one in messages(theirs, "M")}
             # Nothing else, nothing changed, and nothing missing: what was deleted here later may still be there.

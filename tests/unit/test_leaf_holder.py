@@ -21,6 +21,10 @@ class Looks:
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
+        self.now_ns = 0
+
+    def now(self) -> int:
+        return self.now_ns
 
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Looks:
         self.waiting.append(callback)
@@ -39,6 +43,7 @@ class Cluster:
         self.holders: dict[str, Holder] = {}
         self.clocks: dict[str, Looks] = {}
         self.said: dict[str, list[bool]] = {}
+        self.cut_off = set[str]()
         for name in names:
             self.start(name)
 
@@ -51,16 +56,18 @@ class Cluster:
             return sorted(self.up - {name}) if name in self.up else []
 
         as_clock: Clock = clock  # type: ignore[assignment]
-        self.holders[name] = Holder(self.hub, "$G hub", name, others, as_clock, self.said[name].append)
+        said = self.said[name].append
+        self.holders[name] = Holder(self.hub, "$G hub", name, others, as_clock, said, lambda: name not in self.cut_off)
         self.holders[name].start()
 
     def kill(self, name: str) -> None:
         self.up.discard(name)
         self.holders.pop(name).stop()
 
-    def look(self, *names: str) -> list[str]:
-        """These nodes (or all) look; returns who holds it then."""
-        for name in names or sorted(self.holders, reverse=True):
+    def look(self, after_s: float = 0.0) -> list[str]:
+        """All nodes look, so much later; returns who holds it then."""
+        for name in sorted(self.holders, reverse=True):
+            self.clocks[name].now_ns += int(after_s * 1e9)
             waiting, self.clocks[name].waiting = self.clocks[name].waiting, []
             for callback in waiting:
                 callback()
@@ -98,8 +105,28 @@ def test_without_a_cluster_there_is_nothing_to_wait_for() -> None:
     clock, said = Looks(), list[bool]()
     as_clock: Clock = clock  # type: ignore[assignment]
     hub = Hub(Turn(lambda call: call()), Logger())
-    holder = Holder(hub, "$G hub", "a", None, as_clock, said.append)
+    holder = Holder(hub, "$G hub", "a", None, as_clock, said.append, lambda: False)
     holder.start()
     assert (said, clock.waiting, holder.holds) == ([True], [], True)
     holder.stop()
     assert not len(hub.interest_graph)
+
+
+def test_a_node_that_can_not_connect_lets_others_try() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.cut_off = {"a"}
+    assert cluster.look() == ["a"]
+    assert cluster.look(after_s=9) == ["a"]
+    assert cluster.look(after_s=1) == []
+    assert cluster.look() == ["b"]
+    for _ in range(10):  # who is connected keeps it, also when the others may again
+        assert cluster.look(after_s=9) == ["b"]
+    cluster.kill("b")
+    assert cluster.look() == ["a"]
+    # Nobody can: each tries in its turn.
+    cluster.cut_off = {"a", "c"}
+    seen = {tuple(cluster.look(after_s=5)) for _ in range(30)}
+    assert {("a",), ("c",)} <= seen
+    cluster.kill("c")
+    cluster.look(after_s=31)
+    assert cluster.look() == cluster.look(after_s=31) == ["a"]  # alone it goes on trying
