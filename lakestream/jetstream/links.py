@@ -10,8 +10,15 @@ from __future__ import annotations
 LINK_QUEUE = b"_link_"
 """The queue group in which the nodes that have a link to a domain hear its requests: any of them can take one."""
 
+DELIVER_HEADER = b"Lakestream-Deliver"
+"""Says with the reset of a consumer to which subject of `SESSIONS` here its messages shall come. A link takes it off."""
+
+SESSIONS = (b"$JS.M.", b"$JS.S.")
+"""How the subjects begin to which mirrors and sources listen, each attempt to one of its own."""
+
 MARK = b"@"
-"""How the account in an ack subject begins whose consumer is on a remote server: no account is called so."""
+"""How the account in an ack subject begins whose consumer is on a remote server: no account is called so. No domain
+contains it."""
 
 _ACK = b"$JS.ACK."
 V1_DOTS, V2_DOTS = 8, 10
@@ -44,5 +51,5 @@ def ack_there(subject: bytes) -> bytes:
     _, _, _, account, rest = subject.split(b".", 4)
     if account == MARK:
         return _ACK + rest
-    theirs, mark, account = account[len(MARK) :].rpartition(MARK)
+    theirs, mark, account = account[len(MARK) :].partition(MARK)
     return b"%b%b.%b.%b" % (_ACK, theirs, account, rest) if mark else b""

@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.jetstream.copied_run import Run
 from lakestream.jetstream.errors import ApiError, api_error
-from lakestream.jetstream.links import served
+from lakestream.jetstream.links import DELIVER_HEADER, served
 from lakestream.jetstream.stream_config import StreamSource
 from lakestream.protocol import headers
 from lakestream.protocol.subjects import matches
@@ -87,6 +87,11 @@ class Origin:
             prefix = external.deliver.encode()
         return b"%b.%b.%b" % (prefix, b"M" if self._mirror else b"S", token)
 
+    def linked_to(self, token: bytes) -> bytes:
+        """A subject that nobody else uses, to which a link brings what a prepared consumer delivers; b"": there is
+        none. The consumer's own is the same for each attempt, and other nodes' links may still listen to it."""
+        return b"$JS.%b.%b" % (b"M" if self._mirror else b"S", token) if self.prepared and self.link else b""
+
     def renamed(self, subject: bytes) -> bytes:
         """What a message's subject becomes: the first transform that selects it decides."""
         for source, transform in self._transforms:
@@ -109,8 +114,10 @@ class Origin:
             told = [(b"Nats-Required-Api-Level", b"5"), (b"Nats-Stream-Identity", start.identity.encode())]
         if self.prepared:
             subject = f"CONSUMER.RESET.{self.source.name}.{self.consumer}".encode()
-            header = b"" if self._mirror else headers.build(told)
-            return self._api + subject, header, {"seq": start.seq} if start.seq else {}
+            told = [] if self._mirror else told
+            if self.link:
+                told.append((DELIVER_HEADER, deliver))
+            return self._api + subject, headers.build(told) if told else b"", {"seq": start.seq} if start.seq else {}
         config: dict[str, Any] = {"name": self.consumer, "deliver_policy": "all"}
         if start.seq:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start.seq}

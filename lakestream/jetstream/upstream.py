@@ -227,6 +227,9 @@ class Session:
         deliver, reply = origin.deliver_to(_token()), b"$JSC.R." + _token()
         messages = bus.subscribe(deliver, self._came, many=self._came_together)
         self._subscribed = [messages, bus.subscribe(reply, self._answered)]
+        if own := origin.linked_to(_token()):
+            self._subscribed.append(bus.subscribe(own, self._came, many=self._came_together))
+            deliver = own
         subject, header, body = origin.request(self._taker.start(), deliver)
         self._wait(ANSWER_NS, self._again)
         attempt = self._round

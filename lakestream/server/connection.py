@@ -20,11 +20,12 @@ from lakestream.server import refusals
 from lakestream.server.accounts import Account, Accounts
 from lakestream.server.auth import ANYBODY, Authenticator, Login
 from lakestream.server.guard import RESERVED_REPLIES, RESERVED_SUBJECT, Guard
-from lakestream.server.hub import TRACED, Sink
+from lakestream.server.hub import TRACED
 from lakestream.server.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.options import Options
 from lakestream.server.tracer import Tracer
+from lakestream.server.turn import Congested
 
 HIGH_WATER = 1 << 20
 """Unsent bytes (default 1 MiB) above which a connection counts as congested and JetStream holds its deliveries.
@@ -148,7 +149,7 @@ class Connection(asyncio.Protocol):
         if turn.overrun is not None:
             self._stall(turn.overrun)
 
-    def _stall(self, receiver: Sink) -> None:
+    def _stall(self, receiver: Congested) -> None:
         """Read no more from this client until what it publishes to has drained (or is gone)."""
         transport = self._transport
         if self._stalled or transport is None or transport.is_closing():

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from lakestream.jetstream.links import MARK
 from lakestream.protocol.subjects import valid_literal
 
 _UNACKED = (None, "none", "flow_control")
@@ -87,17 +88,20 @@ class Answers:
     Args:
         prefix: what deliver subjects of this side begin with there.
         domain: what the remote is called here.
+        remote_domain: what it is called there, b"" where requests name none.
     """
 
-    def __init__(self, prefix: bytes, domain: bytes) -> None:
+    def __init__(self, prefix: bytes, domain: bytes, remote_domain: bytes = b"") -> None:
         self._theirs, self._snapshot = _KEY + prefix, b"%b$JS.%b.SNAPSHOT." % (_KEY, domain)
+        self._behind = b"%b$JS.%b.SNAPSHOT." % (_KEY, remote_domain) if remote_domain else b""
         self._prefix = prefix
 
     def shown(self, header: bytes, body: bytes) -> bytes:
         """An answer as it is shown here."""
         if not body.startswith(_ANSWER) or _STORED in header or _KEY not in body:
             return body
-        return body.replace(self._theirs, _KEY).replace(_KEY + _SNAPSHOT, self._snapshot)
+        body = body.replace(self._theirs, _KEY).replace(_KEY + _SNAPSHOT, self._snapshot)
+        return body.replace(self._behind, b"%b%b." % (self._snapshot, MARK)) if self._behind else body
 
     def consumer(self, header: bytes, body: bytes) -> Pushed | None:
         """Where the consumer delivers to that an answer is about; None: it is about none that was made through here."""

@@ -36,6 +36,9 @@ PINGS_OUT = 2
 """… and a connection on which so many are not answered is dead."""
 
 
+CLOSE_WAIT_NS = 1_000_000_000
+"""How long the last bytes may take to leave where a connection ends in good order (1 s)."""
+
 LAST_WORDS_NS = 1_000_000_000
 """What a remote refused so shortly (1 s) before it closed the connection is why it did."""
 
@@ -320,11 +323,12 @@ class RemoteConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def end(self, reason: str) -> None:
-        """Close. Idempotent."""
+    def end(self, reason: str, *, orderly: bool = False) -> None:
+        """Close. Idempotent. `orderly`: what was said before may still leave, for a moment; else nothing does, so that
+        nothing of it is done there after what the next connection says."""
         if self.reason:
             return
-        if self.is_up:
+        if orderly:
             self.flush()
         self.reason = reason
         if self._timer is not None:
@@ -332,6 +336,10 @@ class RemoteConnection(asyncio.Protocol):
             self._timer = None
         self._release()
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.close() if self.is_up else self._transport.abort()
+            if orderly:
+                self._transport.close()
+                self._clock.call_later(CLOSE_WAIT_NS, self._transport.abort)
+            else:
+                self._transport.abort()
         if not self._over.done():
             self._over.set_result(None)

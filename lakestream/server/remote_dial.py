@@ -83,13 +83,13 @@ class Redial:
         """The remote tells of members of its cluster, as `host:port`: they are dialled after the configured ones."""
         if self._options.ignore_discovered:
             return
-        scheme = self._options.urls[0].scheme
+        first = self._options.urls[0]
         known = {(address.host, address.port) for address in self._options.urls}
         found: dict[Address, None] = {}
         for place in places:
             host, colon, port = place.rpartition(":")
             if colon and port.isdecimal() and (host.strip("[]"), int(port)) not in known:
-                found[Address(scheme, host.strip("[]"), int(port))] = None
+                found[first._replace(host=host.strip("[]"), port=int(port))] = None
         self._found = list(found)[:MAX_DISCOVERED]
 
     # ------------------------------------------------------------------ the task

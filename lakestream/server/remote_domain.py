@@ -19,23 +19,18 @@ The reply of what is not acked stays what it is: there are clients that read it 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.jsonio import dumps
-from lakestream.jetstream.links import LINK_QUEUE, V1_DOTS, ack_here, ack_there
+from lakestream.jetstream.links import DELIVER_HEADER, LINK_QUEUE, MARK, SESSIONS, V1_DOTS, ack_here, ack_there
 from lakestream.jetstream.ports import ClientInfo, Clock, Delivery, Handler, Subscribed
+from lakestream.protocol import headers
+from lakestream.protocol.subjects import valid_literal
 from lakestream.server import remote_bodies
 from lakestream.server.remote_bodies import Pushed
 from lakestream.server.remote_link import Answer, Link, speakable
-
-MAX_PATHS = 16_384
-"""Subjects here to which consumers there deliver, pulled and pushed each; with more the one that was quiet for longest
-is forgotten."""
-
-QUIET_NS = 600_000_000_000
-"""A reply subject to which nothing was pulled for so long (10 min) is forgotten."""
+from lakestream.server.remote_paths import Path, Paths
 
 NO_ANSWER = (503, 10008)
 """Code and error code of what a request is told while its domain can not be reached: as where JetStream is not
@@ -46,42 +41,6 @@ _DELIVERING = (b"CONSUMER.CREATE.", b"CONSUMER.DURABLE.CREATE.", b"STREAM.SNAPSH
 _STORES = (b"$KV.", b"$O.")
 _ACK, _STATUS = b"$JS.ACK.", b"NATS/1.0 100"
 _UNAVAILABLE = b"NATS/1.0 503\r\n\r\n"
-
-
-class _Path:
-    """A subject there whose messages go to a subject here, for as long as somebody listens there."""
-
-    def __init__(self, domain: RemoteDomain, pushed: Pushed) -> None:
-        self.there, self.here, self.group, self.acked = pushed
-        self.used_ns = 0
-        self._domain = domain
-        self._listening: Subscribed | None = None
-        self._watch = domain.link.hub.watch_interest(self.here, self.group, self._changed)
-        self.look()
-
-    def look(self) -> None:
-        """Listen there if anybody does here."""
-        self._changed(self._domain.link.hub.interest(self.here, self.group))
-
-    def _changed(self, wanted: bool) -> None:
-        link = self._domain.link
-        if not wanted and not link.hub.interest(self.here, self.group):
-            if self._listening is not None:
-                self._listening.cancel()
-                self._listening = None
-        elif self._listening is None:
-            self._listening = link.subscribe(self.there, self._take, self.group)
-
-    def _take(self, messages: Sequence[Delivery]) -> None:
-        if not self._domain.deliver(self, messages):
-            self.look()
-
-    def close(self) -> None:
-        """It leads nowhere any more."""
-        self._watch.cancel()
-        if self._listening is not None:
-            self._listening.cancel()
-            self._listening = None
 
 
 class RemoteDomain:
@@ -97,15 +56,17 @@ class RemoteDomain:
         self._clock = clock
         domain = self._domain = link.options.domain.encode()
         self._api, self._own = b"$JS.%b.API." % domain, b"$JS.%b." % domain
+        theirs = link.options.remote_domain.encode()
+        self._theirs = b"$JS.%b." % theirs if theirs else b""
         self._acks = b"%b%b." % (_ACK, domain)
         self._ack_v1 = ack_here(domain, b"$JS.ACK.s.c.1.1.1.1.0").removesuffix(b"s.c.1.1.1.1.0")
         inbox = link.inbox_prefix
         self._replies, self._pushes_there = inbox + b".r.", inbox + b".d."
         # What a pull of before a restart waits for is not for who asks first after it.
         self._pulls_there = link.inbox() + b".p."
-        self._answers = remote_bodies.Answers(self._pushes_there, domain)
-        self._pulls: OrderedDict[bytes, _Path] = OrderedDict()
-        self._pushes: OrderedDict[bytes, _Path] = OrderedDict()
+        self._answers = remote_bodies.Answers(self._pushes_there, domain, theirs)
+        self._pulls = Paths(link, clock, self.deliver, brief=True)
+        self._pushes = Paths(link, clock, self.deliver, brief=False)
         self._number = 0
         self._subscribed: list[Subscribed] = []
         self._link_subscribed: list[Subscribed] = []
@@ -121,10 +82,8 @@ class RemoteDomain:
         for subscription in (*self._subscribed, *self._link_subscribed):
             subscription.cancel()
         self._subscribed, self._link_subscribed = [], []
-        for path in (*self._pulls.values(), *self._pushes.values()):
-            path.close()
-        self._pulls.clear()
-        self._pushes.clear()
+        self._pulls.close()
+        self._pushes.close()
 
     def _changed(self, up: bool) -> None:
         """The link has come up, or is gone: then other nodes may have one, and if none has, requests are told so."""
@@ -170,7 +129,7 @@ class RemoteDomain:
         self._ask(rest, reply, back, header, payload)
 
     def _ask(self, rest: bytes, reply: bytes, back: bytes, header: bytes, payload: bytes) -> None:
-        if not self.link.publish(self._there(rest), back, header, payload) and reply:
+        if not self._publish(self._there(rest), back, header, payload) and reply:
             error = api_error(10054) if self.link.up else self._no_answer()
             self._refuse(rest, reply, error)
 
@@ -178,12 +137,16 @@ class RemoteDomain:
         """Whoever resets a consumer wants its messages: one that was made there delivers to a subject that only the
         remote can tell."""
 
+        wanted = headers.get(header, DELIVER_HEADER) or b""
+        header = headers.remove(header, [DELIVER_HEADER]) if wanted else header
+
         def told(answer: Answer | None) -> None:
             pushed = remote_bodies.prepared(answer.payload) if answer is not None else None
             if pushed is not None and pushed.there.startswith(self._pushes_there):
                 pushed = None  # it was made through here
             if pushed is not None and speakable(pushed.there, pushed.group):
-                self._push(pushed)
+                own = wanted.startswith(SESSIONS) and valid_literal(wanted)
+                self._push(pushed._replace(here=wanted) if own else pushed)
             self._ask(rest, reply, self._replies + reply if reply else b"", header, payload)
 
         self.link.request(self._there(b"CONSUMER.INFO." + rest[len(_RESET) :]), b"", b"", told)
@@ -210,8 +173,11 @@ class RemoteDomain:
 
     def _passed_on(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """An answer to flow control, or a piece of a backup."""
-        back = self._replies + reply if reply else b""
-        self.link.publish(b"$JS." + subject[len(self._own) :], back, header, payload)
+        word, _, rest = subject[len(self._own) :].partition(b".")
+        there = b"$JS."
+        if self._theirs and rest.startswith(MARK + b"."):
+            there, rest = self._theirs, rest[len(MARK) + 1 :]
+        self._publish(b"%b%b.%b" % (there, word, rest), self._replies + reply if reply else b"", header, payload)
 
     def _acked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         there = ack_there(subject)
@@ -220,7 +186,15 @@ class RemoteDomain:
         back = b""
         if reply:
             back = self._pull(reply) if payload.startswith(b"+NXT") else self._replies + reply
-        self.link.publish(there, back, header, payload)
+        self._publish(there, back, header, payload)
+
+    def _publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
+        """Publish there; who sends more than the way takes is not read from until that is free again."""
+        link = self.link
+        said = link.publish(subject, reply, header, payload)
+        if link.congested:
+            link.hub.turn.overrun = link
+        return said
 
     # ------------------------------------------------------------------ answers
     def _answered(self, messages: Sequence[Delivery]) -> None:
@@ -242,52 +216,41 @@ class RemoteDomain:
             return ack_here(self._domain, reply)
         if reply.startswith((b"$JS.FC.", b"$JS.SNAPSHOT.")):
             return self._own + reply[4:]
+        for word in (b"FC.", b"SNAPSHOT."):
+            theirs = self._theirs + word
+            if self._theirs and reply.startswith(theirs):  # of a domain behind the remote
+                return b"%b%b%b.%b" % (self._own, word, MARK, reply[len(theirs) :])
         return b""
+
+    def _stalled(self, header: bytes) -> bytes:
+        """A heartbeat, with the subject for an answer to flow control as it is called here."""
+        wanted = headers.get(header, b"Nats-Consumer-Stalled")
+        return headers.replaced(header, b"Nats-Consumer-Stalled", self._back(wanted)) if wanted else header
 
     # ------------------------------------------------------------------ deliveries
     def _pull(self, reply: bytes) -> bytes:
         """The subject there for a reply subject to which a consumer delivers."""
-        path, now = self._pulls.get(reply), self._clock.now()
+        path = self._pulls.get(reply)
         if path is None:
             self._number += 1
-            path = self._pulls[reply] = _Path(
-                self, Pushed(b"%b%d" % (self._pulls_there, self._number), reply, b"", True)
-            )
-            while len(self._pulls) > MAX_PATHS or now - (oldest := next(iter(self._pulls.values()))).used_ns > QUIET_NS:
-                if oldest is path:
-                    break
-                self._pulls.pop(oldest.here).close()
+            to = Pushed(b"%b%d" % (self._pulls_there, self._number), reply, b"", True)
         else:
-            self._pulls.move_to_end(reply)
-            path.look()
-        path.used_ns = now
-        return path.there
+            to = path.to
+        return self._pulls.open(reply, to).to.there
 
     def _push(self, pushed: Pushed) -> None:
         """What a consumer delivers there comes here, whenever somebody listens."""
-        there = pushed.there
-        path = self._pushes.get(there)
-        if path is not None and (path.group, path.acked) != (pushed.group, pushed.acked):
-            self._pushes.pop(there).close()
-            path = None
-        if path is None:
-            self._pushes[there] = _Path(self, pushed)
-            if len(self._pushes) > MAX_PATHS:
-                self._pushes.popitem(last=False)[1].close()
-        else:
-            self._pushes.move_to_end(there)
-            path.look()
+        self._pushes.open(pushed.there, pushed)
 
-    def deliver(self, path: _Path, messages: Sequence[Delivery]) -> bool:
+    def deliver(self, path: Path, messages: Sequence[Delivery]) -> bool:
         """Hand on what came on a path. False: nobody listens here any more."""
-        there, here, back, own = path.there, path.here, self._back, self._own
-        kept = _ACK if not path.acked else b" "
+        there, here, _, acked = path.to
+        back, kept = self._back, b" " if acked else _ACK
         batch = []
         for subject, reply, header, payload in messages:
             if reply and not reply.startswith(kept):
                 reply = back(reply)
-            if header and not payload and header.startswith(_STATUS) and b"$JS.FC." in header:
-                header = header.replace(b" $JS.FC.", b" %bFC." % own)
+            if header and not payload and header.startswith(_STATUS) and b".FC." in header:
+                header = self._stalled(header)
             batch.append((here if subject == there else subject, reply, header, payload))
-        path.used_ns = self._clock.now()
         return self.link.hub.deliver(here, batch)

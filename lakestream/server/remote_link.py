@@ -152,7 +152,7 @@ class Link:
     async def stop(self) -> None:
         """End the connection, and dial no more."""
         if self._connection is not None:
-            self._connection.end("Server Shutdown")
+            self._connection.end("Server Shutdown", orderly=True)
         await self._redial.stop()
 
     async def _attempt(self, address: Address) -> str:
@@ -199,7 +199,7 @@ class Link:
         self.server = server
         self._redial.discovered(server.connect_urls)
         if server.ldm:
-            self._connection.end("it is about to shut down")
+            self._connection.end("it is about to shut down", orderly=True)
 
     def said(self, text: str) -> None:
         """See `Carried.said`."""

@@ -26,7 +26,10 @@ from lakestream.server.settings_values import (
 
 def remote_url(text: str) -> Address:
     """`nats://user:password@host:port`; user and port may be missing, the scheme, too. Raises ValueError."""
-    parts = urlsplit(text if "://" in text else f"nats://{text}")
+    try:
+        parts = urlsplit(text if "://" in text else f"nats://{text}")
+    except ValueError:  # its text has the password
+        raise ValueError(f"{_hidden(text)!r} is no URL; write nats://host:port") from None
     if parts.scheme not in PORTS:
         raise ValueError(f"{parts.scheme}:// is not spoken; write {', '.join(f'{scheme}://' for scheme in PORTS)}")
     try:
@@ -62,8 +65,8 @@ def _urls(key: str, item: Item) -> tuple[Address, ...]:
 
 def _domain(key: str, item: Item) -> str:
     name = as_text(key, item)
-    if not name or any(char.isspace() or char in ".*>" for char in name):
-        raise item.error(f'"{key}" {name!r} must be one subject token: no blanks, ".", "*" or ">"')
+    if not name or any(char.isspace() or char in ".*>@" for char in name):
+        raise item.error(f'"{key}" {name!r} must be one subject token: no blanks, ".", "*", ">" or "@"')
     if name in ("API", "ACK", "FC", "SNAPSHOT", "EVENT"):
         raise item.error(f'"{key}" {name!r} is a word of JetStream\'s own subjects; choose another name')
     return name

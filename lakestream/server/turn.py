@@ -7,10 +7,7 @@ wait for another node. All accounts of a server share one: a turn knows nothing 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from lakestream.server.hub import Remote
+from typing import Protocol
 
 
 class Flushable(Protocol):
@@ -20,6 +17,13 @@ class Flushable(Protocol):
         """Write everything gathered."""
 
 
+class Congested(Protocol):
+    """Somebody who has more to send than leaves."""
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call back once when that is over, or when it is gone."""
+
+
 class Turn:
     """The present turn.
 
@@ -27,12 +31,13 @@ class Turn:
         call_soon: runs a callback once the event loop's turn has read all ready sockets.
 
     Attributes:
-        overrun: another node that had to take a message while the way to it was congested: its publisher waits.
+        overrun: another node, or a remote server, that had to take a message while the way to it was congested: its
+            publisher waits.
         soon: go on with something in the next turn, so that nothing holds the event loop for long.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self.overrun: Remote | None = None
+        self.overrun: Congested | None = None
         self.soon = call_soon
         self._dirty: list[Flushable] = []
 

@@ -5,6 +5,7 @@ The remote is nats-server, or another lakestream.
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -232,6 +233,47 @@ def test_what_was_pulled_before_a_restart_reaches_nobody_else(start_server: Star
             publish(there, "a", b"of A")
             publish(there, "b", b"of B")
             assert after.delivered(sid).data == b"of B"
+
+
+def test_a_remote_of_a_remote_is_used_by_its_domain(start_server: StartServer) -> None:
+    last = start_server(of=Kind.REAL)
+    middle = start_server(of=Kind.OURS, config=config(last.address))
+    server = start_server(of=Kind.OURS, config=config(middle.address, more="remote_domain: hub"))
+    wait_link(middle)
+    wait_link(server)
+    with Wire(last.address) as there, Wire(server.address) as here:
+        create(there, "O", subjects=["o"])
+        create(there, "W", subjects=["w"], retention="workqueue")
+        flood(there, "o", 20_000, 1000)
+        mirror(here, "M", "O")
+        mirror(here, "MW", "W")
+        wait("a consumer", lambda: upstream(here, "MW")["active"] >= 0)
+        flood(there, "w", 3000)
+        wait_last(here, "M", 20_000)
+        wait("the acks", lambda: state(there, "W")["messages"] == 0)
+        body = {"stream_name": "O", "config": {"durable_name": "c", "ack_policy": "explicit"}}
+        assert "error" not in here.request("$JS.hub.API.CONSUMER.DURABLE.CREATE.O.c", json.dumps(body).encode()).json()
+        inbox = here.new_reply() + ".pull"
+        sid = here.subscribe(inbox)
+        here.publish("$JS.hub.API.CONSUMER.MSG.NEXT.O.c", b'{"batch":1,"expires":20000000000}', inbox)
+        assert here.request(here.delivered(sid).reply, b"+ACK").data == b""
+        assert there.api("CONSUMER.INFO.O.c")["ack_floor"]["stream_seq"] == 1
+
+
+def test_who_sends_more_than_the_link_carries_is_slowed_down(start_server: StartServer, network: Network) -> None:
+    remote = start_server(of=Kind.REAL)
+    (port,) = free_ports(1)
+    there_way, back_way = network.direction(), network.direction()
+    network.connect(port, remote.address, there_way, back_way)
+    server = start_server(of=Kind.OURS, config=config(("127.0.0.1", port)))
+    wait_link(server)
+    with Wire(remote.address) as there, Wire(server.address, timeout=SOON_S) as here:
+        create(there, "KV_B", subjects=["$KV.B.>"], max_msgs_per_subject=1)
+        network.slow(there_way, bytes_per_s=16e6)
+        for _ in range(90):  # MiB: more than may be unsent
+            here.publish("$JS.hub.API.$KV.B.k", b"x" * 1_000_000)
+        assert here.request("$JS.hub.API.$KV.B.k", b"last").json()["seq"] == 91
+        assert links(server)[0]["connects"] == 1
 
 
 def test_another_member_of_the_remote_cluster_takes_over(start_server: StartServer) -> None:

@@ -213,6 +213,8 @@ def test_a_remote_is_known_in_one_account(start_server: StartServer) -> None:
         ("remote { domain: 'a.b', url: 'nats://x' }", "must be one subject token"),
         ("remote { domain: API, url: 'nats://x' }", "word of JetStream"),
         ("remote { domain: hub, url: 'http://u:secret@x' }", "http:// is not spoken"),
+        ("remote { domain: hub, url: 'nats://us\u2100er:secret@x' }", "is no URL"),
+        ("remote { domain: 'a@b', url: 'nats://x' }", "must be one subject token"),
         ("remote { domain: hub, url: 'nats://u:secret@x:99999' }", "'nats://x:99999' has no port from 1 to 65535"),
         ("remote { domain: hub, url: 'nats://x', user: u, token: t }", "cannot be used together"),
         ("remote { domain: hub, url: 'nats://x', nkey: SUABC }", "58 letters"),

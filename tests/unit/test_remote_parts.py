@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.jetstream.links import ack_here, ack_there
-from lakestream.server import remote_dial
+from lakestream.server import remote_connection, remote_dial, remote_paths
+from lakestream.server.hub import Hub
 from lakestream.server.remote_bodies import Answers, Pushed, asked
+from lakestream.server.remote_connection import RemoteConnection
 from lakestream.server.remote_dial import Redial
 from lakestream.server.remote_options import Address, RemoteOptions
+from lakestream.server.turn import Turn
 
 pytestmark = pytest.mark.unit
 
@@ -34,9 +38,17 @@ def test_ack_subjects_come_back_as_they_were(tokens: list[bytes]) -> None:
 
 @given(st.lists(token, min_size=9, max_size=10), st.from_regex(rb"[A-Za-z0-9_]{1,8}", fullmatch=True))
 def test_ack_subjects_with_a_domain_come_back_as_they_were(tokens: list[bytes], account: bytes) -> None:
-    tokens[1] = account
+    tokens[0], tokens[1] = tokens[0].replace(b"@", b"_"), account
     theirs = b"$JS.ACK." + b".".join(tokens)
     assert ack_there(ack_here(b"hub", theirs)) == theirs
+
+
+@pytest.mark.parametrize(
+    "theirs", [b"$JS.ACK.S.C.1.2.3.4.5", b"$JS.ACK.d.h.S.C.1.2.3.4.5.r", b"$JS.ACK._.h.@S.@.1.2.3.4.5"]
+)
+def test_ack_subjects_come_back_over_several_links(theirs: bytes) -> None:
+    here = ack_here(b"a", ack_here(b"b", ack_here(b"c", theirs)))
+    assert ack_there(ack_there(ack_there(here))) == theirs
 
 
 def test_an_ack_of_a_stream_here_that_is_called_like_the_domain_is_none_of_it() -> None:
@@ -85,7 +97,7 @@ class Lines:
 
 
 def redial(attempt: Callable[[Address], Awaitable[str]], *hosts: str, **options: Any) -> tuple[Redial, Lines]:
-    urls = tuple(Address("nats", host, 4222) for host in hosts)
+    urls = tuple(Address("nats", host, 4222, "u", "p") for host in hosts)
     lines = Lines()
     return Redial(RemoteOptions(urls=urls, domain="hub", **options), attempt, lines), lines  # type: ignore[arg-type]
 
@@ -97,18 +109,18 @@ async def test_places_are_tried_in_turn_and_discovered_ones_last(monkeypatch: py
     enough = asyncio.Event()
 
     async def attempt(address: Address) -> str:
-        tried.append(f"{address.host}:{address.port}")
+        tried.append(f"{address.user}@{address.host}:{address.port}")
         if len(tried) == 300:
             enough.set()
             await asyncio.Event().wait()
         return "timeout" if address.host != "b" else "refused"
 
     keeps, lines = redial(attempt, "a", "b")
-    keeps.discovered(["a:4222", "[::1]:5", "c:6", "nonsense"])
+    keeps.discovered(["a:4222", "[::1]:5", "c:6", "nonsense"])  # with the user of the first
     keeps.start()
     await enough.wait()
     await keeps.stop()
-    assert tried[:4] == ["a:4222", "b:4222", "::1:5", "c:6"]
+    assert tried[:4] == ["u@a:4222", "u@b:4222", "u@::1:5", "u@c:6"]
     # Once for each place and reason, however often.
     assert len(lines.lines) == 4
     assert lines.lines[1] == "Error trying to connect to remote hub (nats://b:4222, attempt 2): refused"
@@ -130,3 +142,88 @@ async def test_whatever_an_attempt_raises_the_next_one_follows(monkeypatch: pyte
     await enough.wait()
     await keeps.stop()
     assert [line.rpartition(": ")[2] for line in lines.lines] == ["Connection refused", "timeout", "odd"]
+
+
+class Loop:
+    """Time and timers of the running event loop."""
+
+    def now(self) -> int:
+        return time.time_ns()
+
+    def call_later(self, delay_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_ns / 1e9, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(callback)
+
+
+class Unheard:
+    """A connection's user that says much and hears nothing."""
+
+    def up(self) -> list[bytes]:
+        return [b"PUB x 1000000\r\n%b\r\n" % (b"x" * 1_000_000)] * 20
+
+
+async def test_what_a_deaf_remote_did_not_take_is_not_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_connection, "PING_NS", 50_000_000)
+    deaf = asyncio.get_running_loop().create_future()
+
+    async def remote(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"max_payload":1048576}\r\n')
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n")
+        writer.transport.pause_reading()
+        deaf.set_result((reader, writer))
+
+    server = await asyncio.start_server(remote, "127.0.0.1", 0)
+    address = Address("nats", "127.0.0.1", server.sockets[0].getsockname()[1])
+    options = RemoteOptions(urls=(address,), domain="hub")
+    connection = RemoteConnection(options, address, "here", Unheard(), Loop())  # type: ignore[arg-type]
+
+    async def call(work: Callable[[], Any]) -> Any:
+        return work()
+
+    assert await connection.run(call) == ""
+    assert connection.reason == "it does not answer PINGs"
+    reader, writer = await deaf
+    writer.transport.resume_reading()
+    with pytest.raises(ConnectionError):  # reset, with what was under way
+        while await reader.read(1 << 20):
+            pass
+    server.close()
+
+
+class Here:
+    """A link without a remote, beside a hub: who listens there is noted."""
+
+    def __init__(self) -> None:
+        self.hub = Hub(Turn(lambda call: asyncio.get_running_loop().call_soon(call)), None)  # type: ignore[arg-type]
+        self.there: dict[bytes, Any] = {}
+
+    def subscribe(self, subject: bytes, take: Any, queue: bytes = b"") -> Any:
+        self.there[subject] = take
+
+        class Handle:
+            def cancel(handle) -> None:
+                del self.there[subject]
+
+        return Handle()
+
+
+async def test_paths_that_are_used_outlast_those_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_paths, "MAX_PATHS", 4)
+    here = Here()
+    paths = remote_paths.Paths(here, Loop(), lambda path, messages: True, brief=False)  # type: ignore[arg-type]
+    here.hub.subscribe(b"used", lambda *message: None)
+    paths.open(b"used", Pushed(b"t.used", b"used", b"", False))
+    for number in range(10):
+        handle = here.hub.subscribe(b"d%d" % number, lambda *message: None)
+        paths.open(b"d%d" % number, Pushed(b"t.%d" % number, b"d%d" % number, b"", False))
+        handle.cancel()  # dormant now
+    assert list(here.there) == [b"t.used"]
+    assert len(paths) == 4
+    for number in range(10):
+        here.hub.subscribe(b"l%d" % number, lambda *message: None)
+        paths.open(b"l%d" % number, Pushed(b"t.l%d" % number, b"l%d" % number, b"", False))
+        here.there[b"t.used"]([])
+    assert list(here.there) == [b"t.used", b"t.l7", b"t.l8", b"t.l9"]
