@@ -38,7 +38,7 @@ class Acking:
         self._explicit = config.ack_policy == "explicit"
         self._max_pending = config.max_ack_pending if self._acked and config.max_ack_pending > 0 else 0
         self._sample = sample_percent(config)
-        self._volatile = config.mem_storage
+        self._volatile = self._consumer.volatile
 
     def rest(self) -> None:
         """Another node takes the acks from now on."""

@@ -301,7 +301,12 @@ class Applier:
         before = [key_of(source) for source in stream.config.sources]
         wanted = [key_of(source) for source in config.sources]
         self._sourced_before([key for key in wanted if key not in before])
+        spread = stream.config.num_replicas <= 1 < config.num_replicas
         stream.adopt(config)
+        for consumer in stream.consumers.values():
+            consumer.stream_changed()
+        if spread and stream.serving:
+            stream.log_consumers()  # those that only this process knew, too
         self._removals(limits.enforce_all(stream.config, stream.store))
         stream.expiry.arm()
         stream.on_updated(stream)

@@ -83,7 +83,7 @@ class Consumer:
 
     def progress(self) -> bytes | None:
         """What changed since the last call, for a PROGRESS entry; None when nothing did, or when it is not kept."""
-        if self.config.mem_storage:
+        if self._volatile:
             return None
         delta = self.ledger.take_delta()
         if delta is not None:
@@ -123,10 +123,22 @@ class Consumer:
         self.redelivery.rebuild()
         self.wake()
 
+    @property
+    def volatile(self) -> bool:
+        """Whether only this process knows where it is: with `mem_storage`, unless other nodes hold the stream too.
+
+        Any of those may lead next, and a change of leader ends no consumer in nats-server either.
+        """
+        return self.config.mem_storage and self.stream.config.num_replicas <= 1
+
+    def stream_changed(self) -> None:
+        """The stream has another configuration."""
+        self._adopt(self.config)
+
     def _adopt(self, config: ConsumerConfig) -> None:
         """What follows from the configuration is worked out once."""
-        self._volatile = config.mem_storage
-        self.ledger.logged = not config.mem_storage
+        self._volatile = self.volatile
+        self.ledger.logged = not self._volatile
         self.delivering.adopt(config)
         self.acking.adopt(config)
 
@@ -140,9 +152,9 @@ class Consumer:
         """Begin to serve.
 
         Args:
-            recovered: the server has been restarted. A consumer with `mem_storage` does not survive that.
+            recovered: the server has been restarted. A consumer that is `volatile` does not survive that.
         """
-        if recovered and self.config.mem_storage:
+        if recovered and self._volatile:
             self.stream.propose(DeleteConsumer(self.name), lambda _: None)
             return
         self.serving = True

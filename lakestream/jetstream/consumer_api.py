@@ -287,7 +287,7 @@ class ConsumerApi:
     ) -> None:
         def done(consumer: object) -> None:
             if isinstance(consumer, Consumer):
-                if config.mem_storage and start.picked:
+                if consumer.volatile and start.picked:
                     consumer.pick(start.picked)
                 consumer.events.created()
                 if consumer.pause_until_ns:
@@ -297,8 +297,9 @@ class ConsumerApi:
                 self._failed(request, consumer)
             finished()
 
-        # What a consumer without storage begins with need not be in the log: it does not outlive this process.
-        picked = None if config.mem_storage or not start.picked else start.picked
+        # What a volatile consumer begins with need not be in the log: it does not outlive this process.
+        volatile = config.mem_storage and stream.config.num_replicas <= 1
+        picked = None if volatile or not start.picked else start.picked
         encoded = msgspec.json.encode(config)
         stream.propose(CreateConsumer(name, encoded, self._engine.clock.now(), start.seq, picked), done)
 

@@ -559,9 +559,9 @@ class Stream:
         for consumer in list(self.consumers.values()):
             consumer.start(recovered)
         if self.replicated:
-            self._log_consumers()
+            self.log_consumers()
 
-    def _log_consumers(self) -> None:
+    def log_consumers(self) -> None:
         """Tell the other members where the consumers are.
 
         An earlier leader knows of deliveries and acks that it never logged. They end here: every member, the earlier
@@ -570,7 +570,7 @@ class Stream:
         entries = [
             Progress(consumer.name, consumer.whole_progress())
             for consumer in self.consumers.values()
-            if not consumer.config.mem_storage
+            if not consumer.volatile
         ]
         if entries:
             self.log_progress(entries, _nobody_waits)

@@ -112,6 +112,71 @@ def push_consumers_deliver_to_any_node(script: ClusterScript) -> None:
         script.frames(f"delivered at {number}", [wire.delivered(sid) for _ in range(number)])
 
 
+def _another_leader(script: ClusterScript, stream: str) -> None:
+    before = script.leader(stream)
+    script.cluster.wait_current(stream)
+    script.api(f"STREAM.LEADER.STEPDOWN.{stream}")
+    until(lambda: script.leader(stream) is not before, "another leader", SETTLE_S)
+
+
+@scenario
+def a_durable_consumer_in_memory_goes_on_under_another_leader(script: ClusterScript) -> None:
+    script.replicated("DM", ["dm"], 3)
+    _create(script, "DM", "c", 2, mem_storage=True)
+    script.heard_consumer("DM", "c")
+    script.fill_seen("DM", "c", ["dm"] * 6)
+    for frame in script.pull("DM", "c", {"batch": 4, "no_wait": True}, 4)[:3]:
+        script.ack(frame)
+    script.numbers_when("DM", "c", lambda info: info["ack_floor"]["stream_seq"] == 3)
+    _another_leader(script, "DM")
+    script.numbers_when("DM", "c", lambda info: info["delivered"]["stream_seq"] == 4)
+    script.heard_consumer("DM", "c")
+    script.pull("DM", "c", {"batch": 9, "no_wait": True}, 2)
+
+
+@scenario
+def a_consumer_in_memory_grows_with_its_stream(script: ClusterScript) -> None:
+    script.replicated("GM", ["gm"], 1)
+    _create(script, "GM", "c", 2, mem_storage=True)
+    script.heard_consumer("GM", "c")
+    script.fill_seen("GM", "c", ["gm"] * 4)
+    for frame in script.pull("GM", "c", {"batch": 3, "no_wait": True}, 3)[:2]:
+        script.ack(frame)
+    script.numbers_when("GM", "c", lambda info: info["ack_floor"]["stream_seq"] == 2)
+    script.cluster.api("STREAM.UPDATE.GM", {"name": "GM", "subjects": ["gm"], "num_replicas": 3})
+    script.wait_replicas("GM", 3)
+    _another_leader(script, "GM")
+    script.numbers_when("GM", "c", lambda info: info["delivered"]["stream_seq"] == 3)
+    script.heard_consumer("GM", "c")
+    script.pull("GM", "c", {"batch": 9, "no_wait": True}, 1)
+
+
+@scenario
+def a_watcher_in_memory_goes_on_under_another_leader(script: ClusterScript) -> None:
+    script.replicated("WM", ["wm.*"], 3)
+    wire = script.at(1)
+    sid = wire.subscribe("watch.me")
+    script.heard("watch.me")
+    wire.ping()
+    wire.waiting.clear()
+    script.fill(["wm.1", "wm.2", "wm.1"])
+    config = {
+        "deliver_subject": "watch.me",
+        "deliver_policy": "last_per_subject",
+        "filter_subject": "wm.*",
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "mem_storage": True,
+        "num_replicas": 1,
+    }
+    answer = wire.api("CONSUMER.CREATE.WM.w", {"stream_name": "WM", "config": {"name": "w", **config}})
+    assert "error" not in answer, answer
+    script.frames("what there is", [wire.delivered(sid) for _ in range(2)])
+    _another_leader(script, "WM")
+    script.fill(["wm.2", "wm.3"])
+    script.frames("what comes", [wire.delivered(sid) for _ in range(2)])
+
+
 @scenario
 def an_ordered_reader_over_a_follower(script: ClusterScript) -> None:
     script.replicated("OR", ["or.>"], 3)
