@@ -68,13 +68,14 @@ def _pushed(there: bytes, here: bytes, config: dict[str, Any]) -> Pushed:
 
 
 def prepared(body: bytes) -> Pushed | None:
-    """Where a consumer delivers to that was made on the remote, by the answer to CONSUMER.INFO; None: nowhere."""
+    """Where a consumer delivers to that was made on the remote for a mirror or a source, by the answer to
+    CONSUMER.INFO; None: it is none of those."""
     try:
         info = msgspec.json.decode(body)
     except msgspec.DecodeError:
         return None
     config = info.get("config") if isinstance(info, dict) else None
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or config.get("ack_policy") != "flow_control":
         return None
     subject = config.get("deliver_subject")
     if not isinstance(subject, str) or not valid_literal(there := subject.encode()):

@@ -134,8 +134,8 @@ class RemoteDomain:
             self._refuse(rest, reply, error)
 
     def _reset(self, rest: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        """Whoever resets a consumer wants its messages: one that was made there delivers to a subject that only the
-        remote can tell."""
+        """A session wants the messages of a prepared consumer, which delivers to a subject that only the remote can
+        tell. Nobody else gets them: a consumer of others may be served there."""
 
         wanted = headers.get(header, DELIVER_HEADER) or b""
         header = headers.remove(header, [DELIVER_HEADER]) if wanted else header
@@ -144,9 +144,9 @@ class RemoteDomain:
             pushed = remote_bodies.prepared(answer.payload) if answer is not None else None
             if pushed is not None and pushed.there.startswith(self._pushes_there):
                 pushed = None  # it was made through here
-            if pushed is not None and speakable(pushed.there, pushed.group):
-                own = wanted.startswith(SESSIONS) and valid_literal(wanted)
-                self._push(pushed._replace(here=wanted) if own else pushed)
+            own = wanted.startswith(SESSIONS) and valid_literal(wanted)
+            if pushed is not None and own and speakable(pushed.there, pushed.group):
+                self._push(pushed._replace(here=wanted))
             self._ask(rest, reply, self._replies + reply if reply else b"", header, payload)
 
         self.link.request(self._there(b"CONSUMER.INFO." + rest[len(_RESET) :]), b"", b"", told)

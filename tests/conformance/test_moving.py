@@ -79,6 +79,8 @@ async def test_streams_buckets_and_consumers_move_as_the_page_says(
     with Wire(old.address, LOGIN) as there:
         publish(there, "orders.late", b"21")
         origin = messages(there, "ORDERS")
+    with Wire(server.address) as here:
+        wait("what was sent last", lambda: state(here, "ORDERS").get("last_seq") == 21)
     for stream in ("ORDERS", "KV_B"):
         await steps["finish"](nc, stream)
     old.kill()

@@ -360,6 +360,19 @@ def test_asking_for_a_consumer_of_others_takes_nothing_from_it(two: Two) -> None
     assert not [frame for frame in two.here.waiting if frame.sid == ours]
 
 
+def test_resetting_a_consumer_of_others_takes_nothing_from_it(two: Two) -> None:
+    create(two.there, "W", subjects=["w"])
+    consumer(two.there, "W", "workers", deliver_subject="work.reset", deliver_group="g", ack_policy="explicit")
+    sid, ours = two.there.subscribe("work.reset", "g"), two.here.subscribe("work.reset", "g")
+    two.here.ping()
+    assert "error" not in two.hub.api("CONSUMER.RESET.W.workers")
+    publish(two.there, "w", *(b"%d" % number for number in range(20)))
+    assert [two.there.delivered(sid).data for _ in range(20)] == [b"%d" % number for number in range(20)]
+    two.hub.api("INFO")
+    two.here.ping()
+    assert not [frame for frame in two.here.waiting if frame.sid == ours]
+
+
 def test_long_subjects_do_not_end_the_link(two: Two) -> None:
     create(two.there, "O", subjects=["o"])
     connects = links(two.server)[0]["connects"]

@@ -187,9 +187,10 @@ async def test_what_a_deaf_remote_did_not_take_is_not_kept_for_it(monkeypatch: p
     assert connection.reason == "it does not answer PINGs"
     reader, writer = await deaf
     writer.transport.resume_reading()
-    with pytest.raises(ConnectionError):  # reset, with what was under way
-        while await reader.read(1 << 20):
-            pass
+    came = 0
+    while data := await reader.read(1 << 20):
+        came += len(data)
+    assert came < 20_000_000  # what the system had by then
     server.close()
 
 
