@@ -33,6 +33,9 @@ MAX_PINGS = 2
 MAX_PAYLOAD = 1 << 20
 """What the other side takes when it does not say (1 MiB)."""
 
+JETSTREAM = b"$JS."
+"""How all subjects of this server begin that nobody else listens to there."""
+
 
 class LeafConnection(asyncio.Protocol):
     """From the first byte to the last.
@@ -141,7 +144,8 @@ class LeafConnection(asyncio.Protocol):
         subject, header = self._names.to_ours(came.subject), came.header
         tracing = self._hub.tracing if header and TRACED in header else None
         route = self._hub.route if tracing is None else tracing.route
-        if not route(self.listeners, self._client, subject, came.reply, header, came.payload) and came.reply:
+        found = route(self.listeners, self._client, subject, came.reply, header, came.payload)
+        if not found and came.reply and came.subject.startswith(JETSTREAM):
             self._nobody(came)
 
     def _unasked(self, subject: bytes) -> None:
@@ -153,7 +157,8 @@ class LeafConnection(asyncio.Protocol):
             )
 
     def _nobody(self, came: Message) -> None:
-        """The other side can not tell that nobody listens: to it, this server does."""
+        """The other side can not tell that nobody listens: to it, this server does. Only for what leads nowhere else:
+        to other subjects somebody may listen there."""
         header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % came.subject
         self.send(self._names.deliveries(came.reply, b"", ((came.reply, b"", header, b""),)), 1, len(header))
 

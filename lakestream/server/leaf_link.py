@@ -43,6 +43,7 @@ class LeafLink:
         domain: of this server's JetStream: what it is called there.
         name: of this server.
         others: the names of the nodes of the cluster that are connected now; None: there is no cluster.
+        cluster: its name; "" without one.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class LeafLink:
         log: Logger,
         name: str = "",
         others: Callable[[], Iterable[str]] | None = None,
+        cluster: str = "",
     ) -> None:
         self.options = options
         self._hub, self._domain, self._clock, self._log = hub, domain, clock, log
@@ -61,8 +63,9 @@ class LeafLink:
         self._names = Names(domain, short_hash(hub.account))
         self._redial = remote_dial.Redial(options, self._attempt, log)
         what = f"{options.account} {options.name}"
-        # While two nodes of a cluster hold the connection, each message comes through one of them.
-        self._group = f"lakestream-{short_hash(what)}".encode()
+        # While two nodes of a cluster hold the connection, each message comes through one of them. Others that are
+        # connected there have groups of their own.
+        self._group = f"lakestream-{short_hash(' '.join((cluster or self._who, domain, what)))}".encode()
         self._holder = Holder(hub, what, self._who, others, clock, self._turn, lambda: self.up)
         self._label = f"leaf node remote {options.name}"
         self._connection: LeafConnection | None = None

@@ -129,9 +129,10 @@ class Node:
             from lakestream.server.remotes import Remotes  # with TLS and keys, which most servers do without
 
             name, domain = self.identity.server_name, self.identity.domain
-            nodes = self.cluster.routes.nodes if self.cluster is not None else None
-            others = nodes.keys if nodes is not None else None
-            self.remotes = Remotes(remotes, self.accounts, name, domain, self.clock, self.log, self.io.call, others)
+            cluster, io, log = self.cluster, self.io, self.log
+            others = cluster.routes.nodes.keys if cluster is not None else None
+            called = cluster.name if cluster is not None else ""
+            self.remotes = Remotes(remotes, self.accounts, name, domain, self.clock, log, io.call, others, called)
             self.remotes.start()
 
     def _identity(self, server_id: str, port: int) -> Identity:

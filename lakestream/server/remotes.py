@@ -77,6 +77,7 @@ class Remotes:
         domain: of this server's own JetStream.
         call: runs something in a thread, awaited.
         others: the nodes of the cluster that are connected now, by name; None: there is no cluster.
+        cluster: its name; "" without one.
     """
 
     def __init__(
@@ -89,9 +90,11 @@ class Remotes:
         log: Logger,
         call: Callable[[Callable[[], Any]], Any],
         others: Callable[[], Iterable[str]] | None = None,
+        cluster: str = "",
     ) -> None:
         self._accounts, self._server_name, self._domain = accounts, server_name, domain
         self._clock, self._log, self._call, self._others = clock, log, call, others
+        self._cluster = cluster
         self._served: dict[RemoteOptions, Any] = {one: self._made(one) for one in options}
         self._started = False
 
@@ -100,7 +103,9 @@ class Remotes:
         if options.leaf:
             from lakestream.server.leaf_link import LeafLink  # most servers are nobody's leaf
 
-            return LeafLink(options, hub, self._domain, self._clock, self._log, self._server_name, self._others)
+            return LeafLink(
+                options, hub, self._domain, self._clock, self._log, self._server_name, self._others, self._cluster
+            )
         link = Link(options, hub, self._server_name, self._clock, self._log, self._call)
         return Served(link, self._clock)
 

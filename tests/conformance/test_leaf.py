@@ -232,20 +232,53 @@ def test_publishers_there_may_stay_when_their_stream_has_moved(start_server: Sta
         assert ours.delivered(sid).data == b"1"
 
 
-def test_of_two_connections_with_one_purpose_each_message_takes_one(start_server: StartServer) -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_of_the_connections_of_a_cluster_each_message_takes_one(start_server: StartServer, together: bool) -> None:
     [port] = free_ports(1)
     there = start_server(of=Kind.REAL, config=hub_config(port), name="hub")
     config = lake_config(port, settings="subjects: [jobs]")
-    nodes = [start_server(of=Kind.OURS, config=config, name=name) for name in ("n1", "n2")]
+    # Two nodes that do not see each other, or two that have nothing to do with each other.
+    routes = [f"cluster {{ name: {name}, listen: '127.0.0.1:-1' }}\n" for name in ("one", "one" if together else "two")]
+    nodes = [
+        start_server(of=Kind.OURS, config=config + route, name=name) for route, name in zip(routes, "ab", strict=True)
+    ]
     for node in nodes:
         connected(node, port)
-        with Wire(node.address) as wire:
-            create(wire, "JOBS", subjects=["jobs"])
     with Wire(there.address) as theirs, Wire(nodes[0].address) as first, Wire(nodes[1].address) as second:
-        for n in range(200):
-            assert "seq" in theirs.request("jobs", b"%d" % n).json()
-        stored = [wire.api("STREAM.INFO.JOBS")["state"]["messages"] for wire in (first, second)]
-        assert sum(stored) == 200, stored
+        sids = [wire.subscribe("jobs") for wire in (first, second)]
+        first.ping()
+        second.ping()
+        for n in range(50):
+            theirs.publish("jobs", b"%d" % n)
+        count = 50 if together else 100
+        heard = set[tuple[int, bytes]]()
+
+        def arrived() -> bool:
+            for at, (wire, sid) in enumerate(zip((first, second), sids, strict=True)):
+                heard.update((at, frame.data) for frame in wire.ping() if frame.sid == sid)
+            return len(heard) >= count
+
+        until(arrived, "all messages come")
+        assert len(heard) == count
+        assert len({data for _, data in heard}) == 50
+
+
+def test_who_is_answered_there_hears_nothing_from_here(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    there = start_server(of=Kind.REAL, config=hub_config(port), name="hub")
+    here = start_server(of=Kind.OURS, config=lake_config(port, settings="subjects: ['orders.>']"), name="lake1")
+    connected(here, port)
+    with Wire(there.address) as asks, Wire(there.address) as answers:
+        sid = answers.subscribe("orders.check")
+        answers.ping()
+        for _ in range(20):
+            reply = asks.new_reply()
+            asks.publish("orders.check", b"?", reply)
+            answers.publish(answers.delivered(sid).reply, b"!")
+            assert asks.message(reply).data == b"!"
+        # What comes back from here comes behind whatever was sent before.
+        assert asks.request("$JS.lake.API.INFO").json()["streams"] == 0
+        assert not asks.waiting
 
 
 def test_nothing_else_goes_over(start_server: StartServer) -> None:
