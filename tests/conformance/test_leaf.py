@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from lakestream.protocol.nkeys import key_pair
 from tests.cluster.links import Network
 from tests.cluster.nodes import free_ports
 from tests.cluster.peer_world import Authority
@@ -31,6 +32,7 @@ from tests.conformance.leaf_world import (
 )
 from tests.conftest import StartServer
 from tests.servers import Kind, Server, StartFailed
+from tests.unit.test_nkeys import seed_of
 from tests.wire import Wire, pub
 
 pytestmark = pytest.mark.conformance
@@ -346,6 +348,21 @@ def test_the_link_logs_in_and_says_why_it_can_not(start_server: StartServer) -> 
     connected(here, port)
     in_a, in_b = ({"user": name, "pass": name} for name in "ab")
     with Wire(here.address, in_b) as ours, Wire(there.address, in_a) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        create(theirs, "M", mirror={"name": "ORDERS", "external": LAKE})
+        publish(ours, 20)
+        copied(theirs, "M", 20)
+
+
+def test_the_link_shows_a_key(start_server: StartServer) -> None:
+    [port] = free_ports(1)
+    seed = seed_of(random.Random(7).randbytes(32))
+    users = f"[{{ nkey: {key_pair(seed).public} }}, {{ user: a, password: a }}]"
+    accounts = f"accounts {{ A {{ jetstream: enabled, users: {users} }} }}"
+    there = start_server(of=Kind.REAL, config=hub_config(port, accounts), name="hub")
+    here = start_server(of=Kind.OURS, config=lake_config(port, settings=f"nkey: {seed}"), name="lake1")
+    connected(here, port)
+    with Wire(here.address) as ours, Wire(there.address, {"user": "a", "pass": "a"}) as theirs:
         create(ours, "ORDERS", subjects=["orders.>"])
         create(theirs, "M", mirror={"name": "ORDERS", "external": LAKE})
         publish(ours, 20)
