@@ -2,7 +2,8 @@
 
 Belongs here: from a request (clone_request.py) to the table and the answer. Where all rows of the origin's table are
 wanted the files are shared (SHALLOW CLONE), and what the stream did not hold at that point is deleted, which shared
-files do not notice. Where only some subjects are wanted, or other names for them, the matching rows are copied.
+files do not notice; in an object store they are copied by the store, as other readers than Spark do not find them
+otherwise. Where only some subjects are wanted, or other names for them, the matching rows are copied.
 
 Until it is whole the table belongs to nobody: its owner's uid is `making:<uid>`. One last commit changes no row and
 makes it the mirror's: properties, position and what `Progress` says, all at once. Killed before it, the next attempt
@@ -13,10 +14,11 @@ Invariant: nobody else commits to the table meanwhile: its lock is held, and seg
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,8 +26,9 @@ from lakestream.lake import clone_request, clones, departed, erasure, layouts, p
 from lakestream.lake.clone_point import Point, find_point, rows_at
 from lakestream.lake.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
 from lakestream.lake.clones import CloneRefused
+from lakestream.lake.detach import Detacher
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.locks import open_lock, table_lock
+from lakestream.lake.locks import Lock, open_lock, table_lock
 from lakestream.lake.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
 from lakestream.lake.position import PositionWatch, application
 from lakestream.lake.rewrite import Rewriter
@@ -76,6 +79,7 @@ class CloneMaker:
         making = msgspec.structs.replace(mirror.identity, uid=MAKING + mirror.identity.uid)
         self._table = StreamTable(self._spark, self._storage, making)
         self._rewriter = Rewriter(self._spark, self._storage, 0)
+        self._fence: Lock | None = None
 
     def run(self) -> CloneAnswer | None:
         """See to the request, if it is open: make the table, or take away what was withdrawn. None: it has to wait.
@@ -84,7 +88,7 @@ class CloneMaker:
             TableBusy: the table is under maintenance; another try later helps.
             KeptTable, StillCloned: another stream's table is in the way.
         """
-        with self._alone():
+        with self._alone() as self._fence:
             asked = clone_request.asked_of(self._storage, self._directory)
             # Under the lock: whoever takes the table of a deleted stream away has it, and discards the request then.
             if asked is None or self._storage.exists(f"{self._directory}/{paths.DELETED_FILE}"):
@@ -104,10 +108,12 @@ class CloneMaker:
         began = time.monotonic()
         found = self._table.find()
         if found is not None and found.uid == self._identity.uid:
-            if CLONED_PROPERTY not in found.properties:
+            position = PositionWatch(self._table.path, self._identity.uid).read()
+            if CLONED_PROPERTY not in found.properties or position != asked.index:
                 return CloneAnswer(state=REFUSED, reason=f"{self._table.path} is there already", index=asked.index)
             return msgspec.json.decode(found.properties[CLONED_PROPERTY], type=CloneAnswer)
         if found is not None:
+            self._check()
             if found.uid.startswith(MAKING):
                 self._table.remove(found.uid)
             else:
@@ -132,13 +138,19 @@ class CloneMaker:
         found = self._table.find()
         if found is not None and found.uid.removeprefix(MAKING) == self._identity.uid:
             position = PositionWatch(self._table.path, self._identity.uid).read()
+            self._check()
             if position is None or position == asked.index:
                 self._table.remove(found.uid)
             else:  # log entries without messages have come since: they are not staged any more
                 self._table.delta().delete()
         clone_request.forget(self._storage, self._directory)
 
-    def _alone(self) -> Any:
+    def _check(self) -> None:
+        """See that the table's lock is still ours. Raises LeaseLost."""
+        assert self._fence is not None
+        self._fence.check()
+
+    def _alone(self) -> _held:
         return _held(self._spark, self._storage, self._table.path)
 
     # All rows
@@ -148,6 +160,7 @@ class CloneMaker:
         # Delta's own properties may need features of the protocol, which SQL sees to.
         properties = {name: value for name, value in wanted_properties(wanted).items() if name.startswith("delta.")}
         properties |= {UID_PROPERTY: MAKING + self._identity.uid, STREAM_PROPERTY: self._identity.name}
+        self._check()
         self._storage.delete_tree(self._table.path)  # what a removal that was cut short left behind
         clones.clone(self._spark, self._storage.root, point.table, self._table.path, point.version, properties)
         delta = self._table.delta()
@@ -161,6 +174,10 @@ class CloneMaker:
             delta.delete(condition)
         for update in point.updates:
             delta.update(update.condition, {update.column: update.value})
+        if not self._storage.local:
+            # Spark names objects by s3a:, which no other reader knows. The store copies them by itself.
+            own = Detacher(self._spark, self._storage)
+            own.detach(self._table.path, lambda: contextlib.nullcontext(True), lambda: None)
 
     # Some rows
 
@@ -175,6 +192,7 @@ class CloneMaker:
             frame = frame.join(_dead_frame(self._spark, point.dead), "seq", "left_anti").select(*_columns())
         picked = frame.mapInArrow(picker, TABLE_DDL)
         layout = self._layout(picked, wanted)
+        self._check()
         self._table.create(layout, wanted)
         spread = self._table.spread(picked, layout)
         spread.write.format("delta").mode("append").save(self._table.spark_path)
@@ -199,8 +217,9 @@ class CloneMaker:
         """Make the table the mirror's, in one commit that changes no row."""
         first, last, messages = rows_at(self._storage, self._table.path)
         # What is to be erased from the origin's files is not among the rows, but may be in files that are shared.
-        if runs := erasure.merged(erasure.notes(self._storage, point.table)):
-            erasure.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, runs)
+        runs = erasure.merged(erasure.notes(self._storage, point.table))
+        if runs and (gone := erasure.missing(self._storage, self._table.path, runs)):
+            erasure.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, gone)
         transaction = self._rewriter.begin(self._table.path)
         version = int(transaction.snapshot().version()) + 1
         answer = CloneAnswer(
@@ -223,14 +242,19 @@ class CloneMaker:
         action["configuration"] = self._properties(action["configuration"], wanted, answer)
         stamp = time.time_ns() // 1_000_000
         txn = {"appId": application(self._identity.uid), "version": asked.index, "lastUpdated": stamp}
+        keeps_past = wanted.time_travel_ns is not None and not wanted.archive
         progress = Progress(
             uid=self._identity.uid,
             last_index=asked.index,
             last_seq=answer.last_seq,
             last_time_ns=answer.last_time_ns,
             floor=answer.floor,
+            # All that the table has by now came at once, and nothing has left it yet.
+            moment_ns=answer.last_time_ns if keeps_past else 0,
+            departed=0 if keeps_past else -1,
         )
         said = msgspec.json.encode(progress).decode()
+        self._check()
         self._rewriter.commit(transaction, [{"metaData": action}, {"txn": txn}], said, "ManualUpdate")
         return answer
 
@@ -340,12 +364,13 @@ class _held:
         self._lock = open_lock(spark, table_lock(storage.root, table))
         self._table = table
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Lock:
         until = time.monotonic() + LOCK_SECONDS
         while not self._lock.acquire():
             if time.monotonic() >= until:
                 raise TableBusy(self._table)
             threading.Event().wait(0.05)
+        return self._lock
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

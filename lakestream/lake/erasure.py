@@ -76,6 +76,22 @@ def joined(some: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return runs
 
 
+def within(storage: Storage, files: Iterable[str], runs: Runs) -> list[tuple[int, int]]:
+    """Those of the sequences that data files have rows of, deleted or not, one by one."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    firsts, lasts = np.asarray(runs, np.int64).T
+    found: set[int] = set()
+    for path in files:
+        if path.endswith(".parquet"):
+            with storage.fetch(path) as local, pq.ParquetFile(local) as file:
+                seqs = file.read(columns=["seq"]).column(0).to_numpy()
+            at = np.searchsorted(firsts, seqs, "right") - 1
+            found.update(seqs[(at >= 0) & (seqs <= lasts[np.maximum(at, 0)])].tolist())
+    return joined((seq, seq) for seq in found)
+
+
 def missing(storage: Storage, table: str, runs: Runs) -> list[tuple[int, int]]:
     """Those of the sequences that the newest version of a table has no row of."""
     import numpy as np

@@ -34,7 +34,7 @@ import msgspec
 
 from lakestream.lake import clones, deltalog, departed, erasure, paths
 from lakestream.lake.clones import CloneUnreadable, References
-from lakestream.lake.deltalog import Log, State
+from lakestream.lake.deltalog import Log, State, located
 from lakestream.lake.detach import Detached, Detacher, of_others
 from lakestream.lake.locks import MAINTAINER_LOCK, open_lock, table_lock
 from lakestream.lake.maintenance_plan import (
@@ -398,8 +398,12 @@ class Maintainer:
             departed.sweep(self._storage, facts.table)
             return expired
 
-    def _delete(self, facts: Facts, stale: list[str]) -> bool:
-        """Delete files that no version needs, but for those that somebody has cloned since they were chosen."""
+    def _delete(self, facts: Facts, stale: list[str], named: bool = False) -> bool:
+        """Delete files that no version needs, but for those that somebody has cloned since they were chosen.
+
+        Args:
+            named: they may be young enough to belong to a commit that was made since; those stay as well.
+        """
         for at in range(0, len(stale), _DELETED_AT_ONCE):
             if self._stopping():
                 return False
@@ -407,6 +411,8 @@ class Maintainer:
                 if not same:
                     return False
                 kept = self._references.newly(facts.table)
+                if named and (found := read(self._storage, facts.table)) is not None:
+                    kept.update(path for add in found[1].files.values() for path in located(facts.table, add))
                 some = [path for path in stale[at : at + _DELETED_AT_ONCE] if path not in kept]
                 local = self._storage.local
                 self._storage.delete_all(path for each in some for path in (with_checksum(each) if local else [each]))
@@ -430,7 +436,7 @@ class Maintainer:
             kept = self._kept_after_detaching(facts.table, set(left), runs) if left else set()
         except CloneUnreadable as error:
             return 0, str(error)
-        if not self._delete(facts, [path for path in left if path not in kept]):
+        if not self._delete(facts, [path for path in left if path not in kept], named=True):
             return 0, None
         if kept:
             return 0, f"{erasure.count(runs)} deleted messages stay in files that a shallow clone needs"
@@ -447,7 +453,9 @@ class Maintainer:
             if not needed & files or clone not in of_streams or self._stopping():
                 continue
             found = read(self._storage, clone)
-            if found is not None and (gone := erasure.missing(self._storage, clone, runs)):
+            # Only what is in these files: of the rest the mirror may have rows that are still on their way.
+            inside = erasure.within(self._storage, needed & files, runs)
+            if found is not None and inside and (gone := erasure.missing(self._storage, clone, inside)):
                 uid = found[1].metadata.configuration[UID_PROPERTY]
                 erasure.leave_note(self._storage, clone, uid, self._clock(), gone)
             self.detach(clone, needed & files)

@@ -426,8 +426,12 @@ def _named(point: Point) -> str:
 
 def _begins_by(log: CommitLog, version: int, at_ns: int) -> bool:
     """Whether the commit added messages stored at or before `at_ns`. One that does not say is taken to have: the extra
-    version then costs a filter, never a message."""
+    version then costs a filter, never a message. So is the first one of a mirror that began as a clone, which adds no
+    file to those that are there."""
     commit = log.commit(version)
+    if commit.adds == 0 and commit.progress is not None and commit.progress.last_seq > 0 and version > 0:
+        before = log.progress(version - 1)
+        return before is None or before.uid != commit.progress.uid
     return commit.adds > 0 and (commit.first_time_ns is None or commit.first_time_ns <= at_ns)
 
 

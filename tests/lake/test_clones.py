@@ -28,6 +28,7 @@ from lakestream.lake.rewrite import Rewriter
 from lakestream.lake.sql import Session
 from lakestream.lake.staging import StagedStream
 from lakestream.lake.storage import open_storage
+from lakestream.lake.timetravel import as_of
 from lakestream.log.record import Record
 from tests.lake.conftest import job
 from tests.lake.model import T0, StreamModel, flights
@@ -103,6 +104,8 @@ def test_a_clone_has_the_rows_and_none_of_the_bytes(
     table = mirror.table(lake)
     assert new_bytes(table) == 0
     assert position.read(table, "UID2") == 1
+    then = as_of(table, T0 + 50 * 1_000_003)
+    assert (then.version, then.complete) == (answer.version, True), "a moment within what came with the clone"
     mirror.begin(origin.expected(), answer.last_seq)
     assert records(table) == mirror.expected()
     assert TableHistory(table).read(1, ALL, 1_000_000) == mirror.expected()
@@ -381,16 +384,24 @@ def test_a_secure_delete_in_the_origin_leaves_its_clone_whole(
     longer: the file that it got loses it as well."""
     with Session(str(lake), committed=True) as session:
         assert list(session.query("SELECT count(*) FROM delta.`streams/MIRROR`")) == [(len(cloned.expected()),)]
-    origin.remove([10, 20], shred=True)
+    cloned.publish([(b"plain", b"", b"on its way")])
+    on_its_way = cloned.next_seq - 1
+    while origin.next_seq <= on_its_way:
+        origin.publish(flights(10))
+    origin.stage(lake)
+    compact(spark, lake, origin)
+    origin.remove([10, 20, on_its_way], shred=True)
     origin.publish(flights(3))
     origin.stage(lake)
     compact(spark, lake, origin)
     done = {each.stream: each for each in Maintainer(spark, str(lake), WEEK).once()}
-    assert (done["ORDERS"].failure, done["ORDERS"].plan.erase) == (None, 2)
+    assert (done["ORDERS"].failure, done["ORDERS"].plan.erase) == (None, 3)
     table = origin.table(lake)
     assert not erasure.notes(open_storage(lake), table)
     assert not [path for path in data_files(table) if {10, 20} & seqs(path)]
     check(lake, origin)
+    cloned.stage(lake)
+    compact(spark, lake, cloned)
     check(lake, cloned)
     assert [path for path in data_files(cloned.table(lake)) if 20 in seqs(path)]
     done = {each.stream: each for each in Maintainer(spark, str(lake), WEEK).once()}
