@@ -67,11 +67,14 @@ class CloneDesk:
         self._complain = complain
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="clones")
         self._errands: dict[str, _Errand] = {}
+        self._makers: dict[str, CloneMaker] = {}
         self._group = f"lakestream-clones-{uuid.uuid4().hex}"
 
     def look(self, streams: Iterable[StagedStream], at_once: bool = False) -> None:
         """See to the requests among the streams that live; `at_once` also to those that failed a moment ago."""
         asking = [each for each in streams if each.asks]
+        for gone in self._makers.keys() - {each.directory for each in asking}:
+            self._makers.pop(gone, None)
         for stream in asking:
             if clone_request.is_open(self._storage, stream.directory):
                 self._do(stream.directory, partial(self._make, stream), at_once)
@@ -127,8 +130,14 @@ class CloneDesk:
         return said
 
     def _make(self, stream: StagedStream) -> str | None:
-        answer = CloneMaker(self._spark, self._storage.root, stream).run()
-        return None if answer is None else _line(stream.identity.name, answer)
+        maker = self._makers.get(stream.directory)
+        if maker is None:  # it has sessions of Spark's, and may be asked every second
+            maker = self._makers[stream.directory] = CloneMaker(self._spark, self._storage.root, stream)
+        answer = maker.run()
+        if answer is None:
+            return None
+        self._makers.pop(stream.directory, None)
+        return _line(stream.identity.name, answer)
 
     def _detach(self, table: str) -> str | None:
         maintainer = Maintainer(self._spark, self._storage.root, stopping=self._stopping)

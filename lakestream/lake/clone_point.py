@@ -7,6 +7,8 @@ commit where the stream keeps its past (departed.py), and for a point in the pas
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import Any
 
 import msgspec
@@ -25,6 +27,7 @@ from lakestream.lake.timetravel import (
     Progress,
     TimeTravelError,
     rfc3339,
+    version_for_commit_time,
     version_for_message_time,
     version_of_point,
 )
@@ -145,9 +148,13 @@ def _at_moment(storage: Storage, log: CommitLog, asked: CloneRequest, newest: Pr
     found = version_for_message_time(log, at_ns)
     if not found.complete and not reached:
         return None
-    version = found.version if found.complete else log.latest
+    version = found.version
     if version is None:
         raise CloneRefused(f"{asked.origin} held nothing at {rfc3339(at_ns)}")
+    if found.progress is None:
+        # What had left by then, as far as commits tell: those made by then know it, and later ones know too much.
+        with contextlib.suppress(TimeTravelError):
+            version = max(version, version_for_commit_time(log, at_ns, max(at_ns, time.time_ns())))
     dead = list(departed.gone_as_of(storage, log.table, found).runs)
     point = _before(storage, log, version, newest.uid, f"time_ns > {at_ns}", dead, 0)
     if not _is_archive(storage, log.table, version):

@@ -31,6 +31,8 @@ _INSTANT = re.compile(
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = 1_000_000
+ADOPTION = "Manual Update"
+"""Operation of the commit by which a table that began as a clone becomes its mirror's (clone_making.py)."""
 KEEP_MORE = "to keep versions longer, give the stream the metadata lakestream.time_travel (such as 30d)"
 Key = TypeVar("Key")
 
@@ -429,9 +431,8 @@ def _begins_by(log: CommitLog, version: int, at_ns: int) -> bool:
     version then costs a filter, never a message. So is the first one of a mirror that began as a clone, which adds no
     file to those that are there."""
     commit = log.commit(version)
-    if commit.adds == 0 and commit.progress is not None and commit.progress.last_seq > 0 and version > 0:
-        before = log.progress(version - 1)
-        return before is None or before.uid != commit.progress.uid
+    if commit.operation == ADOPTION:
+        return True
     return commit.adds > 0 and (commit.first_time_ns is None or commit.first_time_ns <= at_ns)
 
 
