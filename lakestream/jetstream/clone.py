@@ -35,6 +35,8 @@ ROOM_NS = 2_000_000_000
 AS_OF = "lakestream.clone_as_of"
 """The metadata of a mirror that is its origin at a moment, and follows it no further."""
 
+LIMITS = ("max_msgs", "max_bytes", "max_msgs_per_subject")
+"""What a copy is not cut to."""
 ONLY_COPIES = (
     "a mirror with file storage and limits retention can be its origin at a moment, without discard new, republish, "
     "message TTLs, external, consumer, opt_start_seq and opt_start_time"
@@ -75,9 +77,12 @@ class Clones(Protocol):
         """Get a mirror a copy of its origin: `told` is called once. Asked again, also by another server, it is the same
         copy. `waits`: called with what it waits for, where that may last."""
 
-    def discard(self, stream: Stream, then: Callable[[], None]) -> None:
-        """The stream, which has no message yet, begins without a copy, whatever was asked for it. `then` is called
-        once that is so, as long as it takes."""
+    def give_up(self, stream: Stream, then: Callable[[bool], None]) -> None:
+        """The stream, which has no message yet, is to begin without a copy, whatever was asked for it. Once that is
+        settled, as long as it takes, `then` is told whether the copy was there before, and is to be used after all."""
+
+    def discard(self, stream: Stream) -> None:
+        """The stream, which has no message yet, is no more what a copy was asked for; not even if that is there."""
 
     def settled(self, stream: Stream) -> None:
         """The mirror's log says that it began with a copy: what was asked for it is over."""
@@ -105,7 +110,9 @@ def check_update(stream: Stream, config: StreamConfig) -> None:
     begun. Raises ApiError."""
     if stream.config.mirror is None:
         return
-    if stream.copying.cloning and (config.mirror != stream.config.mirror or not can_begin_as_copy(config)):
+    fits = config.mirror == stream.config.mirror and can_begin_as_copy(config)
+    fits = fits and all(getattr(config, name) == getattr(stream.config, name) for name in LIMITS)
+    if stream.copying.cloning and not fits:
         raise invalid("the mirror's copy of its origin is being made; try again when it is there, or delete the mirror")
     if config.mirror is not None and moment(config) != moment(stream.config):
         raise invalid(f"{AS_OF} of a mirror can not be changed; delete it and make another")
@@ -120,7 +127,7 @@ def why_not(origin: StreamConfig, mirror: StreamConfig) -> str:
     mirrored, limited = mirror.mirror, mirror.max_msgs_per_subject > 0
     if limited and mirrored is not None and any(each.dest for each in mirrored.subject_transforms):
         return "it would be limited by subjects that its origin has not got"
-    for name in ("max_msgs", "max_bytes", "max_msgs_per_subject"):
+    for name in LIMITS:
         here, there = getattr(mirror, name), getattr(origin, name)
         if here > 0 and not 0 < there <= here:  # to remove most of a copy costs more than to read what is wanted
             return f"{name} of its mirror may be less than it holds"
@@ -170,15 +177,24 @@ class CloneFirst(Session):
 
     def _begin_without(self, why: str) -> None:
         """Read the origin once it is certain that no copy comes any more: else the table would have messages twice."""
-        clones = self._stream.copying.clones
+        stream, clones = self._stream, self._stream.copying.clones
         assert clones is not None, "it was asked"
-        clones.discard(self._stream, lambda: self._follow(why) if self._wanted else None)
+
+        def settled(made: bool) -> None:
+            if not self._wanted:
+                return
+            if made:
+                self._errand = clones.copy(stream, self._source, self._told, self._waits)
+            else:
+                self._follow(why)
+
+        clones.give_up(stream, settled)
 
     def end(self, remove: bool = False) -> None:
         """See `Session.end`."""
         clones = self._stream.copying.clones
         if self._wanted and remove and clones is not None:
-            clones.discard(self._stream, lambda: None)  # it is no mirror any more, or of something else
+            clones.discard(self._stream)
         self._wanted = False
         if self._errand is not None:
             self._errand.cancel()
@@ -240,6 +256,9 @@ def _unavailable(why: str) -> ApiError:
 def apply_fork(stream: Stream, operation: Fork) -> None:
     """Let a mirror begin with its copy, which is within its limits (`why_not`). Raises NoBase."""
     store = stream.store
+    if stream.config.mirror is None:
+        store.upkeep.ready = None  # it was promoted right before
+        return
     base, store.upkeep.ready = store.upkeep.ready or store.upkeep.find_base(), None
     if base is None or (base.origin.version, base.origin.through) != (operation.version, operation.through):
         raise NoBase(store.upkeep.directory)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lakestream.jetstream.operations import Fork, decode_operation
 from lakestream.log.base import Base, NoBase, Origin
+from lakestream.log.errors import LogError
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.segment_log import SegmentLog
@@ -29,13 +30,17 @@ AGAIN_NS = 2_000_000_000
 """Pause before a table that could not be read is read again (2 s)."""
 
 
+class BaseUnreadable(LogError):
+    """What a stream began with is not known here, and its table can not be read now; later it may."""
+
+
 class Bases(Protocol):
     """Who reads tables for streams that begin with a copy."""
 
     def make_base(self, files: Files, directory: str, account: str, name: str, origin: Origin) -> Base:
         """The base of the stream whose files are in `directory`; made, unless it is there. Blocks for seconds.
 
-        Raises LogError, OSError, and what the lake has to say.
+        Raises BaseUnreadable, LogError, OSError.
         """
 
     def read_base(

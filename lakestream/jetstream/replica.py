@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.jetstream.clone_replica import YIELD_NS, Holding, held_from, prepare
+from lakestream.jetstream.clone_replica import AGAIN_NS, YIELD_NS, BaseUnreadable, Holding, held_from, prepare
 from lakestream.jetstream.offline import Unsupported
 from lakestream.jetstream.operations import CreateStream, decode_operation, encode
 from lakestream.jetstream.replica_transfer import Fetch, Offer
@@ -383,14 +383,21 @@ class Replica:
                 self.trouble = str(error)
                 replicas.log.error(f"stream {self.name} is offline here: {error}")
                 replicas.host.gone(self)
+                if isinstance(error, BaseUnreadable):
+                    replicas.shared.clock.call_later(AGAIN_NS, submit)
                 return
+            self.trouble = ""
             self.begin(opened)
             replicas.host.reopened(self)
             self.start()
             replicas.repairs.look_at(self)
 
-        self.making = True
-        replicas.shared.io.submit(reopen, reopened)
+        def submit() -> None:
+            if not self.closed:
+                self.making = True
+                replicas.shared.io.submit(reopen, reopened)
+
+        submit()
 
     def _lost(self, contexts: list[object]) -> None:
         if self.stream is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from lakestream.jetstream.clone_replica import Bases
+from lakestream.jetstream.clone_replica import AGAIN_NS, Bases, BaseUnreadable
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.operations import CreateStream
 from lakestream.jetstream.replica import Opened, Replica, decode_identity
@@ -203,6 +203,14 @@ class Replicas:
         replica.trouble = str(error)
         self.log.error(f"stream {replica.name} is offline here: {error}")
         self.host.gone(replica)
+        if isinstance(error, BaseUnreadable):
+            self.shared.clock.call_later(AGAIN_NS, lambda: self._again(replica))
+
+    def _again(self, replica: Replica) -> None:
+        """What it needs of the lake may be readable by now."""
+        if replica.trouble and replica.group is None and not replica.making:
+            replica.trouble = ""
+            self._make(replica, Membership(()), False)
 
     # ------------------------------------------------------------------ assignments
     def hold(self, create: CreateStream, membership: Membership, *, lost: bool = False) -> Replica:

@@ -50,8 +50,10 @@ LONGEST_NS = 60_000_000_000
 """And after so long (60 s) in any case."""
 LATE_NS = 10_000_000_000
 """After so long (10 s) INFO of a mirror that can only wait says what for."""
-FLUSH_NS = 5_000_000_000
-"""How long the origin may take to answer (5 s)."""
+FLUSH_NS = 30_000_000_000
+"""How long the origin may take to stage what it holds (30 s)."""
+ABSENT_NS = 5_000_000_000
+"""And to be there (5 s)."""
 READ_AGAIN_NS = 2_000_000_000
 """Pause before a table that could not be read is read again (2 s)."""
 
@@ -119,21 +121,41 @@ class LakeClones:
         errand.begin()
         return errand
 
-    def discard(self, stream: Stream, then: Callable[[], None]) -> None:
+    def give_up(self, stream: Stream, then: Callable[[bool], None]) -> None:
+        """See `Clones.give_up`."""
+        self._until_done(stream, self._withdraw, then)
+
+    def discard(self, stream: Stream) -> None:
         """See `Clones.discard`."""
+        self._until_done(stream, lambda mirror: clone_request.discard(self.root, mirror), lambda _: None)
+
+    def _withdraw(self, mirror: StreamIdentity) -> bool:
+        """Whether the copy was made before it was given up. Blocks."""
+        if not clone_request.has_request(self.root, mirror):
+            return False
+        return clone_request.withdraw(self.root, mirror).state == clone_request.MADE
+
+    def _until_done(
+        self, stream: Stream, work: Callable[[StreamIdentity], bool | None], then: Callable[[bool], None]
+    ) -> None:
+        """Try again until the lake answers, while it is this server's to decide."""
         identity = self.identity(stream)
         if identity is None:
-            then()
+            then(False)
             return
 
-        def done(_: object, error: BaseException | None) -> None:
+        def done(made: bool | None, error: BaseException | None) -> None:
             if error is None:
-                then()
+                then(bool(made))
                 return
             self.log.warn(f"stream {stream.name}: it waits for the lake at {self.root}: {error}")
-            self.clock.call_later(READ_AGAIN_NS, lambda: None if stream.closed else self.discard(stream, then))
+            self.clock.call_later(READ_AGAIN_NS, again)
 
-        self.io.submit(lambda: clone_request.discard(self.root, identity), done)
+        def again() -> None:
+            if stream.leading and not stream.closed and not stream.store.upkeep.based:
+                self._until_done(stream, work, then)
+
+        self.io.submit(lambda: work(identity), done)
 
     def settled(self, stream: Stream) -> None:
         """See `Clones.settled`."""
@@ -308,7 +330,7 @@ class _Errand:
             return
         self._deaf()
         clones = self._clones
-        if not (flushed.error or flushed.uid) and clones.clock.now() - self._began < FLUSH_NS:
+        if not (flushed.error or flushed.uid) and clones.clock.now() - self._began < ABSENT_NS:
             self._later(LOOK_NS, self._flush)  # after a start its own server may not have it yet
             return
         if flushed.error is not None or not flushed.uid.isalnum():

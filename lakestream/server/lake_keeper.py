@@ -14,6 +14,7 @@ import msgspec
 
 from lakestream.jetstream.as_it_was import past_of
 from lakestream.jetstream.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
+from lakestream.jetstream.clone_replica import BaseUnreadable
 from lakestream.jetstream.operations import CreateStream
 from lakestream.jetstream.shared import GLOBAL
 from lakestream.jetstream.stream import Stream
@@ -199,7 +200,7 @@ class LakeKeeper:
         try:
             return self._clones.build(files, directory, paths.table(self.root, name, account), origin)
         except LakeError as error:
-            raise LogError(str(error)) from error
+            raise BaseUnreadable(str(error)) from error
 
     def read_base(
         self,

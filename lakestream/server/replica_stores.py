@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from lakestream.log.base import remove_base
 from lakestream.log.cache import ReadCache
 from lakestream.log.checkpoint import NAME as CHECKPOINT
 from lakestream.log.checkpoint import read_checkpoint
@@ -121,6 +122,7 @@ class ReplicaStores:
         """See `ReplicaStores.empty`."""
         self.files.remove(os.path.join(directory, CHECKPOINT))
         self.files.remove_tree(os.path.join(directory, LOG_DIRECTORY))
+        remove_base(self.files, directory)  # a part of it may have gone with messages that the checkpoint had not
         self.files.sync_directory(directory)
 
     def salvage(self, directory: str) -> None:
