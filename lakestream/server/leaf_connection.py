@@ -75,7 +75,7 @@ class LeafConnection(asyncio.Protocol):
         self._gathered = 0
         self._dirty = self._paused = self._stalled = self._full = False
         self._drained: list[Callable[[], None]] = []
-        self._pings = 0
+        self._pings = self._unsent = 0
         self._ping_sent_ns = 0
         self._timer: Timer | None = None
 
@@ -225,6 +225,12 @@ class LeafConnection(asyncio.Protocol):
         )
 
     def _ping(self) -> None:
+        unsent = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        moves, self._unsent = unsent < self._unsent, unsent
+        if self._stalled or moves:
+            # Nothing is read just now, or it takes what was said before, however slowly: an answer can not be here.
+            self._timer = self._clock.call_later(PING_NS, self._ping)
+            return
         if self._pings >= MAX_PINGS:
             self.end("Stale Connection")
             return

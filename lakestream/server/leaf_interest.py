@@ -24,6 +24,13 @@ MAX_SUBJECTS = 262_144
 """Subjects that are kept of those that are listened to there; further ones hear nothing."""
 
 
+def _counts(subject: bytes) -> bool:
+    """Whether answers to that subject go over. Each inbox has a token of its own, so who listens to all of them there
+    does not hear those of the clients here."""
+    prefix = next((prefix for prefix in ANSWERS if subject.startswith(prefix)), b"")
+    return bool(prefix) and not subject.startswith((b"*", b">"), len(prefix))
+
+
 class Way(Protocol):
     """The way to the other side."""
 
@@ -69,7 +76,7 @@ class Listeners:
     # ------------------------------------------------------------------ interest
     def begins(self, said: Listens) -> bool:
         """Somebody listens. False: there is no room to remember it."""
-        if not said.subject.startswith(ANSWERS):
+        if not _counts(said.subject):
             return True
         key = said.subject, said.queue
         old = self._subscriptions.pop(key, None)

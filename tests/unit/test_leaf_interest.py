@@ -53,7 +53,7 @@ class World:
 
 def test_a_batch_goes_once_and_to_the_subject_it_was_delivered_to() -> None:
     world = World()
-    world.hears(b"_INBOX.a.*", b"_INBOX.>", b"_INBOX.a.7")
+    world.hears(b"_INBOX.a.*", b"_INBOX.a.>", b"_INBOX.a.7")
     batch: list[Delivery] = [(b"orders.1", ACK, b"", b"x")]
     wanted = [b"LMSG _INBOX.a.7 $JS.ACK.lake.h.O.C.1.1.1.1.0@orders.1 1\r\nx\r\n"]
     assert world.hub.deliver(b"_INBOX.a.7", batch)
@@ -68,6 +68,7 @@ def test_a_batch_goes_once_and_to_the_subject_it_was_delivered_to() -> None:
 def test_only_answers_and_deliveries_are_listened_for() -> None:
     world = World()
     world.hears(b"orders.>", b">", b"$JS.API.>", b"$KV.>", b"$SYS.REQ.USER.INFO", b"$JS.M.a", b"$JS.S.a", b"$JSC.R.a")
+    world.hears(b"_INBOX.>", b"_INBOX.*.1", b"$JS.M.*", b"_R_.>")  # all of them are nobody's own
     assert len(world.listeners) == 3
     assert not world.hub.publish(b"orders.1", b"", b"", b"x")
     assert world.hub.bound(b"$JS.M.a")

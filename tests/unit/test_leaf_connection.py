@@ -1,0 +1,137 @@
+"""One leaf connection: when it is given up, and when not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lakestream.jetstream.ports import Clock
+from lakestream.server.hub import Hub
+from lakestream.server.leaf_connection import MAX_PINGS, MAX_UNSENT, LeafConnection
+from lakestream.server.leaf_wire import Names
+from lakestream.server.logging import Logger
+from lakestream.server.turn import Turn
+
+pytestmark = pytest.mark.unit
+
+
+class Pings:
+    """A clock whose only timer is the next PING."""
+
+    def __init__(self) -> None:
+        self.next: Callable[[], None] = lambda: None
+
+    def now(self) -> int:
+        return 1
+
+    def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Pings:
+        self.next = callback
+        return self
+
+    def cancel(self) -> None:
+        self.next = lambda: None
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written; `unsent` of it have not left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.unsent = 0
+        self.aborted = self.paused = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+
+class World:
+    """A connection that has greeted, without the other side."""
+
+    def __init__(self) -> None:
+        self.hub, self.clock, self.wire = Hub(Turn(lambda call: call()), Logger()), Pings(), Wire()
+        as_clock: Clock = self.clock  # type: ignore[assignment]
+        self.connection = LeafConnection(self.hub, Names("lake", "h"), as_clock, Logger(), "hub")
+        self.connection.connection_made(self.wire)
+        self.connection.data_received(b'INFO {"max_payload": 100}\r\n')
+        self.connection.greet({"name": "n1"}, [b"$JS.lake.API.>", b"d"], b"group")
+
+
+async def test_who_does_not_answer_pings_is_given_up() -> None:
+    world = World()
+    assert world.wire.written == (b'CONNECT {"name":"n1"}\r\nLS+ $JS.lake.API.> group 1\r\nLS+ d group 1\r\nPING\r\n')
+    for _ in range(5):
+        world.clock.next()
+        world.connection.data_received(b"PONG\r\n")
+    assert world.connection.up.done()
+    for _ in range(MAX_PINGS):
+        assert not world.wire.aborted
+        world.clock.next()
+    world.clock.next()
+    assert world.wire.aborted
+    world.connection.connection_lost(None)
+    assert world.connection.over.result() == "Stale Connection"
+
+
+async def test_nobody_is_given_up_whose_answer_can_not_be_here() -> None:
+    world = World()
+    drained: list[Callable[[], None]] = []
+
+    class Slow:
+        def on_drain(self, callback: Callable[[], None]) -> None:
+            drained.append(callback)
+
+    def congested(*_: object) -> None:
+        world.hub.turn.overrun = Slow()
+
+    world.hub.subscribe(b"d", congested)
+    world.connection.data_received(b"LMSG d 0\r\n\r\n")
+    assert world.wire.paused
+    for _ in range(10):
+        world.clock.next()
+    drained.pop()()
+    assert not world.wire.paused
+    for left in range(20, 0, -1):  # 64 MiB on a slow way
+        world.wire.unsent = left
+        world.clock.next()
+    assert not world.wire.aborted
+    for _ in range(MAX_PINGS + 2):  # nothing moves any more
+        world.clock.next()
+    assert world.wire.aborted
+
+
+async def test_a_receiver_that_is_much_too_slow_is_given_up() -> None:
+    world = World()
+    world.wire.unsent = MAX_UNSENT + 1
+    world.connection.send([b"LMSG a 0\r\n\r\n"], 1, 0)
+    world.connection.flush()
+    assert world.wire.aborted
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"INFO []\r\n", b"\x00\x01\x02\n"])
+async def test_who_speaks_something_else_is_given_up(said: bytes) -> None:
+    world = World()
+    world.connection.data_received(said)
+    assert world.wire.aborted
+    world.connection.connection_lost(None)
+    assert "does not speak" in await world.connection.over
