@@ -8,7 +8,8 @@ listener for acks know these names and nothing else of it.
 from __future__ import annotations
 
 LINK_QUEUE = b"_link_"
-"""The queue group in which the nodes that have a link to a domain hear its requests: any of them can take one."""
+"""The queue group in which the nodes that have a link to a domain hear its requests. So that what one client sends stays
+in order, the link of its node takes them, else that of the node with the lowest name."""
 
 DELIVER_HEADER = b"Lakestream-Deliver"
 """Says with the reset of a consumer to which subject of `SESSIONS` here its messages shall come. A link takes it off."""

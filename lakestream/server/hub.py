@@ -57,6 +57,8 @@ class Carrier(Sink, Protocol):
 class Remote(Carrier, Protocol):
     """Another node of the cluster."""
 
+    name: str
+
     def holds(self, to: bytes) -> bool:
         """Like `congested`, for what goes to `to`: a receiver there may be slow though the way to it is free."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from lakestream.jetstream.links import LINK_QUEUE
+
 if TYPE_CHECKING:
     from lakestream.server.hub import Carrier, Remote, Sink
 
@@ -166,8 +168,21 @@ def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> 
     groups_here = [
         members for group in groups if (members := [sub for sub in group if sub.remote is None and not sub.local])
     ]
-    weighted = [[sub for sub in group for _ in range(sub.weight)] for group in groups]
+    weighted = [[sub for sub in _taking(group) for _ in range(sub.weight)] for group in groups]
     return Match([*own, *nodes.values()], weighted, Match(here, groups_here) if here or groups_here else NOBODY)
+
+
+def _taking(group: list[Subscription]) -> list[Subscription]:
+    """The members of a queue group that take part. Of the links to another server one takes all, this node's if it has
+    one: what one client sends stays in order."""
+    if group[0].queue != LINK_QUEUE:
+        return group
+    return [sub for sub in group if sub.remote is None] or [min(group, key=_name_of_node)]
+
+
+def _name_of_node(sub: Subscription) -> str:
+    assert sub.remote is not None, "asked of those of other nodes"
+    return sub.remote.name
 
 
 class Trie:

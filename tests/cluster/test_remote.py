@@ -91,3 +91,24 @@ def test_one_node_with_a_link_serves_all(start_cluster: StartCluster, start_serv
             lambda: "error" in hub.api("INFO") or hub.request("$JS.hub.API.INFO").status == 503, "the end", SOON_S
         )
         assert told
+
+
+def test_what_one_client_sends_arrives_in_order_whichever_nodes_have_links(
+    start_cluster: StartCluster, start_server: StartServer
+) -> None:
+    remote = start_server(of=Kind.REAL)
+    cluster = start_cluster(config=block(remote))
+    until(lambda: all_linked(cluster), "a link of each node", SOON_S)
+    with Wire(remote.address) as there:
+        create(there, "KV_b", subjects=["$KV.b.>"])
+        for number, node in enumerate(cluster.nodes):
+            if number == 1:  # from now on its clients go through another node
+                node.config = node.config.replace(block(remote), "")
+                node.reload()
+                until(lambda node=node: not linked(node), "no link", SOON_S)
+            with cluster.wire(node) as hub:
+                for value in range(500):
+                    hub.publish("$JS.hub.API.$KV.b.x", b"%d" % value)
+                hub.ping()
+            until(lambda count=500 * (number + 1): state(there, "KV_b")["messages"] == count, "all messages", SOON_S)
+        assert [int(message[-1]) for message in messages(there, "KV_b")] == list(range(500)) * 3
