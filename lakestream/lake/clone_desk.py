@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from lakestream.lake import clone_request
 from lakestream.lake.clone_making import CloneMaker
 from lakestream.lake.clone_request import MADE, REFUSED, CloneAnswer
+from lakestream.lake.errors import StillCloned
 from lakestream.lake.maintenance import Maintainer, TableInUse
 from lakestream.lake.staging import StagedStream
 from lakestream.lake.storage import open_storage
@@ -133,7 +134,10 @@ class CloneDesk:
         maker = self._makers.get(stream.directory)
         if maker is None:  # it has sessions of Spark's, and may be asked every second
             maker = self._makers[stream.directory] = CloneMaker(self._spark, self._storage.root, stream)
-        answer = maker.run()
+        try:
+            answer = maker.run()
+        except StillCloned as error:
+            return self._detach(error.table)  # and then again
         if answer is None:
             return None
         self._makers.pop(stream.directory, None)

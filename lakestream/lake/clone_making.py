@@ -27,7 +27,7 @@ from lakestream.lake.clone_point import Point, find_point, rows_at
 from lakestream.lake.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
 from lakestream.lake.clones import CloneRefused
 from lakestream.lake.detach import Detacher
-from lakestream.lake.errors import TableBusy
+from lakestream.lake.errors import StillCloned, TableBusy
 from lakestream.lake.locks import Lock, open_lock, table_lock
 from lakestream.lake.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
 from lakestream.lake.position import PositionWatch, application
@@ -86,7 +86,8 @@ class CloneMaker:
 
         Raises:
             TableBusy: the table is under maintenance; another try later helps.
-            KeptTable, StillCloned: another stream's table is in the way.
+            KeptTable: another stream's table is in the way.
+            StillCloned: a table is in the way whose files clones need.
         """
         with self._alone() as self._fence:
             asked = clone_request.asked_of(self._storage, self._directory)
@@ -138,6 +139,8 @@ class CloneMaker:
         found = self._table.find()
         if found is not None and found.uid.removeprefix(MAKING) == self._identity.uid:
             position = PositionWatch(self._table.path, self._identity.uid).read()
+            if self._table.is_cloned():
+                raise StillCloned(self._table.path)
             self._check()
             if position is None or position == asked.index:
                 self._table.remove(found.uid)

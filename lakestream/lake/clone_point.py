@@ -60,6 +60,8 @@ def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
         NotATable, CloneRefused, TimeTravelError, DeparturesGone: it cannot be had.
     """
     table = paths.table(storage.root, asked.origin, asked.origin_account)
+    if storage.exists(f"{paths.staging(storage.root, *_of(asked))}/{paths.CLONE_FILE}"):
+        return None  # the origin is a mirror itself, and may yet begin without the table that it has
     position = PositionWatch(table, asked.origin_uid).read()
     if position is None and asked.through:
         return None  # its first commit is still to come
@@ -77,6 +79,10 @@ def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
     else:
         found = _newest(storage, log, newest)
     return None if found is None else _from(found, asked)
+
+
+def _of(asked: CloneRequest) -> tuple[str, str, str]:
+    return asked.origin, asked.origin_uid, asked.origin_account
 
 
 def rows_at(storage: Storage, table: str) -> tuple[int, int, int]:

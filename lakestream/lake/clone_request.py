@@ -92,6 +92,8 @@ def request(lake: str, mirror: StreamIdentity, asked: CloneRequest) -> None:
     """Ask the compactor for a table. Asking again, with an answer there, changes nothing."""
     storage, directory = _place(lake, mirror)
     introduce(storage, directory, mirror)
+    if not storage.exists(f"{directory}/{REQUEST_FILE}"):
+        storage.delete(f"{directory}/{ANSWER_FILE}")  # left behind by a kill
     storage.create(f"{directory}/{REQUEST_FILE}", msgspec.json.encode(asked))
 
 
