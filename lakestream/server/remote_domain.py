@@ -36,6 +36,13 @@ NO_ANSWER = (503, 10008)
 """Code and error code of what a request is told while its domain can not be reached: as where JetStream is not
 available at the moment."""
 
+MAX_REMOTES = 5
+"""A request goes over so many links one behind the other; with more their domains lead back to each other."""
+
+NOBODY = b"_"
+"""A reply subject for requests without one."""
+
+_INBOX = b"_INBOX."
 _NEXT, _DIRECT, _RESET = b"CONSUMER.MSG.NEXT.", b"DIRECT.GET.", b"CONSUMER.RESET."
 _DELIVERING = (b"CONSUMER.CREATE.", b"CONSUMER.DURABLE.CREATE.", b"STREAM.SNAPSHOT.")
 _STORES = (b"$KV.", b"$O.")
@@ -111,6 +118,12 @@ class RemoteDomain:
     # ------------------------------------------------------------------ requests
     def _asked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         rest = subject[len(self._api) :]
+        if self._theirs:
+            # What has no reply would go round unseen where domains lead back to each other.
+            reply = reply or NOBODY
+            if reply.count(_INBOX) > MAX_REMOTES:
+                self._refuse(rest, reply, ApiError(*NO_ANSWER, f"more than {MAX_REMOTES} remotes behind each other"))
+                return
         if rest.startswith(_NEXT) and reply:
             back = self._pull(reply)
         else:

@@ -2,6 +2,9 @@
 
 Belongs here: listening there for as long as somebody listens here, and forgetting paths when there are too many. Which
 subjects these are, and what becomes of a message on its way, is remote_domain.py's.
+
+Who listens here does so by the very subject, or to all subjects beside it. Of those who listen to more it is noticed
+only with the next message that they have gone.
 """
 
 from __future__ import annotations
@@ -37,7 +40,11 @@ class Path:
         self.used_ns = 0
         self._paths = paths
         self._listening: Subscribed | None = None
-        self._watch = paths.link.hub.watch_interest(to.here, to.group, self._changed)
+        watch = paths.link.hub.watch_interest
+        self._watches = [watch(to.here, to.group, self._changed)]
+        parent, dot, _ = to.here.rpartition(b".")
+        if dot and not to.group:  # many clients listen to all of their inboxes at once
+            self._watches.append(watch(parent + b".*", b"", self._changed))
 
     @property
     def live(self) -> bool:
@@ -46,11 +53,11 @@ class Path:
 
     def look(self) -> None:
         """Listen there if anybody does here."""
-        self._changed(self._paths.link.hub.interest(self.to.here, self.to.group))
+        self._changed(True)
 
-    def _changed(self, wanted: bool) -> None:
+    def _changed(self, _: bool) -> None:
         link = self._paths.link
-        if not wanted and not link.hub.interest(self.to.here, self.to.group):
+        if not link.hub.interest(self.to.here, self.to.group):
             if self._listening is not None:
                 self._listening.cancel()
                 self._listening = None
@@ -66,7 +73,8 @@ class Path:
 
     def close(self) -> None:
         """It leads nowhere any more."""
-        self._watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None

@@ -103,10 +103,14 @@ def _tls(key: str, item: Item) -> RemoteTls:
     return RemoteTls(**values)
 
 
+_NOT_PUBLISHED = ("$JS", "$JSC", "$SYS", "_INBOX", "_R_", "_GR_", "*", ">")
+"""First tokens of what a leaf node can not bring here: answers, requests, and everything."""
+
+
 def _subjects(key: str, item: Item) -> tuple[str, ...]:
     subjects = tuple(as_text(key, entry) for entry in (item.value if isinstance(item.value, list) else [item]))
     for subject in subjects:
-        if not valid_subject(subject.encode()) or subject.split(".")[0] in ("$JS", "$SYS", "*", ">"):
+        if not valid_subject(subject.encode()) or subject.split(".")[0] in _NOT_PUBLISHED:
             raise item.error(f'"{key}": {subject!r} is no subject that clients publish to, from its first token on')
     return subjects
 

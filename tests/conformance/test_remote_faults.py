@@ -260,6 +260,24 @@ def test_a_remote_of_a_remote_is_used_by_its_domain(start_server: StartServer) -
         assert there.api("CONSUMER.INFO.O.c")["ack_floor"]["stream_seq"] == 1
 
 
+def test_domains_that_lead_back_to_each_other_end_a_request(start_server: StartServer) -> None:
+    ports = free_ports(2)
+    names = ("one", "two")
+    servers = []
+    for number in range(2):
+        other = 1 - number
+        theirs = f"url: 'nats://127.0.0.1:{ports[other]}', domain: {names[number]}, remote_domain: {names[other]}"
+        text = f"lake: false\nhttp: 127.0.0.1:-1\nremote {{ {theirs} }}\n"
+        servers.append(start_server(of=Kind.OURS, port=ports[number], config=text))
+    for server in servers:
+        wait_link(server)
+    with Wire(servers[0].address) as wire:
+        wire.publish("$JS.one.API.INFO")
+        wire.api_prefix = "$JS.one.API"
+        assert "remotes behind each other" in wire.api("INFO")["error"]["description"]
+    assert sum(links(server)[0]["out_msgs"] for server in servers) < 50
+
+
 def test_who_sends_more_than_the_link_carries_is_slowed_down(start_server: StartServer, network: Network) -> None:
     remote = start_server(of=Kind.REAL)
     (port,) = free_ports(1)
