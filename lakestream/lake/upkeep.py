@@ -4,8 +4,8 @@ Belongs here: when tables are looked after while their streams are being compact
 between a table that got many commits. One table at a time, in one thread, and with one Spark task, so that the
 compactor has the other cores; it waits for a table only while maintenance commits to that very one.
 
-The lake's maintainer lock is held for a round at a time. While a maintainer of its own is at work on the lake, it has
-the lock and nothing happens here.
+The lake's maintainer lock is held for a round at a time. While a maintainer of its own is in a round, it has the lock
+and nothing happens here.
 """
 
 from __future__ import annotations
