@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from lakestream.lake import departed, paths
-from lakestream.lake.clone_request import CloneRequest
+from lakestream.lake.clone_request import REFUSED, CloneRequest, answered
 from lakestream.lake.clones import CloneRefused
 from lakestream.lake.deltalog import Log
 from lakestream.lake.plan import Update
@@ -60,8 +60,8 @@ def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
         NotATable, CloneRefused, TimeTravelError, DeparturesGone: it cannot be had.
     """
     table = paths.table(storage.root, asked.origin, asked.origin_account)
-    if storage.exists(f"{paths.staging(storage.root, *_of(asked))}/{paths.CLONE_FILE}"):
-        return None  # the origin is a mirror itself, and may yet begin without the table that it has
+    if _unsettled(storage, paths.staging(storage.root, asked.origin, asked.origin_uid, asked.origin_account)):
+        return None
     position = PositionWatch(table, asked.origin_uid).read()
     if position is None and asked.through:
         return None  # its first commit is still to come
@@ -81,8 +81,12 @@ def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
     return None if found is None else _from(found, asked)
 
 
-def _of(asked: CloneRequest) -> tuple[str, str, str]:
-    return asked.origin, asked.origin_uid, asked.origin_account
+def _unsettled(storage: Storage, directory: str) -> bool:
+    """Whether the origin is a mirror itself that may yet begin without the table that it has."""
+    if not storage.exists(f"{directory}/{paths.CLONE_FILE}"):
+        return False
+    said = answered(storage, directory)
+    return said is None or said.state != REFUSED
 
 
 def rows_at(storage: Storage, table: str) -> tuple[int, int, int]:
