@@ -66,7 +66,7 @@ def fork_in(frame: Frame) -> Origin | None:
 def prepare(stream: Stream, frame: Frame, bases: Bases | None) -> None:
     """Before an entry is applied at recovery: have the base that it names, if it names one. Blocks. Raises NoBase."""
     origin = fork_in(frame)
-    if origin is None:
+    if origin is None or stream.config.mirror is None:  # what `apply_fork` does nothing about
         return
     store = stream.store
     assert isinstance(store.log, SegmentLog), "a replica's log has files"

@@ -133,7 +133,10 @@ class LakeClones:
         """Whether the copy was made before it was given up. Blocks."""
         if not clone_request.has_request(self.root, mirror):
             return False
-        return clone_request.withdraw(self.root, mirror).state == clone_request.MADE
+        said = clone_request.withdraw(self.root, mirror)
+        if said.state == clone_request.REFUSED:  # nothing was made, so nothing is to be taken away
+            clone_request.settle(self.root, mirror)
+        return said.state == clone_request.MADE
 
     def _until_done(
         self, stream: Stream, work: Callable[[StreamIdentity], bool | None], then: Callable[[bool], None]
@@ -158,19 +161,21 @@ class LakeClones:
         self.io.submit(lambda: work(identity), done)
 
     def settled(self, stream: Stream) -> None:
-        """See `Clones.settled`."""
+        """See `Clones.settled`. Until that is done no mirror of this one begins with a copy."""
         identity = self.identity(stream)
-        if identity is not None:
-            self.io.submit(lambda: self._settle(identity), self._ignored)
+        if identity is None or stream.closed:
+            return
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self.log.warn(f"stream {stream.name}: the lake at {self.root}: {error}")
+                self.clock.call_later(READ_AGAIN_NS, lambda: self.settled(stream))
+
+        self.io.submit(lambda: self._settle(identity), done)
 
     def _settle(self, identity: StreamIdentity) -> None:
         if clone_request.has_request(self.root, identity):
             clone_request.settle(self.root, identity)
-
-    def _ignored(self, _: object, error: BaseException | None) -> None:
-        """What is left is a file that nobody looks at, until the stream goes."""
-        if error is not None:
-            self.log.warn(f"the lake at {self.root}: {error}")
 
     def read(self, work: Callable[[], Result], done: Callable[[Result | None, BaseException | None], None]) -> None:
         """Run what takes seconds, one after the other."""
