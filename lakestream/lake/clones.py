@@ -162,12 +162,16 @@ def registered(storage: Storage) -> list[Clone]:
     for entry in storage.list(f"{storage.root}/{CLONES}"):
         if not entry.name.endswith(".json"):
             continue
-        each = msgspec.json.decode(storage.read(entry.path), type=Clone)
-        gone = each.target.startswith(storage.root + "/") and not storage.list(f"{each.target}/_delta_log")
-        if gone and (each.made or time.time_ns() - each.created_ns > FRESH_NS):
-            storage.delete(entry.path)
-        else:
-            found.append(each)
+        try:
+            content = storage.read(entry.path)
+            each = msgspec.json.decode(content, type=Clone)
+            gone = each.target.startswith(storage.root + "/") and not storage.list(f"{each.target}/_delta_log")
+            if not gone or not (each.made or time.time_ns() - each.created_ns > FRESH_NS):
+                found.append(each)
+            elif storage.read(entry.path) == content:  # else one is being made there anew
+                storage.delete(entry.path)
+        except FileNotFoundError:  # detached meanwhile
+            continue
     return found
 
 

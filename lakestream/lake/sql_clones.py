@@ -43,16 +43,18 @@ class CloneViews:
         self._storage = open_storage(lake)
         self._connection = connection
         self._numbers = itertools.count(1)
-        self._known: dict[tuple[str, int], TableAt] = {}
+        self._known: dict[tuple[str, str], TableAt] = {}
 
     def place(self, path: str, version: int) -> TableAt:
         """What stands for a table at a version in a query."""
-        if (known := self._known.get((path, version))) is not None:
-            return known
         if not clones.is_registered(self._storage, path):
             return TableAt(path, version)
-        found = self._known[path, version] = TableAt(path, version, self._view(path, version))
-        return found
+        # A table that was made anew may have the same version: the commit itself tells.
+        commit = open_storage(path).stat(f"{path}/_delta_log/{version:020d}.json")
+        key = path, commit.tag if commit is not None else str(version)
+        if (known := self._known.get(key)) is None:
+            known = self._known[key] = TableAt(path, version, self._view(path, version))
+        return known
 
     def _view(self, path: str, version: int) -> str:
         from deltalake import DeltaTable
