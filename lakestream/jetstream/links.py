@@ -8,11 +8,11 @@ listener for acks know these names and nothing else of it.
 from __future__ import annotations
 
 LINK_QUEUE = b"_link_"
-"""The queue group in which the nodes that have a link to a domain hear its requests. So that what one client sends stays
-in order, the link of its node takes them, else that of the node with the lowest name."""
+"""The queue group in which the nodes that have a link to a domain hear its requests. So that what one client sends
+stays in order, the link of its node takes them, else that of the node with the lowest name."""
 
 DELIVER_HEADER = b"Lakestream-Deliver"
-"""Says with the reset of a consumer to which subject of `SESSIONS` here its messages shall come. A link takes it off."""
+"""Says with the reset of a consumer to which subject of `SESSIONS` here its messages shall come. Links take it off."""
 
 SESSIONS = (b"$JS.M.", b"$JS.S.")
 """How the subjects begin to which mirrors and sources listen, each attempt to one of its own."""
@@ -27,14 +27,9 @@ V1_DOTS, V2_DOTS = 8, 10
 more tokens may follow."""
 
 
-def api(domain: str) -> bytes:
-    """How requests to a domain begin."""
-    return b"$JS.%b.API." % domain.encode()
-
-
-def served(prefix: bytes) -> bytes:
-    """What a link listens to for requests that begin so, in `LINK_QUEUE`."""
-    return prefix + b">"
+def sign(prefix: bytes) -> bytes:
+    """What a link listens to in `LINK_QUEUE` while it takes requests that begin so: a subject that can be watched."""
+    return prefix + LINK_QUEUE
 
 
 def ack_here(domain: bytes, subject: bytes) -> bytes:

@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.jetstream.copied_run import Run
 from lakestream.jetstream.errors import ApiError, api_error
-from lakestream.jetstream.links import DELIVER_HEADER, served
+from lakestream.jetstream.links import DELIVER_HEADER, sign
 from lakestream.jetstream.stream_config import StreamSource
 from lakestream.protocol import headers
 from lakestream.protocol.subjects import matches
@@ -75,7 +75,7 @@ class Origin:
     @property
     def link(self) -> bytes:
         """What a link to the origin listens to, if it is on a remote server; b"": it is not."""
-        return b"" if self._api == _API else served(self._api)
+        return b"" if self._api == _API else sign(self._api)
 
     def deliver_to(self, token: bytes) -> bytes:
         """A subject for messages: one that nobody else uses, or that of a prepared consumer."""

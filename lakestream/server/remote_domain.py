@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from lakestream.jetstream.errors import ApiError, api_error
 from lakestream.jetstream.jsonio import dumps
-from lakestream.jetstream.links import DELIVER_HEADER, LINK_QUEUE, MARK, SESSIONS, V1_DOTS, ack_here, ack_there
+from lakestream.jetstream.links import DELIVER_HEADER, LINK_QUEUE, MARK, SESSIONS, V1_DOTS, ack_here, ack_there, sign
 from lakestream.jetstream.ports import ClientInfo, Clock, Delivery, Handler, Subscribed
 from lakestream.protocol import headers
 from lakestream.protocol.subjects import valid_literal
@@ -101,7 +101,8 @@ class RemoteDomain:
                 (self._acks + b">", self._acked),
                 (self._own + b"FC.>", self._passed_on),
                 (self._own + b"SNAPSHOT.>", self._passed_on),
-                (self._api + b">", self._asked),  # last: who waits for it may ask at once
+                (self._api + b">", self._asked),
+                (sign(self._api), self._asked),  # last: who waits for it asks at once
             ]
             for subject, handler in heard:
                 self._subscribed.append(hub.subscribe(subject, handler, LINK_QUEUE))

@@ -3,8 +3,7 @@
 Belongs here: listening there for as long as somebody listens here, and forgetting paths when there are too many. Which
 subjects these are, and what becomes of a message on its way, is remote_domain.py's.
 
-Who listens here does so by the very subject, or to all subjects beside it. Of those who listen to more it is noticed
-only with the next message that they have gone.
+Who listens to the very subject is noticed at once, who listens to it through a wildcard by looking every second.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from lakestream.jetstream.ports import Clock, Delivery, Subscribed
+from lakestream.jetstream.ports import Clock, Delivery, Subscribed, Timer
 from lakestream.server.remote_bodies import Pushed
 from lakestream.server.remote_link import Link
 
@@ -21,6 +20,9 @@ MAX_PATHS = 16_384
 
 QUIET_NS = 600_000_000_000
 """A path that nobody took for so long (10 min), and nothing came on, is forgotten if it was for one pull."""
+
+LOOK_NS, LOOKED_AT = 1_000_000_000, 2000
+"""How often it is looked whether who listened is still there (1 s), and at how many paths at once."""
 
 Deliver = Callable[["Path", Sequence[Delivery]], bool]
 """Hands on what came; False: nobody listens here any more."""
@@ -40,11 +42,7 @@ class Path:
         self.used_ns = 0
         self._paths = paths
         self._listening: Subscribed | None = None
-        watch = paths.link.hub.watch_interest
-        self._watches = [watch(to.here, to.group, self._changed)]
-        parent, dot, _ = to.here.rpartition(b".")
-        if dot and not to.group:  # many clients listen to all of their inboxes at once
-            self._watches.append(watch(parent + b".*", b"", self._changed))
+        self._watch = paths.link.hub.watch_interest(to.here, to.group, self._changed)
 
     @property
     def live(self) -> bool:
@@ -73,8 +71,7 @@ class Path:
 
     def close(self) -> None:
         """It leads nowhere any more."""
-        for watch in self._watches:
-            watch.cancel()
+        self._watch.cancel()
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None
@@ -95,6 +92,8 @@ class Paths:
         self._clock, self._brief = clock, brief
         self._live: OrderedDict[bytes, Path] = OrderedDict()
         self._dormant: OrderedDict[bytes, Path] = OrderedDict()
+        self._to_look: list[Path] = []
+        self._timer: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._live) + len(self._dormant)
@@ -127,6 +126,20 @@ class Paths:
             self._live.pop(path.key, None)
             self._dormant.pop(path.key, None)
             (self._live if path.live else self._dormant)[path.key] = path
+            if self._live and self._timer is None:
+                self._timer = self._clock.call_later(LOOK_NS, self._look)
+
+    def _look(self) -> None:
+        """Whether somebody still listens, of those paths whose turn it is."""
+        self._timer = None
+        if not self._to_look:
+            self._to_look = list(self._live.values())
+        looked, self._to_look = self._to_look[:LOOKED_AT], self._to_look[LOOKED_AT:]
+        for path in looked:
+            if path.live:
+                path.look()
+        if self._live and self._timer is None:
+            self._timer = self._clock.call_later(LOOK_NS, self._look)
 
     def _make_room(self, newest: Path) -> None:
         while len(self) > MAX_PATHS:
@@ -143,5 +156,8 @@ class Paths:
 
     def close(self) -> None:
         """Forget all."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for path in (*self._live.values(), *self._dormant.values()):
             self._drop(path)

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.links import ack_here, ack_there
+from lakestream.jetstream import upstream
+from lakestream.jetstream.links import LINK_QUEUE, ack_here, ack_there, sign
+from lakestream.jetstream.origin import Origin, Start
+from lakestream.jetstream.stream_config import ExternalStream, StreamSource
 from lakestream.server import remote_connection, remote_dial, remote_paths
 from lakestream.server.hub import Hub
 from lakestream.server.remote_bodies import Answers, Pushed, asked
@@ -228,3 +231,28 @@ async def test_paths_that_are_used_outlast_those_that_are_not(monkeypatch: pytes
         paths.open(b"l%d" % number, Pushed(b"t.l%d" % number, b"l%d" % number, b"", False))
         here.there[b"t.used"]([])
     assert list(here.there) == [b"t.used", b"t.l7", b"t.l8", b"t.l9"]
+
+
+class Nothing:
+    """Takes what a session brings, from the beginning on."""
+
+    def start(self) -> Start:
+        return Start()
+
+
+async def test_a_session_asks_at_once_when_there_is_a_link_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "SHORTEST_PAUSE_NS", 3600_000_000_000)
+    monkeypatch.setattr(upstream, "LONGEST_PAUSE_NS", 3600_000_000_000)
+    hub, asked = Here().hub, asyncio.Event()
+    source = StreamSource(name="O", external=ExternalStream(api="$JS.hub.API"))
+    origin = Origin(source, "$G", "M", mirror=True)
+    first = hub.subscribe(b"$JS.hub.API.>", lambda subject, reply, *_: hub.publish(reply, b"", b"", b""))
+    session = upstream.Session("M", origin, hub, Loop(), Nothing())  # type: ignore[arg-type]
+    session.begin()
+    while not session._fails:  # it was answered that nobody serves
+        await asyncio.sleep(0.01)
+    first.cancel()
+    hub.subscribe(b"$JS.hub.API.>", lambda *_: asked.set(), LINK_QUEUE)
+    hub.subscribe(sign(b"$JS.hub.API."), lambda *_: None, LINK_QUEUE)
+    await asyncio.wait_for(asked.wait(), 30)
+    session.end()
