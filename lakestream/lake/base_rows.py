@@ -15,7 +15,7 @@ from lakestream.lake.schema import HEADER_LINE, REMOVED_COLUMN
 from lakestream.lake.storage import open_storage
 from lakestream.log.base import BaseWriter, Origin
 from lakestream.log.files import Files
-from lakestream.log.outline import MERGE_ROWS, Outline
+from lakestream.log.outline import Outline
 from lakestream.log.record import FIXED
 from lakestream.log.subject_index import SubjectIndex
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PART_ROWS = 1 << 22
 """About so many rows are put in order at a time: 24 bytes each."""
+OUTLINE_ROWS = 1 << 19
+"""Of one outline: 16 bytes each in memory while it is asked, and every file is to be made durable."""
 HEADER_ENDS = len(HEADER_LINE) + 2
 """Bytes of a header block without any line of its own."""
 HEADER_FIELD = 4
@@ -131,7 +133,8 @@ class _Subjects:
         ids, seqs = np.concatenate(self._ids), np.concatenate(self._seqs)
         self._ids, self._seqs = [], []
         # Of each subject the newest first, as histories.py packs them.
-        order = np.argsort(ids[::-1], kind="stable")
+        few = ids.astype(np.uint16) if len(self.names) <= 1 << 16 else ids  # those are sorted by their digits
+        order = np.argsort(few[::-1], kind="stable")
         content = seqs[::-1][order].astype(np.uint64).tobytes()
         ends = np.cumsum(np.bincount(ids, minlength=len(self.names))).tolist()
         rows: dict[bytes, int] = {}
@@ -174,8 +177,8 @@ class _Part:
         order = np.argsort(columns[0], kind="stable")
         seqs, times, ids, sizes = (column[order] for column in columns)
         subjects.note(ids, seqs)
-        for at in range(0, len(seqs), MERGE_ROWS):
-            part = slice(at, at + MERGE_ROWS)
+        for at in range(0, len(seqs), OUTLINE_ROWS):
+            part = slice(at, at + OUTLINE_ROWS)
             yield _outline(seqs[part], times[part], ids[part], sizes[part], subjects.names)
 
 
@@ -189,7 +192,13 @@ def _outline(
     """Rows, ascending, whose subjects are `names[id]`."""
     import numpy as np
 
-    used, own_ids = np.unique(ids, return_inverse=True)
+    if len(names) <= len(ids):
+        used = np.flatnonzero(np.bincount(ids, minlength=len(names)))
+        places = np.zeros(len(names), np.uint32)
+        places[used] = np.arange(len(used))
+        own_ids = places[ids]
+    else:
+        used, own_ids = np.unique(ids, return_inverse=True)
     outline = Outline()
     outline.names = [names[number] for number in used.tolist()]
     columns = [(outline.sizes, sizes), (outline.ids, own_ids.astype(np.uint32)), (outline.times, times)]

@@ -33,6 +33,16 @@ UNFINISHED = ".making"
 """What the directory's name ends with while it is made."""
 
 
+class _Unsynced(Files):
+    """Files that are made durable all together, in the end."""
+
+    def sync(self, fd: int) -> None:
+        """Not yet."""
+
+    def sync_directory(self, path: str) -> None:
+        """Not yet."""
+
+
 class Origin(msgspec.Struct, frozen=True):
     """Which version of the stream's table a base was read from, and through which sequence it reaches: that may be
     above its last message."""
@@ -80,7 +90,7 @@ class BaseWriter:
             return
         self._outlines += 1
         path = os.path.join(self._making, f"{0:020d}-{self._outlines:06d}{SUFFIX}")
-        write_outline(self._files, path, 0, 0, outline, runs.next_seq - 1)
+        write_outline(_Unsynced(), path, 0, 0, outline, runs.next_seq - 1)
         self._size += sum(outline.sizes)
         self._last_time = outline.times[-1]
         row = 0
@@ -120,11 +130,19 @@ class BaseWriter:
             live=self._live.to_bytes(),
             extra=msgspec.msgpack.encode(origin),
         )
+        for name in self._files.names(self._making):
+            self._sync(os.path.join(self._making, name))
         write_checkpoint(self._files, os.path.join(self._making, CHECKPOINT), Snapshot(state, subjects.snapshot()))
-        self._files.sync_directory(self._making)
         self._files.remove_tree(self._target)
         self._files.replace(self._making, self._target)
         self._files.sync_directory(os.path.dirname(self._target))
+
+    def _sync(self, path: str) -> None:
+        fd = self._files.open(path, write=True)
+        try:
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
 
 
 def origin_of(files: Files, directory: str) -> Origin | None:

@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 from lakestream.lake import base_rows
 from lakestream.log.base import Base, Origin, origin_of, put_under, read_base
 from lakestream.log.files import Files
-from lakestream.log.outline import MERGE_ROWS
 from lakestream.log.record import Record, record_length
 from lakestream.log.segment_log import LogOptions
 from lakestream.log.store import Store
@@ -74,7 +73,8 @@ def test_a_base_tells_of_every_row_what_its_record_would_tell(tmp_path: Path, bu
 
 
 def test_a_base_of_many_rows_has_several_outlines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_rows, "PART_ROWS", MERGE_ROWS + 1000)
+    monkeypatch.setattr(base_rows, "PART_ROWS", 100_000)
+    monkeypatch.setattr(base_rows, "OUTLINE_ROWS", 40_000)
     seqs = sorted(random.Random(7).sample(range(1, 200_000), 180_000))
     write(tmp_path / "t", [record(seq) for seq in seqs], bucketed=True)
     store = based(tmp_path / "s", tmp_path / "t", 200_000)
