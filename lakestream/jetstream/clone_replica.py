@@ -98,15 +98,25 @@ class Holding:
     ) -> None:
         self._entries: list[Committed] = []
         self._size = 0
+        self._overrun = False
         self.ended = False
         self._stream, self._bases, self._origin = stream, bases, origin
         self._warn, self._done = warn, done
 
     def add(self, entries: list[Committed]) -> bool:
-        """Hold these too. False: that is too much."""
+        """Hold these too. False, once: that is too much, the replica has to be opened anew.
+
+        Until it is, what else comes is dropped: it must not be applied without what came before, and the log has it.
+        """
+        if self._overrun:
+            return True
         self._entries += entries
         self._size += sum(len(entry.frame.body) for entry in entries)
-        return self._size <= HELD_BYTES
+        if self._size <= HELD_BYTES:
+            return True
+        self.ended = self._overrun = True
+        self._entries = []
+        return False
 
     def begin(self) -> None:
         """Read the table."""

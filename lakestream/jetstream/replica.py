@@ -315,8 +315,6 @@ class Replica:
             return
         if self._holding is not None:
             if not self._holding.add(entries):
-                self._holding.end()
-                self._holding = None
                 self._reopen(stream, "")
             return
         held = None if lake is None or stream.config.mirror is None else held_from(stream, entries)
