@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.lake, pytest.mark.chaos, pytest.mark.cluster]
 ROUNDS = int(os.environ.get("LAKESTREAM_MIRROR_ROUNDS", "1"))
 LIVES = int(os.environ.get("LAKESTREAM_MIRROR_LIVES", "1"))
 SEED = int(os.environ.get("LAKESTREAM_MIRROR_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-STEPS = (5, 10)
+STEPS = (5, 9)
 """At least and at most so many steps in a round."""
 BURST = 60
 SOON_S = 120.0
@@ -87,7 +87,7 @@ class World:
         self._clones = dice.random() < 0.5
         if self._clones:
             self._mirrored["metadata"] = {"lakestream.clone": "always"}
-        self.mirror = Mirror("M", self.origin, wanted, renamed)
+        self.mirror = Mirror("M", self.origin, wanted, renamed, clone=self._clones)
         from_l: Callable[[bytes], bool] = lambda subject: subject == b"l.2"  # noqa: E731
         self.sources = Sources("S", {"L": (self.origin, from_l), "W": (self.queue, lambda subject: True)})
         self.done: list[str] = []
@@ -142,8 +142,8 @@ class World:
             (8, self.kill),
             (4, self.stop),
             (8, self.away),
-            (10, self.compact),
-            (6, self.maintain),
+            (8, self.compact),
+            (4, self.maintain),
             (5, self.mirror_anew),
         ]
         (chosen,) = self._dice.choices([work for _, work in steps], [weight for weight, _ in steps])
