@@ -13,6 +13,7 @@ import msgspec
 
 from lakestream.jetstream.links import MARK
 from lakestream.protocol.subjects import valid_literal
+from lakestream.server.remote_link import INBOX
 
 _UNACKED = (None, "none", "flow_control")
 """Ack policies of consumers whose messages nobody acks one by one."""
@@ -21,6 +22,7 @@ _KEY = b'"deliver_subject":"'
 _SNAPSHOT = b"$JS.SNAPSHOT."
 _STORED = b"Nats-Sequence:"
 """In the header of a stored message that is the answer to a direct get: its body is nobody's to change."""
+_made_here = re.compile(re.escape(_KEY + INBOX) + rb"\w{8}\.d\.").sub
 _consumer = re.compile(rb'"type":"io\.nats\.jetstream\.api\.v1\.consumer_(?:create|info|reset)_response"').search
 
 
@@ -93,7 +95,7 @@ class Answers:
     """
 
     def __init__(self, prefix: bytes, domain: bytes, remote_domain: bytes = b"") -> None:
-        self._theirs, self._snapshot = _KEY + prefix, b"%b$JS.%b.SNAPSHOT." % (_KEY, domain)
+        self._snapshot = b"%b$JS.%b.SNAPSHOT." % (_KEY, domain)
         self._behind = b"%b$JS.%b.SNAPSHOT." % (_KEY, remote_domain) if remote_domain else b""
         self._prefix = prefix
 
@@ -101,7 +103,8 @@ class Answers:
         """An answer as it is shown here."""
         if not body.startswith(_ANSWER) or _STORED in header or _KEY not in body:
             return body
-        body = body.replace(self._theirs, _KEY).replace(_KEY + _SNAPSHOT, self._snapshot)
+        # Also of another node's link: what comes to that reaches whoever listens on this node.
+        body = _made_here(_KEY, body).replace(_KEY + _SNAPSHOT, self._snapshot)
         return body.replace(self._behind, b"%b%b." % (self._snapshot, MARK)) if self._behind else body
 
     def consumer(self, header: bytes, body: bytes) -> Pushed | None:

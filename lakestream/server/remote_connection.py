@@ -112,7 +112,7 @@ class RemoteConnection(asyncio.Protocol):
         self._over: asyncio.Future[None] = loop.create_future()
         self._out: list[bytes] = []
         self._gathered = 0
-        self._paused = False
+        self._paused = self._stalled = False
         self._drained: list[Callable[[], None]] = []
         self._timer: Timer | None = None
         self._pings_out = 0
@@ -265,7 +265,7 @@ class RemoteConnection(asyncio.Protocol):
         if self._pings_out >= PINGS_OUT:
             self.end("it does not answer PINGs")
             return
-        self._pings_out += 1
+        self._pings_out += not self._stalled  # its answers are not read either
         self._ping_sent_ns = self._clock.now()
         self._write([b"PING\r\n"])
         self._timer = self._clock.call_later(PING_NS, self._ping)
@@ -316,10 +316,12 @@ class RemoteConnection(asyncio.Protocol):
         """Read no more until that calls back."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
+            self._stalled = True
             transport.pause_reading()
             until(self._go_on)
 
     def _go_on(self) -> None:
+        self._stalled = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 

@@ -27,6 +27,9 @@ MAX_CONTROL_LINE = 4096
 """Longest subject, reply and queue group together with the sizes (4096 bytes): what servers take where nobody has
 changed it. With a longer line the remote would end the connection."""
 
+INBOX = b"_INBOX.lake-"
+"""How the inboxes of all links begin."""
+
 _SIZES = 32
 """So much of it (bytes) is left for the verb, the sizes and a sid."""
 
@@ -121,12 +124,14 @@ class Link:
         self._server_name, self._clock, self._log, self._call = server_name, clock, log, call
         self._redial = Redial(options, self._attempt, log)
         self._connection: RemoteConnection | None = None
+        self._said = ""
+        """What it refused last: not said twice in a row."""
         self._listening: dict[bytes, _Listening] = {}
         self._watches: list[_Watch] = []
         self._sids = itertools.count(1)
         self._numbers = itertools.count(1)
         # The same after a restart: a push consumer there goes on to deliver where it did.
-        self.inbox_prefix = f"_INBOX.{short_hash(f'{server_name} {options.account} {options.name}')}".encode()
+        self.inbox_prefix = INBOX + short_hash(f"{server_name} {options.account} {options.name}").encode()
         # But nothing that is on its way to a server that was before this one shall reach anybody here.
         self._inboxes = b"%b.i.%b" % (self.inbox_prefix, secrets.token_hex(4).encode())
         self._asked: dict[bytes, tuple[Callable[[Answer | None], None], Timer]] = {}
@@ -204,7 +209,9 @@ class Link:
     def said(self, text: str) -> None:
         """See `Carried.said`."""
         self.refused += 1
-        self._log.warn(f"Remote {self.name} says: {text}")
+        if text != self._said:
+            self._log.warn(f"Remote {self.name} says: {text}")
+        self._said = text
 
     def watch(self, changed: Callable[[bool], None]) -> Subscribed:
         """Call back with True when it has come up, and with False when it is gone; soon with what it is now."""

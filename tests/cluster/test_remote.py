@@ -86,6 +86,11 @@ def test_one_node_with_a_link_serves_all(start_cluster: StartCluster, start_serv
         hub.publish("$JS.hub.API.CONSUMER.MSG.NEXT.O.c", b'{"batch":2,"expires":20000000000}', inbox)
         for _ in range(2):
             assert hub.request(hub.delivered(sid).reply, b"+ACK").data == b""
+        pushed = {"durable_name": "p", "deliver_subject": "deliver.here", "ack_policy": "explicit"}
+        assert "error" not in hub.api("CONSUMER.DURABLE.CREATE.O.p", {"stream_name": "O", "config": pushed})
+        assert here.request("$JS.hub.API.CONSUMER.INFO.O.p").json()["config"]["deliver_subject"] == "deliver.here"
+        sid = here.subscribe("deliver.here")
+        assert [here.delivered(sid).data for _ in range(2)] == [b"1", b"2"]
         cluster.nodes[0].kill()
         told = until(
             lambda: "error" in hub.api("INFO") or hub.request("$JS.hub.API.INFO").status == 503, "the end", SOON_S

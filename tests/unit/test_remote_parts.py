@@ -26,7 +26,7 @@ from lakestream.server.turn import Turn
 
 pytestmark = pytest.mark.unit
 
-PREFIX = b"_INBOX.x.d."
+PREFIX = b"_INBOX.lake-abcdefgh.d."
 token = st.from_regex(rb"[A-Za-z0-9_@-]{1,8}", fullmatch=True)
 
 
@@ -65,9 +65,9 @@ def test_deliver_subjects_are_others_there_and_come_back() -> None:
     body, pushed = found
     assert json.loads(body) == {
         "stream_name": "O",
-        "config": {**request["config"], "deliver_subject": "_INBOX.x.d.d.1"},
+        "config": {**request["config"], "deliver_subject": "_INBOX.lake-abcdefgh.d.d.1"},
     }
-    assert pushed == Pushed(b"_INBOX.x.d.d.1", b"d.1", b"g", True)
+    assert pushed == Pushed(b"_INBOX.lake-abcdefgh.d.d.1", b"d.1", b"g", True)
     answer = b'{"type":"io.nats.jetstream.api.v1.consumer_create_response",' + body.removeprefix(b"{")
     answers = Answers(PREFIX, b"hub")
     assert answers.consumer(b"", answer) == pushed
@@ -82,7 +82,8 @@ def test_what_names_no_deliver_subject_stays(body: bytes) -> None:
 
 
 def test_a_stored_message_that_looks_like_an_answer_stays() -> None:
-    body = b'{"type":"io.nats.jetstream.api.v1.consumer_info_response","config":{"deliver_subject":"_INBOX.x.d.a"}}'
+    config = b'{"deliver_subject":"_INBOX.lake-abcdefgh.d.a"}'
+    body = b'{"type":"io.nats.jetstream.api.v1.consumer_info_response","config":%b}' % config
     header = b"NATS/1.0\r\nNats-Stream: O\r\nNats-Sequence: 1\r\n\r\n"
     answers = Answers(PREFIX, b"hub")
     assert answers.shown(header, body) == body
