@@ -61,6 +61,17 @@ def until_in_table(table: Path, messages: int) -> None:
         time.sleep(LOOK_S)  # the commit is made by another process
 
 
+def until_ready(wire: Wire, lake: Path) -> None:
+    """Wait until the compactor works, and has taken away what an earlier run made."""
+    wire.api("STREAM.DELETE.COPY")
+    wire.api("STREAM.CREATE.READY", {"name": "READY", "subjects": ["ready"]})
+    reply = wire.new_reply()
+    wire.send(pub("ready", b"", reply))
+    until_in_table(lake / "streams" / "READY", wire.message(reply).json()["seq"])
+    while (lake / "streams" / "COPY").exists():
+        time.sleep(LOOK_S)
+
+
 def count(table: Path) -> int:
     """The messages that SQL finds in a table; 0 while there is none that is its stream's."""
     from deltalake import DeltaTable, QueryBuilder
@@ -164,7 +175,8 @@ def main() -> None:
             address = (host, int(port))
             with Wire(address, timeout=120) as wire:
                 fill(wire, options.messages, options.subjects)
-            until_in_table(store / "lake" / "streams" / "BIG", options.messages)
+                until_in_table(store / "lake" / "streams" / "BIG", options.messages)
+                until_ready(wire, store / "lake")
             figures = asyncio.run(measure(address, store, options.messages, psutil.Process(process.pid)))
         finally:
             process.send_signal(signal.SIGINT)
