@@ -11,8 +11,10 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from lakestream.lake import paths
+from lakestream.lake import clone_request, paths, staging
+from lakestream.lake.clone_request import CloneRequest
 from lakestream.lake.locks import COMPACTOR_LOCK, Lease
+from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import Storage, open_storage
 from tests.lake.tables import records
 from tests.lake.test_compact_job import Job
@@ -111,12 +113,34 @@ async def test_publish_compact_kill_resume_and_read_back(
             return await asyncio.to_thread(_rows, storage, lake) == {seq: one[:2] for seq, one in expected.items()}
 
         await eventually(table_is_the_stream)
+        info = await client.jetstream().stream_info("HIST")
+        copy = StreamIdentity("COPY", paths.DEFAULT_ACCOUNT, "U2", 1)
+        uid = await asyncio.to_thread(_owner, lake, "HIST")
+        clone_request.request(lake, copy, CloneRequest(origin="HIST", origin_uid=uid))
+
+        async def cloned() -> bool:
+            return await asyncio.to_thread(clone_request.answer, lake, copy) is not None
+
+        await eventually(cloned)
+        answer = clone_request.answer(lake, copy)
+        assert answer is not None
+        assert (answer.state, answer.messages) == ("made", info.state.messages), answer
+        assert await asyncio.to_thread(_rows, storage, lake, "COPY") == await asyncio.to_thread(_rows, storage, lake)
+        clone_request.settle(lake, copy)
         await client.jetstream().delete_stream("HIST")
 
         async def gone() -> bool:
-            return not await asyncio.to_thread(_left, storage, lake)
+            return not await asyncio.to_thread(_left, storage, lake, "HIST")
 
         await eventually(gone)
+        copied = await asyncio.to_thread(_rows, storage, lake, "COPY")
+        assert copied == {seq: one[:2] for seq, one in expected.items()}, "the copy has files of its own by now"
+        staging.mark_deleted(lake, copy)
+
+        async def all_gone() -> bool:
+            return not await asyncio.to_thread(_left, storage, lake)
+
+        await eventually(all_gone)
     second.process.terminate()
     assert await asyncio.to_thread(second.end, SECONDS) == 0, second.lines
     assert await asyncio.to_thread(Lease(f"{lake}/{COMPACTOR_LOCK}").acquire), "it let go of its lease"
@@ -127,11 +151,17 @@ async def test_publish_compact_kill_resume_and_read_back(
         assert secret.encode() not in kept
 
 
-def _rows(storage: Storage, lake: str) -> dict[int, tuple[str, bytes]]:
-    return {row.seq: (row.subject.decode(), row.data) for row in records(paths.table(lake, "HIST"))}
+def _rows(storage: Storage, lake: str, stream: str = "HIST") -> dict[int, tuple[str, bytes]]:
+    return {row.seq: (row.subject.decode(), row.data) for row in records(paths.table(lake, stream))}
 
 
-def _left(storage: Storage, lake: str) -> list[str]:
-    """What there is of a stream; the empty objects by which Hadoop marks directories do not count."""
-    found = [*storage.tree(f"{lake}/{paths.SEGMENTS}"), *storage.tree(f"{lake}/{paths.STREAMS}")]
+def _owner(lake: str, stream: str) -> str:
+    (found,) = [each for each in staging.scan(lake) if each.identity.name == stream]
+    return found.identity.uid
+
+
+def _left(storage: Storage, lake: str, stream: str = "") -> list[str]:
+    """What there is of a stream, or of all; the empty objects by which Hadoop marks directories do not count."""
+    below = f"/{stream}" if stream else ""
+    found = [*storage.tree(f"{lake}/{paths.SEGMENTS}{below}"), *storage.tree(f"{lake}/{paths.STREAMS}{below}")]
     return [entry.path for entry in found if entry.size or entry.path.endswith(paths.DELETED_FILE)]
