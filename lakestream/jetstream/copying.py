@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lakestream.jetstream.clone import Clones
+from lakestream.jetstream.clone import Clones, can_begin_as_copy, moment
 from lakestream.jetstream.jsonio import shown
 from lakestream.jetstream.mirror import Mirror
 from lakestream.jetstream.origin import key_of
@@ -89,6 +89,19 @@ class Copying:
     def cloning(self) -> bool:
         """Whether the mirror may be about to begin with a copy."""
         return any(isinstance(one, Mirror) and one.session.copying for one in self._at_work)
+
+    @property
+    def reads_from(self) -> str:
+        """The origin that is read while the copy with which the mirror begins is being made; "" when there is none.
+
+        Replicas that do not lead do not know whether one is: they go by what could be.
+        """
+        stream = self._stream
+        mirror = stream.config.mirror
+        if mirror is None or mirror.filter_subject or mirror.subject_transforms or stream.store.last_seq:
+            return ""
+        waits = self.cloning if self._started else can_begin_as_copy(stream.config)
+        return mirror.name if waits and not moment(stream.config) else ""
 
     @property
     def answers_for(self) -> str:

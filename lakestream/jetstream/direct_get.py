@@ -65,12 +65,19 @@ class DirectGet:
     def attach_as(self, stream: Stream, name: str) -> None:
         """Serve those of stream `name` too, of which this one is a mirror."""
         engine = self._engine
-        gets = Gets(stream, engine.options.max_pending)
+        gets = Gets(stream, engine.options.max_pending, behind=lambda: self._behind(stream))
         subscriptions = self._attached.setdefault(stream.name, [])
         for prefix in prefixes(engine.domain):
             base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
             subscriptions.append(engine.bus.subscribe(base, gets.by_request, QUEUE))
             subscriptions.append(engine.bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), QUEUE))
+
+    def _behind(self, mirror: Stream) -> Stream | None:
+        """The origin, if this node knows what it has, of a mirror that waits for the copy with which it begins."""
+        name = mirror.copying.reads_from
+        origin = self._engine.streams.get(name) if name else None
+        known = origin is not None and (origin.leading or name in self._attached)
+        return origin if known else None
 
     def detach(self, name: str) -> None:
         """Stop serving; the subjects have no responders then."""
@@ -96,12 +103,22 @@ def read_request(payload: bytes) -> MsgGetRequest:
 
 
 class Gets:
-    """Direct gets from one stream. `max_bytes` limits a batch that names no limit itself."""
+    """Direct gets from one stream.
 
-    def __init__(self, stream: Stream, max_bytes: int) -> None:
+    Args:
+        stream: the stream.
+        max_bytes: limits a batch that names no limit itself.
+        shown: the name in the answers, that of `stream` by default.
+        behind: the stream that is read while this one has never held anything; None: this one.
+    """
+
+    def __init__(
+        self, stream: Stream, max_bytes: int, shown: str = "", behind: Callable[[], Stream | None] | None = None
+    ) -> None:
         self._stream = stream
         self._max_bytes = max_bytes
-        self._headers = MessageHeaders(stream.name)
+        self._headers = MessageHeaders(shown or stream.name)
+        self._behind = behind
         self._in_lake = self._in_past = 0
 
     # ------------------------------------------------------------------ the newest message of a subject
@@ -129,6 +146,9 @@ class Gets:
 
     def _last_slowly(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """The newest message of a subject: with a body, by a wildcard, not there, or only in the lake."""
+        if (other := self._other()) is not None:
+            other._last_slowly(subject, reply, header, payload)
+            return
         if level_refused(header):
             self._say(reply, LEVEL)
             return
@@ -144,9 +164,17 @@ class Gets:
             return
         self._answer_one(reply, query.last_of(self._stream.store, subject), asked.no_hdr)
 
+    def _other(self) -> Gets | None:
+        """Who answers in the place of a mirror that waits for its copy."""
+        behind = self._behind() if self._behind is not None and not self._stream.store.last_seq else None
+        return Gets(behind, self._max_bytes, self._stream.name) if behind is not None else None
+
     # ------------------------------------------------------------------ requests with a body
     def by_request(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """The handler of `….<stream>`."""
+        if (other := self._other()) is not None:
+            other.by_request(subject, reply, header, payload, client)
+            return
         if level_refused(header):
             self._say(reply, LEVEL)
             return

@@ -422,6 +422,9 @@ class StreamApi:
             request.fail(error)
 
     def _get_stored(self, request: Request, stream: Stream, asked: MsgGetRequest) -> None:
+        origin = self._engine.streams.get(stream.copying.reads_from)  # none of that name, mostly
+        if origin is not None and origin.leading:
+            stream = origin
         start = asked.seq
         if asked.start_time is not None:
             at = stream.store.first_at(query.instant(asked.start_time))

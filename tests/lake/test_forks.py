@@ -316,7 +316,7 @@ def test_a_mirror_of_a_moment_is_its_origin_then_and_follows_no_further(world: W
 
 
 def test_a_kill_while_the_copy_is_made_leaves_a_mirror_that_is_whole_in_the_end(world: World) -> None:
-    """Before the compactor has seen the request, and right when the copy is there."""
+    """Before the compactor has seen the request, and right when the copy is there. Meanwhile reads are answered."""
     world.compaction.pause()
     with world.wire() as wire:
         wire.api("STREAM.MSG.DELETE.O", {"seq": 9})  # what is gone by now must not come with an older table
@@ -328,6 +328,12 @@ def test_a_kill_while_the_copy_is_made_leaves_a_mirror_that_is_whole_in_the_end(
             "STREAM.UPDATE.K", {"name": "K", "allow_direct": True, "metadata": ALWAYS, "subjects": ["k"]}
         )
         assert "try again" in refused["error"]["description"]
+        assert state(wire, "K")["last_seq"] == 0
+        assert held(wire, "K") == held(wire, "K", by_leader=True) == held(wire, "O")
+        reply = wire.new_reply()
+        wire.publish("$JS.API.DIRECT.GET.K.o.b", b"", reply)
+        newest = wire.message(reply)
+        assert (newest.headers["Nats-Stream"], newest.headers["Nats-Subject"]) == ("K", "o.b")
     world.server.kill()
     world.compaction.go_on()
     eventually(lambda: any((world.lake / "segments" / "K").glob("*/cloned.json")))
