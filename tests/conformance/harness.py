@@ -311,13 +311,17 @@ class Script:
 
     def state_when(self, stream: str, ready: Callable[[Any], bool]) -> Any:
         """Record STREAM.INFO's state once `ready` holds for it."""
+        self.when(stream, ready)
+        return self.state(stream)
+
+    def when(self, stream: str, ready: Callable[[Any], bool]) -> None:
+        """Wait until `ready` holds for STREAM.INFO's state; record it if it never does."""
         deadline = time.monotonic() + self.timeout
         while not ready(self.wire.api(f"STREAM.INFO.{stream}")["state"]):
             if time.monotonic() > deadline:
                 self.note(f"state of {stream}", "never as expected")
                 break
             time.sleep(0.01)
-        return self.state(stream)
 
     def pull(self, stream: str, consumer: str, body: Any, count: int, *, wire: Wire | None = None) -> list[Frame]:
         """Ask for messages, and record the next `count` answers (messages and statuses alike)."""

@@ -217,7 +217,8 @@ def a_stream_does_not_store_what_it_answers(t: Script) -> None:
     heard = t.wire.subscribe("a.2")
     t.wire.publish("$JS.API.DIRECT.GET.S.a.1", b"", "a.2")
     t.frames("heard", t.collect(t.wire, 1, sid=heard))
-    t.state_when("S", lambda state: state["messages"] == 2)
+    # Its length depends on how many zeros its time ends with.
+    t.when("S", lambda state: state["messages"] == 2)
     t.direct("S", {"seq": 2})
 
 
