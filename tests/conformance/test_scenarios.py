@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,19 +14,31 @@ from tests.pairs import Pair, Setup
 pytestmark = pytest.mark.conformance
 
 TIMEOUT_S = 5.0
+PLAYS = 2
+"""Thousands of scenarios on a busy machine: which of two events comes first is by chance in some, on either server. What
+differs twice is a difference; what differed once is shown as a warning, to be looked at."""
 
 scenarios.load()
 
 
 @pytest.mark.parametrize("scenario", harness.SCENARIOS, ids=[s.id for s in harness.SCENARIOS])
 def test_the_servers_agree(scenario: Scenario, pairs: dict[Setup, Pair]) -> None:
-    pair = pairs[scenario.setup]
+    difference = ""
+    for _ in range(PLAYS):
+        difference = _difference(scenario, pairs[scenario.setup])
+        if not difference:
+            return
+        warnings.warn(f"{scenario.id} differed:\n{difference}", stacklevel=1)
+    pytest.fail(f"{scenario.id}\n{difference}", pytrace=False)
+
+
+def _difference(scenario: Scenario, pair: Pair) -> str:
     with ThreadPoolExecutor(2) as threads:
         expected, got = threads.map(lambda s: _play(scenario, pair, s), (0, 1))
-    assert not stopped(expected), f"the scenario does not work against {pair.expected.kind.value}: {stopped(expected)}"
+    if stopped(expected):
+        return f"the scenario does not work against {pair.expected.kind.value}: {stopped(expected)}"
     assert expected, "a scenario that records nothing proves nothing"
-    if difference := compare(scenario.id, expected, got):
-        pytest.fail(f"{scenario.id}\n{difference}", pytrace=False)
+    return compare(scenario.id, expected, got)
 
 
 def _play(scenario: Scenario, pair: Pair, side: int) -> harness.Transcript:
