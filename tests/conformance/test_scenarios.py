@@ -15,8 +15,8 @@ pytestmark = pytest.mark.conformance
 
 TIMEOUT_S = 5.0
 PLAYS = 2
-"""Thousands of scenarios on a busy machine: which of two events comes first is by chance in some, on either server. What
-differs twice is a difference; what differed once is shown as a warning, to be looked at."""
+"""Thousands of scenarios on a busy machine: which of two events comes first is by chance in some, on either server.
+What differs twice is a difference; what differed once is shown as a warning, to be looked at."""
 
 scenarios.load()
 
