@@ -4,7 +4,7 @@
     python jobs/compact.py --lake ./data/lake                    (a Spark of its own on this machine)
     spark-submit jobs/compact.py --lake /mnt/lake --once         (the Spark that spark-submit was configured for)
 
-Belongs here: the command line and the loop. The work is lakestream.lake.compactor's, and upkeep's.
+Belongs here: the command line and the loop. The work is lakestream.lake.compaction.compactor's, and upkeep's.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if (ROOT / "lakestream").is_dir():
 
 from lakestream.lake import job  # noqa: E402
 from lakestream.lake.job import complain, say  # noqa: E402
-from lakestream.lake.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
+from lakestream.lake.maintenance.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakestream.lake.compactor import BatchReport, Compactor
-    from lakestream.lake.maintenance import Done
+    from lakestream.lake.compaction.compactor import BatchReport, Compactor
+    from lakestream.lake.maintenance.maintenance import Done
 
 DEFAULT_INTERVAL = 1.0
 DEFAULT_PARALLEL = 4
@@ -97,8 +97,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
 
     lake = paths.root(options.lake)
     spark = job.start_spark("lakestream compactor", lake, options, stop)
-    from lakestream.lake.compaction import Options
-    from lakestream.lake.compactor import Compactor
+    from lakestream.lake.compaction.compaction import Options
+    from lakestream.lake.compaction.compactor import Compactor
 
     upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options.maintain_every, stop)
 
@@ -130,7 +130,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
 
 
 def _upkeep(spark: SparkSession, lake: str, every: float, stop: threading.Event) -> Upkeep:
-    from lakestream.lake.maintenance import Maintainer
+    from lakestream.lake.maintenance.maintenance import Maintainer
 
     return Upkeep(Maintainer(spark, lake, stopping=stop.is_set), every, _say_done)
 

@@ -5,7 +5,7 @@
     spark-submit jobs/maintain.py --lake /mnt/lake --every 3600  (the Spark that spark-submit was configured for)
     python jobs/maintain.py --lake ./data/lake --detach MIRROR   (give a clone files of its own, then end)
 
-Belongs here: the command line and the loop. The work is lakestream.lake.maintenance's.
+Belongs here: the command line and the loop. The work is lakestream.lake.maintenance.maintenance's.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.lake import job, maintenance_plan  # noqa: E402
+from lakestream.lake import job  # noqa: E402
 from lakestream.lake.errors import LakeError  # noqa: E402
 from lakestream.lake.job import complain, say  # noqa: E402
-from lakestream.lake.maintenance_plan import Policy  # noqa: E402
+from lakestream.lake.maintenance import plan as maintenance_plan  # noqa: E402
+from lakestream.lake.maintenance.plan import Policy  # noqa: E402
 
 if TYPE_CHECKING:
-    from lakestream.lake.detach import Detached
-    from lakestream.lake.maintenance import Done, Maintainer
+    from lakestream.lake.maintenance.detach import Detached
+    from lakestream.lake.maintenance.maintenance import Done, Maintainer
 
 DEFAULT_EVERY = 3600.0
 PROGRESS_SECONDS = 1.0
@@ -107,7 +108,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     if options.dry_run:
         return _dry_run(lake, policy, options.stream)
     spark = job.start_spark("lakestream maintainer", lake, options, stop)
-    from lakestream.lake.maintenance import Maintainer
+    from lakestream.lake.maintenance.maintenance import Maintainer
 
     try:
         maintainer = Maintainer(spark, lake, policy, stop.is_set)
@@ -171,7 +172,7 @@ def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
 
 
 def _dry_run(lake: str, policy: Policy, stream: str | None) -> int:
-    from lakestream.lake import maintenance
+    from lakestream.lake.maintenance import maintenance
     from lakestream.lake.storage import open_storage
 
     storage = open_storage(lake)

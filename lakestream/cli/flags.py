@@ -2,7 +2,7 @@
 
 Belongs here: the table of flags and how a list of arguments becomes `Flags`. One or two dashes are the same; a value
 follows after `=` or in the next argument; a switch takes a value only after `=`. What a flag means for the server is
-in server/options.py.
+in server/settings/options.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from lakestream.server.errors import StartError
-from lakestream.server.options import Flags
+from lakestream.server.settings.options import Flags
 
 
 class Flag(msgspec.Struct, frozen=True):

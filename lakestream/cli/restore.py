@@ -1,8 +1,8 @@
 """`lakestream restore`: a stream as it was, out of the lake.
 
 Belongs here: the command's options and exit codes (0 done, 1 refused, 130 after Ctrl-C), and sending messages to a
-server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Which messages there were then, lake/past.py finds out;
-what an archive looks like, jetstream/archive.py says.
+server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Which messages there were then, lake/history/past.py finds
+out; what an archive looks like, jetstream/backup/archive.py says.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import typer
 
 from lakestream.cli.link import DEFAULT_SERVER, Link, TransferFailed
 from lakestream.cli.sql import default_lake
-from lakestream.jetstream import archive
+from lakestream.jetstream.backup import archive
 from lakestream.lake.errors import LakeError
-from lakestream.lake.past import Past, open_past
+from lakestream.lake.history.past import Past, open_past
 from lakestream.lake.paths import DEFAULT_ACCOUNT
 from lakestream.lake.timetravel import instant, rfc3339
 from lakestream.log.record import Record

@@ -16,7 +16,7 @@ from lakestream import __version__
 from lakestream.cli.flags import CommandLine, parse, usage
 from lakestream.server.errors import StartError
 from lakestream.server.logging import Logger
-from lakestream.server.options import Flags, Options, load
+from lakestream.server.settings.options import Flags, Options, load
 
 if TYPE_CHECKING:
     from lakestream.server.node import Node

@@ -1,8 +1,8 @@
 """`lakestream import` and `lakestream export`: tables into streams, streams into tables.
 
 Belongs here: the two commands' options, progress and exit codes (0 done, 1 refused, 130 after Ctrl-C), and how an
-import finds out where an earlier one of the same source stopped. Rows and messages are lake/mapping.py's and
-lake/unmapping.py's, files lake/tabular.py's, the connection link.py's.
+import finds out where an earlier one of the same source stopped. Rows and messages are lake/transfer/mapping.py's and
+lake/transfer/unmapping.py's, files lake/transfer/tabular.py's, the connection link.py's.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import msgspec
 import typer
 
 from lakestream.cli.link import DEFAULT_SERVER, Link, Sender, TransferFailed, same
-from lakestream.lake import mapping, tabular, unmapping
 from lakestream.lake.errors import LakeError
+from lakestream.lake.transfer import mapping, tabular, unmapping
 from lakestream.log.record import Record
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from lakestream.cli import serve
 from lakestream.cli.supervisor import Supervisor, Timing, Waiting
 from lakestream.server.logging import Logger
 from lakestream.server.node import Node
-from lakestream.server.options import Flags, Options, load
+from lakestream.server.settings.options import Flags, Options, load
 
 DEFAULT_STORE = "data"
 

@@ -1,8 +1,7 @@
 """The streams of one account.
 
 Belongs here: creating, finding, recovering and deleting streams, and their subscriptions. What the engines of all
-accounts share is shared.py's; what one stream does is in stream.py; what a client asks in JSON is in api.py and its
-siblings.
+accounts share is shared.py's; what one stream does is in stream/; what a client asks in JSON is in api/.
 """
 
 from __future__ import annotations
@@ -13,26 +12,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.jetstream.account_limits import UNLIMITED, JetStreamLimits
-from lakestream.jetstream.consumer_acks import Acks
-from lakestream.jetstream.direct_get import DirectGet
-from lakestream.jetstream.errors import ApiError, api_error
-from lakestream.jetstream.operations import CreateStream, decode_operation
+from lakestream.jetstream.consumer.acks import Acks
+from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.get.direct import DirectGet
 from lakestream.jetstream.ports import Bus, Subscribed
 from lakestream.jetstream.shared import GLOBAL, LakeLink, Shared
 from lakestream.jetstream.shared import EngineOptions as EngineOptions
 from lakestream.jetstream.shared import Stores as Stores
-from lakestream.jetstream.storage_use import AccountUse
-from lakestream.jetstream.stream import Stream
-from lakestream.jetstream.stream_config import StreamConfig
-from lakestream.jetstream.stream_events import StreamEvents
-from lakestream.jetstream.stream_state import StreamState
+from lakestream.jetstream.stream.account_limits import UNLIMITED, JetStreamLimits
+from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.jetstream.stream.events import StreamEvents
+from lakestream.jetstream.stream.operations import CreateStream, decode_operation
+from lakestream.jetstream.stream.state import StreamState
+from lakestream.jetstream.stream.storage_use import AccountUse
+from lakestream.jetstream.stream.stream import Stream
 from lakestream.log.errors import LogError, LogFrozen
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.store import Store
 
 if TYPE_CHECKING:
-    from lakestream.jetstream.cluster import JetStreamCluster
+    from lakestream.jetstream.cluster.cluster import JetStreamCluster
 
 ACCOUNT = GLOBAL
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lakestream.jetstream.account_limits import UNLIMITED, JetStreamLimits
 from lakestream.jetstream.engine import Engine
 from lakestream.jetstream.shared import LakeLink, Shared
-from lakestream.jetstream.stream import Stream
+from lakestream.jetstream.stream.account_limits import UNLIMITED, JetStreamLimits
+from lakestream.jetstream.stream.stream import Stream
 
 
 class Engines:

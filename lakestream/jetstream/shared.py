@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from lakestream.jetstream.batches import BatchLimits, BatchRoom
-from lakestream.jetstream.operations import CreateStream
+from lakestream.jetstream.batches.batches import BatchLimits, BatchRoom
 from lakestream.jetstream.ports import Bus, Clock, Io
-from lakestream.jetstream.storage_use import StorageUse
-from lakestream.jetstream.stream import Stream
-from lakestream.jetstream.stream_config import StreamConfig
-from lakestream.jetstream.stream_events import StreamEvents
+from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.jetstream.stream.events import StreamEvents
+from lakestream.jetstream.stream.operations import CreateStream
+from lakestream.jetstream.stream.storage_use import StorageUse
+from lakestream.jetstream.stream.stream import Stream
 from lakestream.jetstream.turns import Turns
 from lakestream.log.store import Store
 
 if TYPE_CHECKING:
-    from lakestream.jetstream.cluster import JetStreamCluster
+    from lakestream.jetstream.cluster.cluster import JetStreamCluster
+    from lakestream.jetstream.cluster.replicas import ReplicaStores
     from lakestream.jetstream.engine import Engine
-    from lakestream.jetstream.replicas import ReplicaStores
 
 GLOBAL = "$G"
 """The account of everybody who is in no other one."""

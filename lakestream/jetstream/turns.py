@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from lakestream.jetstream.api_request import Request
-from lakestream.jetstream.errors import ApiError
+from lakestream.jetstream.formats.errors import ApiError
+from lakestream.jetstream.formats.request import Request
 
 REQUEST_QUEUE_LIMIT = 10_000
 """Requests that may wait, unless the options say otherwise. One more, and all of them are dropped unanswered, as with

@@ -81,7 +81,7 @@ def clone(
     """Make `target` a shallow clone of the table `origin` of this lake, and register it; returns the version it has.
 
     The clone is a table of its own: commits to it leave the origin alone, and the other way round. It needs the files
-    of its origin until it is detached (detach.py), and its log has absolute paths: neither of them can be moved.
+    of its origin until it is detached (maintenance/detach.py), and its log has absolute paths: neither can be moved.
 
     Args:
         spark: a session with Delta.

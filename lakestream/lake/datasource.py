@@ -33,11 +33,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from lakestream.lake import live, live_rows, paths
+from lakestream.lake.compaction.segments import Dead
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, Flusher, FlushFailed, StreamNotFound, read_server_file
 from lakestream.lake.live import END, LiveView, TailPart
 from lakestream.lake.schema import REMOVED_DDL, TABLE_DDL
-from lakestream.lake.segments import Dead
 from lakestream.lake.storage import open_storage
 
 if TYPE_CHECKING:

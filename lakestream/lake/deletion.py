@@ -19,7 +19,7 @@ from lakestream.lake.errors import LakeError
 if TYPE_CHECKING:
     import numpy as np
 
-    from lakestream.lake.history_index import DeletionVector
+    from lakestream.lake.history.index import DeletionVector
 
 _MAGIC = 1681511377
 _ARRAYS = 12346  # cookie of a bitmap without run containers

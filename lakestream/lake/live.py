@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake import departed, paths, plan, poison, segments, staging
-from lakestream.lake import policy as policies
+from lakestream.lake import paths, staging
+from lakestream.lake.compaction import departed, plan, poison, segments
+from lakestream.lake.compaction import policy as policies
+from lakestream.lake.compaction.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY
+from lakestream.lake.compaction.position import application
+from lakestream.lake.compaction.segments import Dead, Ending
 from lakestream.lake.errors import LakeError, SegmentGap
 from lakestream.lake.flush import (
     DEFAULT_TIMEOUT_S,
@@ -29,10 +33,7 @@ from lakestream.lake.flush import (
     StreamNotFound,
     read_server_file,
 )
-from lakestream.lake.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY
-from lakestream.lake.position import application
 from lakestream.lake.schema import REMOVED_COLUMN, TABLE_DDL, UID_PROPERTY, Layout, layout_of
-from lakestream.lake.segments import Dead, Ending
 from lakestream.lake.storage import Storage, open_storage
 from lakestream.lake.timetravel import CommitLog, NotATable, Progress
 from lakestream.log.departures import Departures, Point

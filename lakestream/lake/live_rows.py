@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lakestream.lake.compaction.segments import Ending, alive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.schema import REMOVED_COLUMN, Layout, bucket_of, headers_type
-from lakestream.lake.segments import Ending, alive
 from lakestream.lake.storage import open_storage
 
 if TYPE_CHECKING:

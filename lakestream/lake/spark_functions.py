@@ -14,7 +14,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake import departed, paths, spark_sql
+from lakestream.lake import paths, spark_sql
+from lakestream.lake.compaction import departed
 from lakestream.lake.schema import REMOVED_COLUMN
 from lakestream.lake.sql_catalog import Catalog, of_stream
 from lakestream.lake.storage import open_storage

@@ -19,7 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from lakestream.lake import departed, paths, spark_sql, typed
+from lakestream.lake import paths, spark_sql, typed
+from lakestream.lake.compaction import departed
 from lakestream.lake.schema import REMOVED_COLUMN, Layout
 from lakestream.lake.spark_sql import BadSql, Mention, Selection, SqlError, TableAt, Travel
 from lakestream.lake.sql_tail import quoted, scan

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.lake import clones, deletion
 from lakestream.lake.deltalog import Log, State, locate
-from lakestream.lake.history_index import DeletionVector
+from lakestream.lake.history.index import DeletionVector
 from lakestream.lake.spark_sql import TableAt
 from lakestream.lake.sql_tail import quoted
 from lakestream.lake.storage import open_storage

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import departed, paths, staging
+from lakestream.lake import paths, staging
+from lakestream.lake.compaction import departed
+from lakestream.lake.compaction.segments import Dead
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
 from lakestream.lake.schema import REMOVED_COLUMN, Layout
-from lakestream.lake.segments import Dead
 from lakestream.lake.spark_sql import SqlError, TableAt
 from lakestream.lake.storage import open_storage
 

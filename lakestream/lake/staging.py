@@ -42,7 +42,7 @@ class StagedSegment(msgspec.Struct, frozen=True, order=True):
 
 class StagedStream(msgspec.Struct, frozen=True):
     """A staging directory: its stream, whether that stream has been deleted, the last log index that is staged
-    (0: none is), and whether the server asks for its table to begin as a clone (clone_request.py)."""
+    (0: none is), and whether the server asks for its table to begin as a clone (cloning/request.py)."""
 
     directory: str
     identity: StreamIdentity
@@ -123,7 +123,7 @@ def scan(lake: str) -> list[StagedStream]:
 
     To ask repeatedly, keep a `scan.Scanner`, for which streams where nothing has happened cost next to nothing.
     """
-    from lakestream.lake.scan import Scanner
+    from lakestream.lake.compaction.scan import Scanner
 
     return Scanner(lake).scan()
 

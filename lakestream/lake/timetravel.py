@@ -32,7 +32,7 @@ _INSTANT = re.compile(
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = 1_000_000
 ADOPTION = "Manual Update"
-"""Operation of the commit by which a table that began as a clone becomes its mirror's (clone_making.py)."""
+"""Operation of the commit by which a table that began as a clone becomes its mirror's (cloning/making.py)."""
 KEEP_MORE = "to keep versions longer, give the stream the metadata lakestream.time_travel (such as 30d)"
 Key = TypeVar("Key")
 
@@ -60,8 +60,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     Where the stream keeps its past, `moment_ns` is the time of the last message or removal, never before that of an
     earlier commit (which is all it is where the stream keeps its past no longer), and `departed` how many runs of
-    removals the commit has beside the table (departed.py); the commit's rows are then all messages of its batch, also
-    those that are deleted right behind it, in `deletes` commits. `departed` is -1 where it does not.
+    removals the commit has beside the table (compaction/departed.py); the commit's rows are then all messages of its
+    batch, also those that are deleted right behind it, in `deletes` commits. `departed` is -1 where it does not.
     """
 
     uid: str
@@ -127,7 +127,8 @@ class AsOf(msgspec.Struct, frozen=True):
     at_ns: int
     complete: bool
     progress: Progress | None = None
-    """Of a stream that keeps its past: the commit whose departures (departed.py) tell what had left by then."""
+    """Of a stream that keeps its past: the commit whose departures (compaction/departed.py) tell what had left by
+    then."""
 
     @property
     def point(self) -> Point:
@@ -366,8 +367,9 @@ class Kept(msgspec.Struct, frozen=True):
     """Where a point of a stream that keeps its past is in its table.
 
     The rows of `version` are all messages that the stream held when the batch began that `progress` is of, and all that
-    were stored within it; departed.py has what left when. `before` is what the commit before it said. `version` is None
-    when the point is beyond the table, which then reaches as far as `progress` says (None: there is no table).
+    were stored within it; compaction/departed.py has what left when. `before` is what the commit before it said.
+    `version` is None when the point is beyond the table, which then reaches as far as `progress` says (None: there is no
+    table).
     """
 
     version: int | None

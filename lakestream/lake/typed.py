@@ -37,8 +37,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lakestream.lake import paths, schema
+from lakestream.lake.compaction.policy import JSON_SCHEMA_PROPERTY, BadPolicy
 from lakestream.lake.errors import LakeError
-from lakestream.lake.policy import JSON_SCHEMA_PROPERTY, BadPolicy
 from lakestream.lake.storage import open_storage
 
 if TYPE_CHECKING:

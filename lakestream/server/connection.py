@@ -16,14 +16,14 @@ from lakestream.jetstream.ports import ClientInfo, Clock, Delivery, Timer
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.subjects import subscribable, valid_literal
-from lakestream.server import refusals
-from lakestream.server.accounts import Account, Accounts
-from lakestream.server.auth import ANYBODY, Authenticator, Login
-from lakestream.server.guard import RESERVED_REPLIES, RESERVED_SUBJECT, Guard
+from lakestream.server.accounts import refusals
+from lakestream.server.accounts.accounts import Account, Accounts
+from lakestream.server.accounts.auth import ANYBODY, Authenticator, Login
+from lakestream.server.accounts.guard import RESERVED_REPLIES, RESERVED_SUBJECT, Guard
 from lakestream.server.hub import TRACED
-from lakestream.server.interest import Subscription
+from lakestream.server.interest.interest import Subscription
 from lakestream.server.logging import Logger
-from lakestream.server.options import Options
+from lakestream.server.settings.options import Options
 from lakestream.server.tracer import Tracer
 from lakestream.server.turn import Congested
 

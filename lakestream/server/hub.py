@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lakestream.jetstream.ports import ClientInfo, Delivery, Handler, Many
-from lakestream.server.interest import Interest, Match, Subscription
+from lakestream.server.cluster.route_wire import Batch, Routed
+from lakestream.server.interest.interest import Interest, Match, Subscription
 from lakestream.server.logging import Logger
-from lakestream.server.route_wire import Batch, Routed
 from lakestream.server.turn import Turn
 
 if TYPE_CHECKING:
-    from lakestream.server.mappings import Mappings
+    from lakestream.server.accounts.mappings import Mappings
     from lakestream.server.tracing import Named, Tracing
 
 TRACED = b"Nats-Trace-Dest:"

@@ -1,8 +1,8 @@
 """JetStream of all accounts of a server: where its parts are put together.
 
 Belongs here: the store, the lake's keeper, an engine for each account that has JetStream, the requests each of them
-serves, and the order in which all that starts and ends. What an account may have is accounts.py's; when the server
-starts and ends is node.py's.
+serves, and the order in which all that starts and ends. What an account may have is accounts/accounts.py's; when the
+server starts and ends is node.py's.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import asyncio
 import os
 import time
 
-from lakestream.jetstream.api import Api
-from lakestream.jetstream.batches import BatchLimits
-from lakestream.jetstream.cluster import JetStreamCluster
+from lakestream.jetstream.api.subjects import Api
+from lakestream.jetstream.api.system import SystemApi
+from lakestream.jetstream.api.transfer import TransferApi
+from lakestream.jetstream.batches.batches import BatchLimits
+from lakestream.jetstream.cluster.cluster import JetStreamCluster
 from lakestream.jetstream.engine import Engine
 from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.shared import EngineOptions, Shared
-from lakestream.jetstream.system_api import SystemApi
-from lakestream.jetstream.transfer_api import TransferApi
 from lakestream.log.errors import LogError
-from lakestream.server.account_options import GLOBAL_ACCOUNT
-from lakestream.server.accounts import Account, Accounts
-from lakestream.server.cluster import Cluster
+from lakestream.server.accounts.accounts import Account, Accounts
+from lakestream.server.accounts.service_imports import replaces_api
+from lakestream.server.cluster.cluster import Cluster
 from lakestream.server.errors import StartError
 from lakestream.server.identity import API_LEVEL, Identity
-from lakestream.server.lake_api import FlushApi
-from lakestream.server.lake_keeper import LakeKeeper
+from lakestream.server.lake.api import FlushApi
+from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.logging import Logger
-from lakestream.server.options import JetStreamOptions, Options
 from lakestream.server.runtime import LoopClock, ThreadIo
-from lakestream.server.service_imports import replaces_api
+from lakestream.server.settings.account_options import GLOBAL_ACCOUNT
+from lakestream.server.settings.options import JetStreamOptions, Options
 from lakestream.server.stores import FileStores
 
 STOP_WAIT_S = 10.0

@@ -16,33 +16,33 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
-from lakestream.jetstream.api import Api
+from lakestream.jetstream.api.subjects import Api
 from lakestream.jetstream.engine import Engine
 from lakestream.jetstream.engines import Engines
 from lakestream.server import ports_file
-from lakestream.server.account_links import AccountLinks
-from lakestream.server.account_options import GLOBAL_ACCOUNT
-from lakestream.server.accounts import Accounts
-from lakestream.server.auth import Authenticator
-from lakestream.server.cluster import Cluster, node_info
+from lakestream.server.accounts.accounts import Accounts
+from lakestream.server.accounts.auth import Authenticator
+from lakestream.server.accounts.links import AccountLinks
+from lakestream.server.accounts.reloading import AFFECTED_BY, reload_accounts, reload_clients
+from lakestream.server.accounts.service_imports import Whereabouts
+from lakestream.server.cluster.cluster import Cluster, node_info
+from lakestream.server.cluster.peer_wire import NodeInfo
 from lakestream.server.connection import Connection
 from lakestream.server.errors import StartError, reason_of
 from lakestream.server.identity import NATS_VERSION, Identity, advertised, new_server_id
 from lakestream.server.jetstream import JetStream
-from lakestream.server.lake_api import announce, withdraw
-from lakestream.server.lake_keeper import LakeKeeper
+from lakestream.server.lake.api import announce, withdraw
+from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.logging import Logger
-from lakestream.server.options import Options
-from lakestream.server.peer_wire import NodeInfo
-from lakestream.server.reloading import AFFECTED_BY, reload_accounts, reload_clients
 from lakestream.server.runtime import LoopClock, ThreadIo
-from lakestream.server.service_imports import Whereabouts
+from lakestream.server.settings.account_options import GLOBAL_ACCOUNT
+from lakestream.server.settings.options import Options
 from lakestream.server.statistics import Statistics
-from lakestream.server.system import System
+from lakestream.server.system.system import System
 from lakestream.server.turn import Turn
 
 if TYPE_CHECKING:
-    from lakestream.server.remotes import Remotes
+    from lakestream.server.remote.remotes import Remotes
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may keep the interpreter from an I/O thread that has finished its fsync (default 5 ms)."""
@@ -126,7 +126,7 @@ class Node:
         if self.remotes is not None:
             self.remotes.reload(remotes)
         elif remotes:
-            from lakestream.server.remotes import Remotes  # with TLS and keys, which most servers do without
+            from lakestream.server.remote.remotes import Remotes  # with TLS and keys, which most servers do without
 
             name, domain = self.identity.server_name, self.identity.domain
             cluster, io, log = self.cluster, self.io, self.log
@@ -199,7 +199,7 @@ class Node:
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         options = self.options
         if options.http_port:
-            from lakestream.server import monitoring
+            from lakestream.server.monitoring import port as monitoring
 
             http = await monitoring.serve(self, self.system.pages)
             # Not among the listeners that lame duck mode closes: it answers to the end.
@@ -306,7 +306,7 @@ class Node:
 
     def reload(self) -> str:
         """Read the configuration file again (SIGHUP). A wrong file changes nothing; returns what is wrong with it."""
-        from lakestream.server.options import reload
+        from lakestream.server.settings.options import reload
 
         try:
             options, changed = reload(self.options)

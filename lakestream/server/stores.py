@@ -13,8 +13,8 @@ from lakestream.log.errors import LogError
 from lakestream.log.files import Files, Io
 from lakestream.log.recovery import StoreRoot
 from lakestream.log.store import LogOptions, Store
-from lakestream.server.options import JetStreamOptions, LakeOptions
-from lakestream.server.replica_stores import ReplicaStores
+from lakestream.server.cluster.replica_stores import ReplicaStores
+from lakestream.server.settings.options import JetStreamOptions, LakeOptions
 
 
 class FileStores:

@@ -1,8 +1,8 @@
 """Message tracing: where a message went, told to whoever its publisher named (Nats-Trace-Dest).
 
 Belongs here: which messages are traced, the routing of one, and what its trace looks like. A trace leaves once the
-message is routed and, where a stream took part, once that has settled (jetstream/traces.py). The hub routes everything
-else without looking here.
+message is routed and, where a stream took part, once that has settled (jetstream/stream/traces.py). The hub routes
+everything else without looking here.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from lakestream.jetstream.gotime import format_time
-from lakestream.jetstream.jsonio import dumps
+from lakestream.jetstream.formats.gotime import format_time
+from lakestream.jetstream.formats.jsonio import dumps
 from lakestream.jetstream.ports import ClientInfo, Clock
-from lakestream.jetstream.traces import DESTINATION, DISABLED, traced
+from lakestream.jetstream.stream.traces import DESTINATION, DISABLED, traced
 from lakestream.protocol import headers, s2
 from lakestream.protocol.subjects import publishable
-from lakestream.server.guard import hides
-from lakestream.server.interest import Subscription
-from lakestream.server.route_wire import Routed
+from lakestream.server.accounts.guard import hides
+from lakestream.server.cluster.route_wire import Routed
+from lakestream.server.interest.interest import Subscription
 
 if TYPE_CHECKING:
     from lakestream.server.hub import Hub, Sink

@@ -23,9 +23,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake import paths, plan, segments, staging
-from lakestream.lake.compaction import Options, StreamCompaction
-from lakestream.lake.compactor import BatchReport, Compactor
+from lakestream.lake import paths, staging
+from lakestream.lake.compaction import plan, segments
+from lakestream.lake.compaction.compaction import Options, StreamCompaction
+from lakestream.lake.compaction.compactor import BatchReport, Compactor
 from tests.bench.draw import bars
 from tests.bench.lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.jetstream.consumer_acks import Acks
-from lakestream.jetstream.consumer_config import ConsumerConfig
-from lakestream.jetstream.operations import CreateConsumer
+from lakestream.jetstream.consumer.acks import Acks
+from lakestream.jetstream.consumer.config import ConsumerConfig
 from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.server.interest import Subscription
+from lakestream.jetstream.stream.operations import CreateConsumer
+from lakestream.server.interest.interest import Subscription
 from tests.unit.stream_world import CLIENT, World
 
 BATCH = 500

@@ -45,7 +45,7 @@ FIGURES = {
 
 def measure(table: str, rows: int) -> dict[str, float]:
     """All figures of one table."""
-    from lakestream.lake.history import TableHistory
+    from lakestream.lake.history.history import TableHistory
 
     choose = random.Random(7)
     bucketed = table.endswith("buckets")
@@ -79,7 +79,7 @@ def index_bytes(table: str) -> float:
     """What the index of a table holds for each file."""
     import tracemalloc
 
-    from lakestream.lake.history_index import TableIndex
+    from lakestream.lake.history.index import TableIndex
     from lakestream.lake.storage import open_storage
 
     tracemalloc.start()

@@ -23,9 +23,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.deltalog import Log
-from lakestream.lake.maintenance import data_files
-from lakestream.lake.maintenance_plan import MIB, Policy, decide_bins
-from lakestream.lake.rewrite import Rewriter
+from lakestream.lake.maintenance.maintenance import data_files
+from lakestream.lake.maintenance.plan import MIB, Policy, decide_bins
+from lakestream.lake.maintenance.rewrite import Rewriter
 from lakestream.lake.storage import open_storage
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from lakestream.protocol import headers
 from lakestream.protocol.parser import Parser
-from lakestream.server.interest import Interest, Subscription
+from lakestream.server.interest.interest import Interest, Subscription
 
 BUFFER = 256 * 1024
 PAYLOAD = 128

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakestream.lake import paths, staging
-from lakestream.lake.compaction import StreamCompaction
+from lakestream.lake.compaction.compaction import StreamCompaction
 from lakestream.lake.sql import Session
 from tests.bench.draw import bars
 from tests.bench.lake_streams import (

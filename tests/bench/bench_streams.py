@@ -22,8 +22,9 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake import paths, position, staging
-from lakestream.lake.scan import SETTLED_NS, Scanner
+from lakestream.lake import paths, staging
+from lakestream.lake.compaction import position
+from lakestream.lake.compaction.scan import SETTLED_NS, Scanner
 from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import open_storage
 from tests.lake.model import StreamModel, flights
@@ -104,8 +105,8 @@ def object_store(count: int) -> None:
 def fairness(lake: str, work: Path, commits: int) -> None:
     """A backlog of many commits, and one message of another stream."""
     from lakestream.lake import spark as sessions
-    from lakestream.lake.compaction import Options
-    from lakestream.lake.compactor import Compactor
+    from lakestream.lake.compaction.compaction import Options
+    from lakestream.lake.compaction.compactor import Compactor
 
     busy, quiet = StreamModel(work / "busy", "BUSY", "busy"), StreamModel(work / "quiet", "QUIET", "quiet")
     for model in (busy, quiet):  # both have a table, and Spark is warm

@@ -219,7 +219,7 @@ def cpu_seconds() -> float:
 def table_files(table: str) -> tuple[int, int]:
     """Data files of a table's newest version, and their bytes."""
     from lakestream.lake.deltalog import Log
-    from lakestream.lake.maintenance import data_files
+    from lakestream.lake.maintenance.maintenance import data_files
     from lakestream.lake.storage import open_storage
 
     files = list(data_files(Log(open_storage(table), table).state()))

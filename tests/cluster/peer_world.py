@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lakestream.raft.ports import Channel
-from lakestream.server import peer_wire as wire
+from lakestream.server.cluster import peer_wire as wire
+from lakestream.server.cluster.peer_wire import FrameReader, Hello, NodeInfo
+from lakestream.server.cluster.peers import Peers
 from lakestream.server.identity import new_server_id
 from lakestream.server.logging import Logger
-from lakestream.server.options import ClusterOptions, RouteUrl, TlsOptions
-from lakestream.server.peer_wire import FrameReader, Hello, NodeInfo
-from lakestream.server.peers import Peers
+from lakestream.server.settings.options import ClusterOptions, RouteUrl, TlsOptions
 from tests.cluster.nodes import free_ports
 
 WAIT_S = 10.0

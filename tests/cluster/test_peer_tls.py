@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from lakestream.raft.ports import Channel
-from lakestream.server import peer_link
+from lakestream.server.cluster import peer_link
 from lakestream.server.errors import StartError
-from lakestream.server.options import SECOND, RouteUrl, TlsOptions
+from lakestream.server.settings.options import SECOND, RouteUrl, TlsOptions
 from tests.cluster.peer_world import WAIT_S, Authority, World, free_port
 from tests.servers import Kind, Server
 from tests.wire import Wire

@@ -21,13 +21,13 @@ from nats.aio.client import Client
 from nats.js.api import StreamConfig
 
 from lakestream.lake import paths, staging
-from lakestream.lake.compaction import StreamCompaction
-from lakestream.lake.maintenance import Maintainer, Policy
-from lakestream.lake.past import open_past
+from lakestream.lake.compaction.compaction import StreamCompaction
+from lakestream.lake.compaction.table import StreamTable
+from lakestream.lake.history.past import open_past
+from lakestream.lake.maintenance.maintenance import Maintainer, Policy
 from lakestream.lake.spark_functions import as_of as spark_as_of
 from lakestream.lake.sql import Session
 from lakestream.lake.sql_tail import Server as Asked
-from lakestream.lake.table import StreamTable
 from lakestream.lake.timetravel import latest_progress
 from lakestream.log.segment import HEADER_SIZE
 from tests.lake.tables import records

@@ -13,18 +13,22 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake import clone_making, clone_request, compaction, detach, erasure, maintenance, position, staging
-from lakestream.lake.clone_making import CloneMaker
-from lakestream.lake.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake import staging
 from lakestream.lake.clones import References
-from lakestream.lake.compaction import StreamCompaction
-from lakestream.lake.compactor import Compactor
+from lakestream.lake.cloning import making as clone_making
+from lakestream.lake.cloning import request as clone_request
+from lakestream.lake.cloning.making import CloneMaker
+from lakestream.lake.cloning.request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.compaction import compaction, position
+from lakestream.lake.compaction.compaction import StreamCompaction
+from lakestream.lake.compaction.compactor import Compactor
 from lakestream.lake.deltalog import Log
-from lakestream.lake.detach import Detached, DetachStopped
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.history import TableHistory
-from lakestream.lake.maintenance import Maintainer
-from lakestream.lake.rewrite import Rewriter
+from lakestream.lake.history.history import TableHistory
+from lakestream.lake.maintenance import detach, erasure, maintenance
+from lakestream.lake.maintenance.detach import Detached, DetachStopped
+from lakestream.lake.maintenance.maintenance import Maintainer
+from lakestream.lake.maintenance.rewrite import Rewriter
 from lakestream.lake.sql import Session
 from lakestream.lake.staging import StagedStream
 from lakestream.lake.storage import open_storage

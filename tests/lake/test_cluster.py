@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import jars, position
+from lakestream.lake import jars
+from lakestream.lake.compaction import position
 from tests.lake.cluster import Cluster
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights

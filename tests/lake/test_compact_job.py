@@ -17,7 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lakestream.lake import jars, paths, position
+from lakestream.lake import jars, paths
+from lakestream.lake.compaction import position
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records

@@ -12,10 +12,11 @@ import duckdb_extension_delta
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake import position, schema, staging
-from lakestream.lake.compaction import Options, Outcome, StreamCompaction
+from lakestream.lake import schema, staging
+from lakestream.lake.compaction import position
+from lakestream.lake.compaction.compaction import Options, Outcome, StreamCompaction
 from lakestream.lake.errors import ForeignTable, PoisonedSegment, SegmentGap
-from lakestream.lake.history import TableHistory
+from lakestream.lake.history.history import TableHistory
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, partition_columns, records, rows, version
 

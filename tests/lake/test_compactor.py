@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake import paths, position, staging
+from lakestream.lake import paths, staging
 from lakestream.lake.clones import CLONES, Clone
-from lakestream.lake.compactor import BatchReport, Compactor
+from lakestream.lake.compaction import position
+from lakestream.lake.compaction.compactor import BatchReport, Compactor
 from lakestream.lake.errors import LeaseLost
 from lakestream.lake.locks import JvmLock
 from tests.lake.model import StreamModel, flights

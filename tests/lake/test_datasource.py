@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.lake import live, live_rows
-from lakestream.lake.compactor import Compactor
+from lakestream.lake.compaction.compactor import Compactor
 from lakestream.lake.datasource import PUSHDOWN, register
 from tests.servers import Kind, Server
 

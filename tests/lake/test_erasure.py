@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake import clones, erasure, maintenance
-from lakestream.lake.compaction import StreamCompaction
-from lakestream.lake.maintenance import Done, Maintainer
-from lakestream.lake.maintenance_plan import Policy, decide
+from lakestream.lake import clones
+from lakestream.lake.compaction.compaction import StreamCompaction
+from lakestream.lake.maintenance import erasure, maintenance
+from lakestream.lake.maintenance.maintenance import Done, Maintainer
+from lakestream.lake.maintenance.plan import Policy, decide
 from lakestream.lake.storage import open_storage
 from tests.lake.model import StreamModel
 from tests.lake.test_maintenance import KEEP, check, compact, maintain

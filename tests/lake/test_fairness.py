@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake import compactor as module
-from lakestream.lake.compaction import Options
-from lakestream.lake.compactor import Compactor
+from lakestream.lake.compaction import compactor as module
+from lakestream.lake.compaction.compaction import Options
+from lakestream.lake.compaction.compactor import Compactor
+from lakestream.lake.compaction.position import PositionWatch
 from lakestream.lake.errors import LeaseLost
-from lakestream.lake.position import PositionWatch
 from lakestream.lake.timetravel import CommitLog
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records

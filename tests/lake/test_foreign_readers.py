@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake import readers, schema, staging
-from lakestream.lake.compaction import Options, StreamCompaction
+from lakestream.lake.compaction.compaction import Options, StreamCompaction
 from lakestream.log.record import Record
 from tests.lake.foreign import COLUMNS, Readers, micros, record
 from tests.lake.model import StreamModel

@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake import history_scan, staging
-from lakestream.lake import table as tables_of_streams
-from lakestream.lake.cache import BlockCache
-from lakestream.lake.compaction import Options, StreamCompaction
-from lakestream.lake.history import TableHistory
-from lakestream.lake.history_index import TableIndex, locate
+from lakestream.lake import staging
+from lakestream.lake.compaction import table as tables_of_streams
+from lakestream.lake.compaction.compaction import Options, StreamCompaction
+from lakestream.lake.history import scan as history_scan
+from lakestream.lake.history.cache import BlockCache
+from lakestream.lake.history.history import TableHistory
+from lakestream.lake.history.index import TableIndex, locate
 from lakestream.lake.storage import open_storage
 from lakestream.log.record import Record
 from tests.lake.model import StreamModel

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from lakestream.lake import paths
-from lakestream.lake.compactor import Compactor
-from lakestream.lake.maintenance import Maintainer, Policy
+from lakestream.lake.compaction.compactor import Compactor
+from lakestream.lake.maintenance.maintenance import Maintainer, Policy
 from tests import copied
 from tests.cluster.nodes import Cluster, until
 from tests.copied import Mirror, Origin, Sources

@@ -11,8 +11,9 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from lakestream.lake import clone_request, paths, staging
-from lakestream.lake.clone_request import CloneRequest
+from lakestream.lake import paths, staging
+from lakestream.lake.cloning import request as clone_request
+from lakestream.lake.cloning.request import CloneRequest
 from lakestream.lake.locks import COMPACTOR_LOCK, Lease
 from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import Storage, open_storage

@@ -22,8 +22,8 @@ import pytest
 from nats.js.api import StreamConfig
 
 from lakestream.lake import paths, staging
-from lakestream.lake.compaction import Options, StreamCompaction
-from lakestream.lake.maintenance import Maintainer, Policy
+from lakestream.lake.compaction.compaction import Options, StreamCompaction
+from lakestream.lake.maintenance.maintenance import Maintainer, Policy
 from tests.lake import tables
 from tests.servers import Kind, Server
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.lake import staging
-from lakestream.lake.compaction import StreamCompaction
+from lakestream.lake.compaction.compaction import StreamCompaction
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.sql import Session
 from lakestream.lake.timetravel import CommitLog, as_of, rfc3339

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake import schema, staging
-from lakestream.lake.compaction import StreamCompaction
-from lakestream.lake.history import TableHistory
+from lakestream.lake.compaction.compaction import StreamCompaction
+from lakestream.lake.history.history import TableHistory
 from lakestream.lake.sql import Session
 from tests.lake.foreign import Readers, record
 from tests.lake.model import StreamModel

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake import position
-from lakestream.lake.compactor import BatchReport, Compactor
-from lakestream.lake.maintenance import Done, Maintainer
-from lakestream.lake.maintenance_plan import Policy
+from lakestream.lake.compaction import position
+from lakestream.lake.compaction.compactor import BatchReport, Compactor
+from lakestream.lake.maintenance.maintenance import Done, Maintainer
+from lakestream.lake.maintenance.plan import Policy
+from lakestream.lake.maintenance.upkeep import Upkeep
 from lakestream.lake.timetravel import CommitLog
-from lakestream.lake.upkeep import Upkeep
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records

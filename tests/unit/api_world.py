@@ -13,17 +13,17 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from lakestream.jetstream.api import Api
+from lakestream.jetstream.api.streams import StreamApi
+from lakestream.jetstream.api.subjects import Api
 from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.ports import ClientInfo, Delivery
 from lakestream.jetstream.shared import EngineOptions, Shared, Stores
-from lakestream.jetstream.stream import Stream
-from lakestream.jetstream.stream_api import StreamApi
+from lakestream.jetstream.stream.stream import Stream
 from lakestream.log.record import Record
 from lakestream.log.store import Store
 from lakestream.protocol.subjects import matches
 from lakestream.server.hub import Hub
-from lakestream.server.interest import Subscription
+from lakestream.server.interest.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.turn import Turn
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo

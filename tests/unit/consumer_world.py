@@ -14,14 +14,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from lakestream.jetstream.api import Api
-from lakestream.jetstream.consumer import Consumer
+from lakestream.jetstream.api.subjects import Api
+from lakestream.jetstream.consumer.consumer import Consumer
 from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.ports import ClientInfo, Delivery
 from lakestream.jetstream.shared import EngineOptions, Shared
 from lakestream.log.store import LogOptions, Store
 from lakestream.server.hub import Hub
-from lakestream.server.interest import Subscription
+from lakestream.server.interest.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.turn import Turn
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.server.account_links import AccountLinks
-from lakestream.server.account_options import AccountOptions
-from lakestream.server.accounts import Accounts
+from lakestream.server.accounts.accounts import Accounts
+from lakestream.server.accounts.links import AccountLinks
+from lakestream.server.accounts.service_imports import Whereabouts
 from lakestream.server.hub import Hub
-from lakestream.server.interest import Subscription
+from lakestream.server.interest.interest import Subscription
 from lakestream.server.logging import Logger
-from lakestream.server.options import Options
-from lakestream.server.service_imports import Whereabouts
+from lakestream.server.settings.account_options import AccountOptions
+from lakestream.server.settings.options import Options
 from lakestream.server.turn import Turn
 from tests.unit.stream_world import ManualClock
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lakestream.jetstream.errors import ApiError
-from lakestream.jetstream.meta import SEAL_BYTES, Meta
-from lakestream.jetstream.meta_join import MetaJoin
-from lakestream.jetstream.meta_state import Applied, AssignStream
-from lakestream.jetstream.meta_transfer import MetaTransfer
+from lakestream.jetstream.cluster.meta import SEAL_BYTES, Meta
+from lakestream.jetstream.cluster.meta_join import MetaJoin
+from lakestream.jetstream.cluster.meta_state import Applied, AssignStream
+from lakestream.jetstream.cluster.meta_transfer import MetaTransfer
+from lakestream.jetstream.formats.errors import ApiError
 from lakestream.log.files import Files
 from lakestream.log.salvage import salvage
 from lakestream.log.store import LOG_DIRECTORY

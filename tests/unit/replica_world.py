@@ -16,24 +16,24 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from lakestream.jetstream.cluster.replica import Replica
+from lakestream.jetstream.cluster.replicas import Replicas
 from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.operations import CreateConsumer, CreateStream
 from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.replica import Replica
-from lakestream.jetstream.replicas import Replicas
 from lakestream.jetstream.shared import EngineOptions, Shared
-from lakestream.jetstream.stream import Stream
-from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.jetstream.stream.operations import CreateConsumer, CreateStream
+from lakestream.jetstream.stream.stream import Stream
 from lakestream.log.errors import LogError
 from lakestream.log.record import Record
 from lakestream.raft.messages import Membership
 from lakestream.raft.multi import Groups
 from lakestream.raft.ports import Channel
 from lakestream.server.hub import Hub
-from lakestream.server.interest import Subscription
-from lakestream.server.lake_keeper import LakeKeeper
+from lakestream.server.interest.interest import Subscription
+from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.logging import Logger
-from lakestream.server.options import JetStreamOptions, LakeOptions
+from lakestream.server.settings.options import JetStreamOptions, LakeOptions
 from lakestream.server.stores import FileStores
 from lakestream.server.turn import Turn
 from tests.unit.consumer_world import CLIENT, MS, SECOND, VirtualClock

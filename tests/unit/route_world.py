@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from lakestream.jetstream.account_limits import UNLIMITED
 from lakestream.jetstream.ports import ClientInfo, Delivery
+from lakestream.jetstream.stream.account_limits import UNLIMITED
 from lakestream.raft.ports import Channel
-from lakestream.server.account_links import AccountLinks
-from lakestream.server.account_options import GLOBAL_ACCOUNT, AccountOptions
-from lakestream.server.accounts import Accounts
-from lakestream.server.interest import Subscription
+from lakestream.server.accounts.accounts import Accounts
+from lakestream.server.accounts.links import AccountLinks
+from lakestream.server.accounts.service_imports import Whereabouts
+from lakestream.server.cluster.peer_wire import NodeInfo
+from lakestream.server.cluster.route_wire import Record, decode
+from lakestream.server.cluster.routes import Routes
+from lakestream.server.interest.interest import Subscription
 from lakestream.server.logging import Logger
-from lakestream.server.options import Options
-from lakestream.server.peer_wire import NodeInfo
-from lakestream.server.route_wire import Record, decode
-from lakestream.server.routes import Routes
-from lakestream.server.service_imports import Whereabouts
+from lakestream.server.settings.account_options import GLOBAL_ACCOUNT, AccountOptions
+from lakestream.server.settings.options import Options
 from lakestream.server.turn import Turn
 from tests.unit.stream_world import ManualClock
 

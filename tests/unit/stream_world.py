@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakestream.jetstream.operations import CreateStream, decode_operation
 from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.stream import Stream
-from lakestream.jetstream.stream_config import StreamConfig
-from lakestream.jetstream.stream_state import StreamState
+from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.jetstream.stream.operations import CreateStream, decode_operation
+from lakestream.jetstream.stream.state import StreamState
+from lakestream.jetstream.stream.stream import Stream
 from lakestream.log.files import Files
 from lakestream.log.store import LogOptions, Store
 from lakestream.server.hub import Hub
-from lakestream.server.interest import Subscription
+from lakestream.server.interest.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.turn import Turn
 

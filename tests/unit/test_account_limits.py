@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.account_limits import (
+from lakestream.jetstream.formats.errors import ApiError
+from lakestream.jetstream.stream.account_limits import (
     UNLIMITED,
     JetStreamLimits,
     check_consumers,
@@ -17,8 +18,7 @@ from lakestream.jetstream.account_limits import (
     check_streams,
     lowest,
 )
-from lakestream.jetstream.errors import ApiError
-from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.stream.config import StreamConfig
 from tests.unit.api_world import ApiWorld
 
 pytestmark = pytest.mark.unit

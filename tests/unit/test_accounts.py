@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.jetstream.account_limits import UNLIMITED, JetStreamLimits
-from lakestream.server.account_options import AccountLimits, AccountOptions, User
-from lakestream.server.accounts import Accounts
-from lakestream.server.auth import ANYBODY, Authenticator, Login
+from lakestream.jetstream.stream.account_limits import UNLIMITED, JetStreamLimits
+from lakestream.server.accounts.accounts import Accounts
+from lakestream.server.accounts.auth import ANYBODY, Authenticator, Login
 from lakestream.server.logging import Logger
-from lakestream.server.options import JetStreamOptions, Options
+from lakestream.server.settings.account_options import AccountLimits, AccountOptions, User
+from lakestream.server.settings.options import JetStreamOptions, Options
 from lakestream.server.turn import Turn
 
 pytestmark = pytest.mark.unit

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.account_limits import JetStreamLimits
-from lakestream.server.account_checks import check_accounts, name_error
-from lakestream.server.account_options import (
+from lakestream.jetstream.stream.account_limits import JetStreamLimits
+from lakestream.server.accounts.checks import check_accounts, name_error
+from lakestream.server.errors import StartError
+from lakestream.server.settings.account_options import (
     AccountLimits,
     AccountOptions,
     AllowResponses,
@@ -27,10 +28,9 @@ from lakestream.server.account_options import (
     SubjectRule,
     User,
 )
-from lakestream.server.conf import ConfError
-from lakestream.server.errors import StartError
-from lakestream.server.options import SECOND, Options, reload
-from lakestream.server.settings import read_settings
+from lakestream.server.settings.conf import ConfError
+from lakestream.server.settings.options import SECOND, Options, reload
+from lakestream.server.settings.settings import read_settings
 from tests.unit.account_confs import Case, cases
 from tests.unit.conf_files import Load
 

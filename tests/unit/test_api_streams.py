@@ -601,7 +601,7 @@ async def test_message_get_tells_when_the_lake_does_not_answer(world: ApiWorld) 
 
 # ---------------------------------------------------------------------------------------------------- overload
 def test_too_many_publishes_are_told_with_a_status(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.jetstream.intake.MAX_BUFFERED_MSGS", 3)
+    monkeypatch.setattr("lakestream.jetstream.stream.intake.MAX_BUFFERED_MSGS", 3)
     world.create("A")
     world.send("$JS.API.STREAM.UPDATE.A", {"name": "A", "description": "d"})  # they wait for it
     replies = [world.send("A", b"x") for _ in range(10)]

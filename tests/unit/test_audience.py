@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.jetstream.audience import FEW
+from lakestream.jetstream.stream.audience import FEW
 from lakestream.protocol.subjects import matches
 from tests.unit.consumer_world import World
 

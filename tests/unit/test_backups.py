@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream import archive, restores, snapshots
-from lakestream.jetstream.archive import Archive, ArchiveError
-from lakestream.jetstream.archive_tar import TarArchive
-from lakestream.jetstream.operations import CreateStream, Restored, Skip, decode_operation, encode
+from lakestream.jetstream.backup import archive, restores, snapshots
+from lakestream.jetstream.backup.archive import Archive, ArchiveError
+from lakestream.jetstream.backup.archive_tar import TarArchive
+from lakestream.jetstream.stream.operations import CreateStream, Restored, Skip, decode_operation, encode
 from lakestream.log.record import Record
 from lakestream.protocol import s2
-from lakestream.server.interest import Subscription
+from lakestream.server.interest.interest import Subscription
 from tests.unit.api_world import ApiWorld
 from tests.unit.stream_world import Inbox
 

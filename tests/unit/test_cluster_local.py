@@ -8,9 +8,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from lakestream.jetstream.cluster_local import LocalStreams
-from lakestream.jetstream.meta_state import AssignStream, ChangeStream, MetaState, RestoredStream
-from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.cluster.local import LocalStreams
+from lakestream.jetstream.cluster.meta_state import AssignStream, ChangeStream, MetaState, RestoredStream
+from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.raft.messages import Membership
 
 pytestmark = pytest.mark.unit

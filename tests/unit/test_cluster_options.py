@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.server.cluster import client_urls
-from lakestream.server.conf import ConfError
+from lakestream.server.cluster.cluster import client_urls
+from lakestream.server.cluster.peers import parse_address
 from lakestream.server.errors import StartError
 from lakestream.server.identity import Identity
-from lakestream.server.options import SECOND, ClusterOptions, Options, RouteUrl, TlsOptions, reload
-from lakestream.server.peers import parse_address
-from lakestream.server.settings import read_settings
-from lakestream.server.settings_cluster import CLUSTER, CLUSTER_HARMLESS, CLUSTER_MISSING, route_url
+from lakestream.server.settings.cluster import CLUSTER, CLUSTER_HARMLESS, CLUSTER_MISSING, route_url
+from lakestream.server.settings.conf import ConfError
+from lakestream.server.settings.options import SECOND, ClusterOptions, Options, RouteUrl, TlsOptions, reload
+from lakestream.server.settings.settings import read_settings
 from tests.unit.conf_files import Load
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from lakestream.jetstream.cluster_scaling import (
+from lakestream.jetstream.cluster.scaling import (
     MAX_LAG,
     Change,
     HandOver,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.server.conf import MAX_DEPTH, ConfError, Item, load, parse, size_bytes
 from lakestream.server.errors import StartError
+from lakestream.server.settings.conf import MAX_DEPTH, ConfError, Item, load, parse, size_bytes
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.consumer import Consumer
+from lakestream.jetstream.consumer.consumer import Consumer
 from lakestream.protocol.subjects import matches
 from tests.consumer_model import ConsumerModel, Waiting
 from tests.unit.consumer_world import SECOND, Message, World

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.jetstream.reader import HistoryUnavailableError
+from lakestream.jetstream.stream.reader import HistoryUnavailableError
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import matches
 from tests.unit.consumer_world import SECOND, Message, World

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.jetstream import selection as module
-from lakestream.jetstream.selection import Subjects, selection
+from lakestream.jetstream.consumer import selection as module
+from lakestream.jetstream.consumer.selection import Subjects, selection
 from lakestream.log.memory import MemorySegment
 from lakestream.log.record import encode_record
 from lakestream.log.segment_log import Appended

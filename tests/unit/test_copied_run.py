@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from lakestream.jetstream import copied_run
-from lakestream.jetstream.consumer_api import ConsumerApi
-from lakestream.jetstream.copied_run import Run, run_of
+from lakestream.jetstream.api.consumers import ConsumerApi
+from lakestream.jetstream.copies import copied_run
+from lakestream.jetstream.copies.copied_run import Run, run_of
 from lakestream.jetstream.ports import Delivery
 from lakestream.log.record import Record
 from lakestream.protocol import headers
@@ -122,7 +122,7 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
         taken.append(len(found) if found is not None else 0)
         return found
 
-    monkeypatch.setattr("lakestream.jetstream.upstream.run_of", watched)
+    monkeypatch.setattr("lakestream.jetstream.copies.upstream.run_of", watched)
     world, dice = ApiWorld(), random.Random(9)
     ConsumerApi(world.engine).register(world.api)
     world.create("O", subjects=["o.>"], duplicate_window=0)

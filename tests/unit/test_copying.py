@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream import archive
-from lakestream.jetstream.consumer_api import ConsumerApi
-from lakestream.jetstream.copying import Copying
-from lakestream.jetstream.errors import ApiError, api_error
-from lakestream.jetstream.intake import NOT_NOW
-from lakestream.jetstream.operations import Operation, ResetConsumer, UpdateConsumer
-from lakestream.jetstream.stream_state import Done
-from lakestream.jetstream.upstream import Received
+from lakestream.jetstream.api.consumers import ConsumerApi
+from lakestream.jetstream.backup import archive
+from lakestream.jetstream.copies.copying import Copying
+from lakestream.jetstream.copies.upstream import Received
+from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.stream.intake import NOT_NOW
+from lakestream.jetstream.stream.operations import Operation, ResetConsumer, UpdateConsumer
+from lakestream.jetstream.stream.state import Done
 from tests.unit import test_backups as backups
 from tests.unit.api_world import ApiWorld
 from tests.unit.consumer_world import MS
@@ -97,7 +97,7 @@ def test_a_restored_stream_that_has_its_beginning_takes_everything(world: ApiWor
 def test_a_source_tries_again_when_no_more_message_ids_can_be_remembered(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestream.jetstream.dedupe.MAX_IDS", 5)
+    monkeypatch.setattr("lakestream.jetstream.stream.dedupe.MAX_IDS", 5)
     window = 5_000_000_000
     world.create("O", subjects=["o.>"], duplicate_window=100 * MS)
     world.create("S", subjects=["s"], sources=[{"name": "O"}], duplicate_window=window)

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream import counters, publish
-from lakestream.jetstream.errors import ApiError
+from lakestream.jetstream.formats.errors import ApiError
+from lakestream.jetstream.stream import counters, publish
 from lakestream.log.record import Record
 from lakestream.log.store import LogOptions
 from tests.unit.api_world import Lake

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream import cron, gotime
+from lakestream.jetstream.formats import gotime
+from lakestream.jetstream.timing import cron
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream import direct_batch, query
-from lakestream.jetstream.gotime import format_time
+from lakestream.jetstream.formats.gotime import format_time
+from lakestream.jetstream.get import batch as direct_batch
+from lakestream.jetstream.get import query
 from lakestream.log.record import Record
 from tests.unit.api_world import ApiWorld
 from tests.unit.direct_world import (

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream import expiry, intake
 from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.errors import ApiError
-from lakestream.jetstream.operations import DeleteMessage, Purge, Remove
+from lakestream.jetstream.formats.errors import ApiError
 from lakestream.jetstream.shared import EngineOptions, Shared
-from lakestream.jetstream.stream import Stream
-from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.stream import intake
+from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.jetstream.stream.operations import DeleteMessage, Purge, Remove
+from lakestream.jetstream.stream.stream import Stream
+from lakestream.jetstream.timing import expiry
 from lakestream.log.errors import CorruptLog
 from lakestream.server.hub import Hub
 from lakestream.server.logging import Logger
-from lakestream.server.options import JetStreamOptions, LakeOptions
+from lakestream.server.settings.options import JetStreamOptions, LakeOptions
 from lakestream.server.stores import FileStores
 from lakestream.server.turn import Turn
 from tests.unit.consumer_world import World as ConsumerWorld

@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.account_limits import JetStreamLimits
-from lakestream.jetstream.api import Api
+from lakestream.jetstream.api.subjects import Api
+from lakestream.jetstream.api.system import SystemApi
 from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.shared import EngineOptions, Shared
-from lakestream.jetstream.system_api import SystemApi
+from lakestream.jetstream.stream.account_limits import JetStreamLimits
 from lakestream.lake import paths, staging
 from lakestream.log.names import RESERVED, account_directory, account_of
 from lakestream.server.hub import Hub
-from lakestream.server.interest import Subscription
-from lakestream.server.lake_keeper import LakeKeeper
+from lakestream.server.interest.interest import Subscription
+from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.logging import Logger
-from lakestream.server.options import JetStreamOptions, LakeOptions
+from lakestream.server.settings.options import JetStreamOptions, LakeOptions
 from lakestream.server.stores import FileStores
 from lakestream.server.turn import Turn
 from tests.unit.api_world import Client

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream import expiry, intake, publish, ttl
-from lakestream.jetstream.operations import Purge, Remove, UpdateStream
-from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.stream import intake, publish
+from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.jetstream.stream.operations import Purge, Remove, UpdateStream
+from lakestream.jetstream.timing import expiry, ttl
 from lakestream.log.store import LogOptions
 from tests.unit.api_world import Lake
 from tests.unit.stream_world import ManualClock, World

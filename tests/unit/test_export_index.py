@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol.subjects import covers
-from lakestream.server.account_options import StreamExport
-from lakestream.server.export_index import ExportIndex
+from lakestream.server.accounts.export_index import ExportIndex
+from lakestream.server.settings.account_options import StreamExport
 
 pytestmark = pytest.mark.unit
 

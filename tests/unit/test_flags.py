@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakestream.cli.flags import OF_NATS_SERVER, SECTIONS, CommandLine, parse, usage
 from lakestream.server.errors import StartError
-from lakestream.server.options import Flags
+from lakestream.server.settings.options import Flags
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.deletion import BadDeletionVector, decode, load
-from lakestream.lake.history_index import DeletionVector
+from lakestream.lake.history.index import DeletionVector
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.history_index import END, FileEntry, TableIndex, Wanted, locate
+from lakestream.lake.history.index import END, FileEntry, TableIndex, Wanted, locate
 from lakestream.lake.storage import Entry
 from lakestream.lake.storage_local import LocalStorage
 

@@ -16,14 +16,16 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake import history_rows, history_scan, schema
-from lakestream.lake.cache import END, BlockCache
+from lakestream.lake import schema
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.history import READERS, TableHistory
+from lakestream.lake.history import rows as history_rows
+from lakestream.lake.history import scan as history_scan
+from lakestream.lake.history.cache import END, BlockCache
+from lakestream.lake.history.history import READERS, TableHistory
 from lakestream.lake.storage import open_storage
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import matches
-from lakestream.server.history import PER_STREAM, SharedCache, ThreadHistory
+from lakestream.server.lake.history import PER_STREAM, SharedCache, ThreadHistory
 from lakestream.server.runtime import ThreadIo
 from tests.s3_server import S3Server
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.jetstream import clone_replica
-from lakestream.jetstream.clone_replica import Holding
+from lakestream.jetstream.copies import clone_replica
+from lakestream.jetstream.copies.clone_replica import Holding
 from lakestream.log.base import Base, Origin
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lakestream.protocol.subjects import covers, is_literal, matches
 from lakestream.protocol.transforms import TransformError
-from lakestream.server.import_subjects import ImportSubjects, prefixed
+from lakestream.server.accounts.import_subjects import ImportSubjects, prefixed
 
 pytestmark = pytest.mark.unit
 

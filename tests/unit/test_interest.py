@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lakestream.protocol.subjects import matches, subscribable
-from lakestream.server.interest import SAMPLE_EVERY, Interest, Match, Subscription
-from lakestream.server.interest_cache import MAX_CACHED_SUBJECT
+from lakestream.server.interest.cache import MAX_CACHED_SUBJECT
+from lakestream.server.interest.interest import SAMPLE_EVERY, Interest, Match, Subscription
 
 pytestmark = pytest.mark.unit
 

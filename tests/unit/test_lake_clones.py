@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakestream.lake import clones, erasure
+from lakestream.lake import clones
 from lakestream.lake.clones import Clone, References
 from lakestream.lake.deltalog import Add, Vector
-from lakestream.lake.detach import foreign
+from lakestream.lake.maintenance import erasure
+from lakestream.lake.maintenance.detach import foreign
 from lakestream.lake.storage import open_storage
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake import departed, plan, timetravel
-from lakestream.lake.departed import DeparturesGone
-from lakestream.lake.past_table import TablePast
-from lakestream.lake.segments import Dead
+from lakestream.lake import timetravel
+from lakestream.lake.compaction import departed, plan
+from lakestream.lake.compaction.departed import DeparturesGone
+from lakestream.lake.compaction.segments import Dead
+from lakestream.lake.history.past_table import TablePast
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import CommitLog, NotKept, Progress, TimeTravelError, as_of, version_of_point
 from lakestream.log.departures import Departures, Point

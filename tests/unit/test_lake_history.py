@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake import schema
-from lakestream.lake.cache import END, RECORD_OVERHEAD, Block, BlockCache
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.history import TableHistory
+from lakestream.lake.history.cache import END, RECORD_OVERHEAD, Block, BlockCache
+from lakestream.lake.history.history import TableHistory
 from lakestream.log.record import Record
 
 pytestmark = pytest.mark.unit

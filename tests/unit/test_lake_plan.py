@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake import plan
+from lakestream.lake.compaction import plan
+from lakestream.lake.compaction.plan import Part
+from lakestream.lake.compaction.segments import Dead, Ending
 from lakestream.lake.errors import BadSegment, SegmentGap
-from lakestream.lake.plan import Part
-from lakestream.lake.segments import Dead, Ending
 from lakestream.lake.staging import StagedSegment
 from lakestream.lake.timetravel import Progress
 from lakestream.log.segment import Footer

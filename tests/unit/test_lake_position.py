@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakestream.lake import position
-from lakestream.lake.position import PositionWatch
+from lakestream.lake.compaction import position
+from lakestream.lake.compaction.position import PositionWatch
 from lakestream.lake.timetravel import Progress
 
 pytestmark = pytest.mark.unit

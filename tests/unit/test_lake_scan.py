@@ -1,4 +1,4 @@
-"""`lakestream.lake.scan`: finding streams in the staging area, again and again."""
+"""`lakestream.lake.compaction.scan`: finding streams in the staging area, again and again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from lakestream.lake import paths, staging
-from lakestream.lake.scan import SETTLED_NS, Scanner
+from lakestream.lake.compaction.scan import SETTLED_NS, Scanner
 from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import open_storage
 from tests.s3_server import S3Server

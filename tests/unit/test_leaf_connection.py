@@ -9,9 +9,9 @@ import pytest
 
 from lakestream.jetstream.ports import Clock
 from lakestream.server.hub import Hub
-from lakestream.server.leaf_connection import MAX_PINGS, MAX_UNSENT, LeafConnection
-from lakestream.server.leaf_wire import Names
 from lakestream.server.logging import Logger
+from lakestream.server.remote.leaf_connection import MAX_PINGS, MAX_UNSENT, LeafConnection
+from lakestream.server.remote.leaf_wire import Names
 from lakestream.server.turn import Turn
 
 pytestmark = pytest.mark.unit

@@ -8,9 +8,9 @@ import pytest
 
 from lakestream.jetstream.ports import Clock
 from lakestream.server.hub import Hub
-from lakestream.server.interest import Subscription
-from lakestream.server.leaf_holder import Holder
+from lakestream.server.interest.interest import Subscription
 from lakestream.server.logging import Logger
+from lakestream.server.remote.leaf_holder import Holder
 from lakestream.server.turn import Turn
 
 pytestmark = pytest.mark.unit

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from lakestream.jetstream.ports import Delivery
+from lakestream.server.cluster.route_wire import Batch
 from lakestream.server.hub import Hub
-from lakestream.server.leaf_interest import Listeners
-from lakestream.server.leaf_wire import Left, Listens, Names
 from lakestream.server.logging import Logger
-from lakestream.server.route_wire import Batch
+from lakestream.server.remote.leaf_interest import Listeners
+from lakestream.server.remote.leaf_wire import Left, Listens, Names
 from lakestream.server.turn import Turn
 
 pytestmark = pytest.mark.unit

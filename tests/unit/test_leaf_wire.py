@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from lakestream.server import leaf_wire
-from lakestream.server.leaf_wire import (
+from lakestream.server.remote import leaf_wire
+from lakestream.server.remote.leaf_wire import (
     Info,
     LeafParser,
     Left,

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 
-from lakestream.lake import live, live_rows, paths, plan, segments, staging
+from lakestream.lake import live, live_rows, paths, staging
+from lakestream.lake.compaction import plan, segments
+from lakestream.lake.compaction.grace import Grace
+from lakestream.lake.compaction.position import PositionWatch, application
 from lakestream.lake.errors import PoisonedSegment, SegmentGap
 from lakestream.lake.flush import FlushFailed, ServerFile, StreamNotFound, write_server_file
-from lakestream.lake.grace import Grace
 from lakestream.lake.live import LiveView, SegmentGone, open_view
 from lakestream.lake.live_rows import VersionGone
-from lakestream.lake.position import PositionWatch, application
 from lakestream.lake.schema import BOUNDS_METADATA, REMOVED_COLUMN, SUBJECT, UID_PROPERTY, Layout
 from lakestream.lake.storage import open_storage
 from tests.lake.model import StreamModel, flights

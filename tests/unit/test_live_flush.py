@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from lakestream.lake import paths, staging
-from lakestream.server.lake_api import WATCH_NS, FlushApi
-from lakestream.server.lake_keeper import LakeKeeper
+from lakestream.server.lake.api import WATCH_NS, FlushApi
+from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.logging import Logger
-from lakestream.server.options import LakeOptions
+from lakestream.server.settings.options import LakeOptions
 from tests.unit.logkit import FaultyFiles, QuickFiles
 from tests.unit.stream_world import CLIENT, World
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import poison, segments, staging
+from lakestream.lake import staging
+from lakestream.lake.compaction import poison, segments
 from lakestream.lake.staging import StreamIdentity
 from lakestream.log import packed
 from lakestream.log.errors import CorruptLog

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake import deltalog, maintenance, maintenance_plan
-from lakestream.lake.maintenance_plan import MIB, DataFile, Facts, Plan, Policy, decide
+from lakestream.lake import deltalog
+from lakestream.lake.maintenance import maintenance
+from lakestream.lake.maintenance import plan as maintenance_plan
+from lakestream.lake.maintenance.plan import MIB, DataFile, Facts, Plan, Policy, decide
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import CommitLog
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestream.lake.mapping import BadMapping, Columns, Mapped, Mapper, is_own, subjects_of
-from lakestream.lake.unmapping import EXACT, BadMessage, Fields, Unmapper, parse_ddl
+from lakestream.lake.transfer.mapping import BadMapping, Columns, Mapped, Mapper, is_own, subjects_of
+from lakestream.lake.transfer.unmapping import EXACT, BadMessage, Fields, Unmapper, parse_ddl
 from lakestream.log.record import Record
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol.transforms import TransformError
-from lakestream.server.account_options import Destination, SubjectMapping
-from lakestream.server.mappings import Mappings
+from lakestream.server.accounts.mappings import Mappings
+from lakestream.server.settings.account_options import Destination, SubjectMapping
 
 pytestmark = pytest.mark.unit
 

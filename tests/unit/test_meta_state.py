@@ -7,8 +7,8 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from lakestream.jetstream import meta_state
-from lakestream.jetstream.meta_state import (
+from lakestream.jetstream.cluster import meta_state
+from lakestream.jetstream.cluster.meta_state import (
     AbandonStream,
     Applied,
     AssignStream,

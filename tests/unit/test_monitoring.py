@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.account_limits import JetStreamLimits
-from lakestream.server import monitoring
-from lakestream.server.account_options import (
+from lakestream.jetstream.stream.account_limits import JetStreamLimits
+from lakestream.server.accounts.accounts import Accounts
+from lakestream.server.errors import StartError
+from lakestream.server.identity import Identity
+from lakestream.server.interest.interest import Subscription
+from lakestream.server.logging import Logger
+from lakestream.server.monitoring import port as monitoring
+from lakestream.server.monitoring.pages import Answer, Pages
+from lakestream.server.monitoring.port import MAX_BODY, MAX_OPEN
+from lakestream.server.monitoring.text import uptime_text
+from lakestream.server.settings.account_options import (
     AccountOptions,
     Destination,
     Latency,
@@ -23,15 +31,7 @@ from lakestream.server.account_options import (
     StreamImport,
     SubjectMapping,
 )
-from lakestream.server.accounts import Accounts
-from lakestream.server.errors import StartError
-from lakestream.server.identity import Identity
-from lakestream.server.interest import Subscription
-from lakestream.server.logging import Logger
-from lakestream.server.monitoring import MAX_BODY, MAX_OPEN
-from lakestream.server.monitoring_pages import Answer, Pages
-from lakestream.server.monitoring_text import uptime_text
-from lakestream.server.options import SECOND, Options
+from lakestream.server.settings.options import SECOND, Options
 from lakestream.server.statistics import MAX_CLOSED, REFUSED, Statistics
 from lakestream.server.turn import Turn
 

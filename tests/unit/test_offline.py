@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.jetstream.operations import CreateConsumer, Operation, UpdateStream, encode
+from lakestream.jetstream.stream.operations import CreateConsumer, Operation, UpdateStream, encode
 from lakestream.lake import staging
 from lakestream.log.files import Io
 from lakestream.log.frame import Kind
 from lakestream.raft.group import Proposal
-from lakestream.server.lake_keeper import LakeKeeper
+from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.logging import Logger
-from lakestream.server.options import JetStreamOptions, LakeOptions
+from lakestream.server.settings.options import JetStreamOptions, LakeOptions
 from lakestream.server.stores import FileStores
 from tests.unit.api_world import ApiWorld
 from tests.unit.replica_world import World

@@ -11,12 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from lakestream.lake import departed, erasure, past_table
-from lakestream.lake.history_rows import COLUMNS
+from lakestream.lake.compaction import departed
+from lakestream.lake.compaction.segments import Dead
+from lakestream.lake.history import past_table
+from lakestream.lake.history.past_table import TablePast
+from lakestream.lake.history.rows import COLUMNS
 from lakestream.lake.live import LiveView
 from lakestream.lake.live_rows import schema
-from lakestream.lake.past_table import TablePast
-from lakestream.lake.segments import Dead
+from lakestream.lake.maintenance import erasure
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import as_of
 from lakestream.log.departures import Departures, Point

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lakestream.raft.ports import Channel
-from lakestream.server import peer_calls
-from lakestream.server.peer_calls import PeerCalls
+from lakestream.server.cluster import peer_calls
+from lakestream.server.cluster.peer_calls import PeerCalls
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol.subjects import matches
-from lakestream.server.account_options import AllowResponses, Permissions, SubjectRule
-from lakestream.server.permissions import MAX_ANSWER_BYTES, MAX_REMEMBERED, Answers, Rules
+from lakestream.server.accounts.permissions import MAX_ANSWER_BYTES, MAX_REMEMBERED, Answers, Rules
+from lakestream.server.settings.account_options import AllowResponses, Permissions, SubjectRule
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from lakestream.jetstream import consumer_start, read_ahead
-from lakestream.jetstream.selection import Subjects
+from lakestream.jetstream.consumer import read_ahead
+from lakestream.jetstream.consumer import start as consumer_start
+from lakestream.jetstream.consumer.selection import Subjects
 from lakestream.log.record import Record
 from tests.unit.consumer_world import World
 from tests.unit.test_consumer_recovery import Lake

@@ -12,16 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream import upstream
-from lakestream.jetstream.links import LINK_QUEUE, ack_here, ack_there, sign
-from lakestream.jetstream.origin import Origin, Start
-from lakestream.jetstream.stream_config import ExternalStream, StreamSource
-from lakestream.server import remote_connection, remote_dial, remote_paths
+from lakestream.jetstream.copies import upstream
+from lakestream.jetstream.copies.links import LINK_QUEUE, ack_here, ack_there, sign
+from lakestream.jetstream.copies.origin import Origin, Start
+from lakestream.jetstream.stream.config import ExternalStream, StreamSource
 from lakestream.server.hub import Hub
-from lakestream.server.remote_bodies import Answers, Pushed, asked
-from lakestream.server.remote_connection import RemoteConnection
-from lakestream.server.remote_dial import Redial
-from lakestream.server.remote_options import Address, RemoteOptions
+from lakestream.server.remote import connection as remote_connection
+from lakestream.server.remote import dial as remote_dial
+from lakestream.server.remote import paths as remote_paths
+from lakestream.server.remote.bodies import Answers, Pushed, asked
+from lakestream.server.remote.connection import RemoteConnection
+from lakestream.server.remote.dial import Redial
+from lakestream.server.settings.remote_options import Address, RemoteOptions
 from lakestream.server.turn import Turn
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.jetstream.operations import DeleteMessage
+from lakestream.jetstream.stream.operations import DeleteMessage
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.mend import verify

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.consumer_state import Ledger
-from lakestream.jetstream.dedupe import Dedupe
+from lakestream.jetstream.consumer.state import Ledger
+from lakestream.jetstream.stream.dedupe import Dedupe
 from lakestream.lake import staging
 from lakestream.lake.errors import StagingConflict
 from lakestream.lake.staging import StreamIdentity

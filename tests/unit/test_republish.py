@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.operations import Purge, UpdateStream
 from lakestream.jetstream.ports import ClientInfo
-from lakestream.jetstream.stream_config import SubjectTransformConfig
+from lakestream.jetstream.stream.config import SubjectTransformConfig
+from lakestream.jetstream.stream.operations import Purge, UpdateStream
 from lakestream.protocol import headers
-from lakestream.server.interest import Subscription
+from lakestream.server.interest.interest import Subscription
 from lakestream.server.tracing import Tracing, encoded, parsed
 from tests.unit.stream_world import CLIENT, Inbox, World
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lakestream.protocol.subjects import matches
-from lakestream.server.interest import Subscription
-from lakestream.server.remote_node import MARK_EVERY, MAX_MARKS
-from lakestream.server.route_interest import CHANGES_IN_A_BUFFER
-from lakestream.server.route_wire import (
+from lakestream.server.cluster.remote_node import MARK_EVERY, MAX_MARKS
+from lakestream.server.cluster.route_interest import CHANGES_IN_A_BUFFER
+from lakestream.server.cluster.route_wire import (
     Batch,
     Hold,
     Interest,
@@ -27,6 +26,7 @@ from lakestream.server.route_wire import (
     decode,
     encode,
 )
+from lakestream.server.interest.interest import Subscription
 from tests.unit.route_world import A, B, C, Client, Cluster, records
 
 pytestmark = pytest.mark.unit

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from lakestream.protocol.subjects import matches
-from lakestream.server.account_options import AccountOptions, ServiceExport, ServiceImport, StreamExport, StreamImport
-from lakestream.server.interest import Subscription
-from lakestream.server.route_wire import Routed, decode
+from lakestream.server.cluster.route_wire import Routed, decode
+from lakestream.server.interest.interest import Subscription
+from lakestream.server.settings.account_options import (
+    AccountOptions,
+    ServiceExport,
+    ServiceImport,
+    StreamExport,
+    StreamImport,
+)
 from tests.unit.route_world import Client, Cluster
 
 pytestmark = pytest.mark.unit

@@ -9,15 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from lakestream.jetstream.account_limits import UNLIMITED
 from lakestream.jetstream.ports import ClientInfo
+from lakestream.jetstream.stream.account_limits import UNLIMITED
 from lakestream.protocol.subjects import matches
-from lakestream.server.account_options import AccountOptions, ServiceImport
-from lakestream.server.api_relay import ApiRelay
-from lakestream.server.interest import Subscription
-from lakestream.server.remote_node import FORGOTTEN_IN_A_TURN, HIGH_WATER, MARK_EVERY, MAX_MARKS
-from lakestream.server.route_interest import CHANGES_IN_A_BUFFER, buffers
-from lakestream.server.route_wire import (
+from lakestream.server.cluster.api_relay import ApiRelay
+from lakestream.server.cluster.remote_node import FORGOTTEN_IN_A_TURN, HIGH_WATER, MARK_EVERY, MAX_MARKS
+from lakestream.server.cluster.route_interest import CHANGES_IN_A_BUFFER, buffers
+from lakestream.server.cluster.route_wire import (
     Batch,
     Hold,
     Interest,
@@ -30,6 +28,8 @@ from lakestream.server.route_wire import (
     decode,
     encode,
 )
+from lakestream.server.interest.interest import Subscription
+from lakestream.server.settings.account_options import AccountOptions, ServiceImport
 from tests.unit.route_world import A, B, C, Client, Cluster
 from tests.unit.test_routes import Directory
 

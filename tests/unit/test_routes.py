@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lakestream.jetstream.ports import ClientInfo
-from lakestream.server.api_relay import ApiRelay
-from lakestream.server.peer_wire import NodeInfo
-from lakestream.server.remote_node import HIGH_WATER, MAX_WEIGHT
-from lakestream.server.route_wire import Interest, Routed
+from lakestream.server.cluster.api_relay import ApiRelay
+from lakestream.server.cluster.peer_wire import NodeInfo
+from lakestream.server.cluster.remote_node import HIGH_WATER, MAX_WEIGHT
+from lakestream.server.cluster.route_wire import Interest, Routed
 from tests.unit.route_world import A, B, C, Cluster, records
 
 pytestmark = pytest.mark.unit

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream import gotime, publish, schedules
-from lakestream.jetstream.operations import DeleteMessage, Purge
-from lakestream.jetstream.reader import HistoryUnavailableError
-from lakestream.jetstream.schedule_rules import Produced, meaning, produced
+from lakestream.jetstream.formats import gotime
+from lakestream.jetstream.stream import publish
+from lakestream.jetstream.stream.operations import DeleteMessage, Purge
+from lakestream.jetstream.stream.reader import HistoryUnavailableError
+from lakestream.jetstream.timing import schedules
+from lakestream.jetstream.timing.schedule_rules import Produced, meaning, produced
 from lakestream.log.record import Record
 from lakestream.protocol import headers
 from tests.unit.api_world import ApiWorld, Lake

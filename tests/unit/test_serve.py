@@ -15,7 +15,7 @@ from lakestream import __version__
 from lakestream.cli.serve import run, serve
 from lakestream.server.errors import StartError, reason_of
 from lakestream.server.logging import Logger
-from lakestream.server.options import Options
+from lakestream.server.settings.options import Options
 
 pytestmark = pytest.mark.unit
 

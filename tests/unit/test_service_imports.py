@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from lakestream.protocol import headers
-from lakestream.server.account_options import AccountOptions, ServiceExport, ServiceImport, StreamImport
-from lakestream.server.responses import Responses
-from lakestream.server.service_imports import MAX_HOPS, replaces_api
+from lakestream.server.accounts.responses import Responses
+from lakestream.server.accounts.service_imports import MAX_HOPS, replaces_api
+from lakestream.server.settings.account_options import AccountOptions, ServiceExport, ServiceImport, StreamImport
 from tests.unit.imports_world import Client, World
 
 pytestmark = pytest.mark.unit

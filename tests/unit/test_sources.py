@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lakestream.jetstream.origin import Origin, Start, key_of, short_hash
-from lakestream.jetstream.source_state import MAX_SOURCES, Position, Positions, of_stream, with_source
-from lakestream.jetstream.stream_config import (
+from lakestream.jetstream.copies.origin import Origin, Start, key_of, short_hash
+from lakestream.jetstream.copies.source_state import MAX_SOURCES, Position, Positions, of_stream, with_source
+from lakestream.jetstream.stream.config import (
     ExternalStream,
     StreamConsumerSource,
     StreamSource,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.jetstream.operations import DeleteMessage, Purge
+from lakestream.jetstream.stream.operations import DeleteMessage, Purge
 from lakestream.log.files import Files
 from tests.unit.stream_world import World
 
@@ -86,7 +86,7 @@ def test_invariant_4_a_failed_sync_freezes_the_stream_and_is_not_retried(make: M
 def test_invariant_5_times_do_not_go_backwards_with_the_clock(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make()
     times = iter([2_000_000_000_000_000_000, 1_900_000_000_000_000_000, 2_000_000_000_000_000_001])
-    monkeypatch.setattr("lakestream.jetstream.intake.time.time_ns", lambda: next(times))
+    monkeypatch.setattr("lakestream.jetstream.stream.intake.time.time_ns", lambda: next(times))
     for _ in range(3):
         world.publish("s.a")
     world.settle()

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream import stream_rules
-from lakestream.jetstream.errors import ApiError
-from lakestream.jetstream.jsonio import dumps, parse, shown
-from lakestream.jetstream.stream_config import StreamConfig, StreamConfigRequest
-from lakestream.jetstream.stream_info import config_shown
+from lakestream.jetstream.formats.errors import ApiError
+from lakestream.jetstream.formats.jsonio import dumps, parse, shown
+from lakestream.jetstream.stream import rules as stream_rules
+from lakestream.jetstream.stream.config import StreamConfig, StreamConfigRequest
+from lakestream.jetstream.stream.info import config_shown
 
 pytestmark = pytest.mark.unit
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.consumer_api import ConsumerApi
+from lakestream.jetstream.api.consumers import ConsumerApi
 from lakestream.jetstream.shared import Stores
 from lakestream.log.store import Store
-from lakestream.server.interest import Subscription
+from lakestream.server.interest.interest import Subscription
 from tests.unit.api_world import ApiWorld, Client
 from tests.unit.logkit import FaultyFiles
 from tests.unit.stream_world import ManualIo

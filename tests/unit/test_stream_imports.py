@@ -8,7 +8,7 @@ import random
 import pytest
 
 from lakestream.protocol.subjects import matches
-from lakestream.server.account_options import AccountOptions, StreamExport, StreamImport
+from lakestream.server.settings.account_options import AccountOptions, StreamExport, StreamImport
 from tests.unit.imports_world import Client, World
 
 pytestmark = pytest.mark.unit

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream import intake
-from lakestream.jetstream.operations import DeleteMessage, UpdateStream
-from lakestream.jetstream.operations import Purge as PurgeOperation
-from lakestream.jetstream.stream_config import StreamConfig
+from lakestream.jetstream.stream import intake
+from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.jetstream.stream.operations import DeleteMessage, UpdateStream
+from lakestream.jetstream.stream.operations import Purge as PurgeOperation
 from lakestream.log.files import Files
 from lakestream.log.record import Record
 from lakestream.log.store import LogOptions

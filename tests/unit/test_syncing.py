@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.jetstream.syncing import ASYNC_SYNC_NS
+from lakestream.jetstream.stream.syncing import ASYNC_SYNC_NS
 from lakestream.log.store import LogOptions
 from tests.unit import replica_world
 from tests.unit.logkit import FaultyFiles

@@ -13,22 +13,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.json_syntax import JsonError
+from lakestream.jetstream.formats.json_syntax import JsonError
 from lakestream.jetstream.ports import ClientInfo
 from lakestream.protocol import s2
-from lakestream.server.account_options import AccountLimits, AccountOptions, AllowResponses, Permissions, SubjectRule
-from lakestream.server.account_options import User as UserOptions
-from lakestream.server.accounts import Account, Accounts
-from lakestream.server.auth import ANYBODY, Login
-from lakestream.server.client_counts import ClientCounts
+from lakestream.server.accounts.accounts import Account, Accounts
+from lakestream.server.accounts.auth import ANYBODY, Login
+from lakestream.server.cluster.client_counts import ClientCounts
 from lakestream.server.identity import Identity
-from lakestream.server.interest import Subscription
+from lakestream.server.interest.interest import Subscription
 from lakestream.server.logging import Logger
-from lakestream.server.options import SECOND, Options
+from lakestream.server.settings.account_options import (
+    AccountLimits,
+    AccountOptions,
+    AllowResponses,
+    Permissions,
+    SubjectRule,
+)
+from lakestream.server.settings.account_options import User as UserOptions
+from lakestream.server.settings.options import SECOND, Options
 from lakestream.server.statistics import REFUSED, Statistics
-from lakestream.server.system import System
-from lakestream.server.system_replies import OPTIONS, concerns, encoded, read
-from lakestream.server.system_requests import permissions_shown
+from lakestream.server.system.replies import OPTIONS, concerns, encoded, read
+from lakestream.server.system.requests import permissions_shown
+from lakestream.server.system.system import System
 from lakestream.server.turn import Turn
 from tests.unit.stream_world import ManualClock
 

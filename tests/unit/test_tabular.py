@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake import tabular
 from lakestream.lake.schema import UID_PROPERTY
+from lakestream.lake.transfer import tabular
 
 
 def test_an_export_does_not_overwrite_the_table_of_a_stream(tmp_path: Path) -> None:

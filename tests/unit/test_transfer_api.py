@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.transfer_api import MAX_SUBJECT, TransferApi
+from lakestream.jetstream.api.transfer import MAX_SUBJECT, TransferApi
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.log.record import Record, encode_record, iter_records
 from tests.unit.api_world import ApiWorld

@@ -21,7 +21,7 @@ from lakestream.cli import jobs
 from lakestream.cli.supervisor import Supervisor, Timing, Waiting
 from lakestream.cli.up import Compaction, settle, welcome
 from lakestream.server.logging import Logger
-from lakestream.server.options import Flags
+from lakestream.server.settings.options import Flags
 
 pytestmark = pytest.mark.unit
 

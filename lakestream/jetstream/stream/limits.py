@@ -1,0 +1,212 @@
+"""Limits: which messages a stream lets go, and which it never takes.
+
+Belongs here: max_msgs, max_bytes, max_msgs_per_subject, discard policy and purge as functions over a store. All of
+them depend on the log alone, never on a clock, so that every replica removes the same messages (streams.md §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.jetstream.stream.operations import Purge
+from lakestream.log.store import Store
+
+SMALLEST = 16
+"""No message counts for fewer bytes."""
+
+Removed = list[tuple[int, bytes]]
+"""(sequence, subject) of messages that are gone."""
+
+
+class Pending(Protocol):
+    """What is proposed but not committed; see view.ProposedView."""
+
+    @property
+    def config(self) -> StreamConfig:
+        """The stream's configuration."""
+
+    def pending_msgs(self) -> int:
+        """Uncommitted messages."""
+
+    def pending_bytes(self) -> int:
+        """Their bytes."""
+
+    def pending_of(self, subject: bytes) -> int:
+        """Uncommitted messages of one subject."""
+
+    def pending_rollups(self) -> bool:
+        """Whether there are rollups among them."""
+
+
+def accounted(config: StreamConfig, subject: bytes, header: bytes, payload: bytes) -> int:
+    """Bytes that a message counts for (streams.md §4): for files the length of its record."""
+    size = len(subject) + len(header) + len(payload)
+    if config.storage == "memory":
+        return size + 16
+    return size + 30 + (4 if header else 0)
+
+
+def refuses_new(config: StreamConfig) -> bool:
+    """Whether discard policy `new` can refuse a message of this stream at all."""
+    if config.discard != "new":
+        return False
+    return config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject
+
+
+def needs_single_steps(config: StreamConfig) -> bool:
+    """Whether limits must be enforced message by message.
+
+    Removing at the end of a batch gives the same messages as removing after each, except where a replaced subject
+    frees bytes that an earlier step had already made room for.
+    """
+    return config.max_bytes > 0 and config.max_msgs_per_subject > 0
+
+
+def trims_by_size(config: StreamConfig) -> bool:
+    """Whether a new message can make older ones of other subjects go."""
+    return config.discard == "old" and (config.max_msgs > 0 or config.max_bytes > 0)
+
+
+def most_trimmed(config: StreamConfig, store: Store, msgs: int, size: int) -> int:
+    """How many of the oldest messages go at most once so many more of together `size` bytes are stored."""
+    if not trims_by_size(config):
+        return 0
+    over = store.msgs + msgs - config.max_msgs if config.max_msgs > 0 else 0
+    if config.max_bytes > 0:
+        over = max(over, -(-(store.bytes + size - config.max_bytes) // SMALLEST))
+    return max(0, over)
+
+
+def room(pending: Pending, store: Store, subject: bytes, length: int, rollup: bool) -> ApiError | None:
+    """Why discard policy `new` refuses a message of `length` bytes, or None. `rollup`: it makes its own room."""
+    config = pending.config
+    if not refuses_new(config):
+        return None
+    replaces = False
+    if config.max_msgs_per_subject > 0:
+        on_the_way = pending.pending_of(subject)
+        held = store.subjects.count(subject) + on_the_way
+        if held >= config.max_msgs_per_subject and config.discard_new_per_subject and not rollup:
+            return api_error(10077, err="maximum messages per subject exceeded")
+        # It takes the place of its subject's oldest. Which one that will be, and whether a rollup leaves any, can not
+        # be said before what is on the way is stored.
+        replaces = held >= config.max_msgs_per_subject and not on_the_way and not pending.pending_rollups()
+    if not replaces and 0 < config.max_msgs <= store.msgs + pending.pending_msgs():
+        return api_error(10077, err="maximum messages exceeded")
+    if 0 < config.max_bytes < store.bytes + pending.pending_bytes() + length and not (
+        replaces and _makes_room(store, subject, length)
+    ):
+        return api_error(10077, err="maximum bytes exceeded")
+    return None
+
+
+def _makes_room(store: Store, subject: bytes, length: int) -> bool:
+    """Whether a subject's oldest message is at least as long as the one that takes its place."""
+    return store.size_of(store.subjects.first(subject)) >= length
+
+
+def enforce(config: StreamConfig, store: Store, subjects: list[bytes]) -> Removed:
+    """Remove what is over the limits after `subjects` got new messages."""
+    return _trim_subjects(config, store, set(subjects)) + _trim_oldest(config, store)
+
+
+def enforce_all(config: StreamConfig, store: Store) -> Removed:
+    """Remove what is over the limits after they were changed: here nats-server begins with those of the stream."""
+    removed = _trim_oldest(config, store)
+    return removed + _trim_subjects(config, store, store.subjects.matching(b">"))
+
+
+def _trim_subjects(config: StreamConfig, store: Store, subjects: Iterable[bytes]) -> Removed:
+    """Per subject the newest max_msgs_per_subject stay."""
+    return store.trim(subjects, config.max_msgs_per_subject) if config.max_msgs_per_subject > 0 else []
+
+
+def _trim_oldest(config: StreamConfig, store: Store) -> Removed:
+    """The oldest go until max_msgs and max_bytes are kept.
+
+    Discard policy `new` never lets it come to that; when an update lowers its limits, what is there stays.
+    """
+    removed: Removed = []
+    if not trims_by_size(config):
+        return removed
+    while 0 < config.max_msgs < store.msgs or (0 < config.max_bytes < store.bytes and store.msgs):
+        seq = store.first_seq
+        gone = store.remove(seq)
+        # Invariant: first_seq of a stream that holds messages is itself a held message.
+        assert gone is not None, f"first sequence {seq} is not in the store"
+        removed.append((seq, gone[0]))
+    return removed
+
+
+def purge(store: Store, operation: Purge) -> Removed:
+    """STREAM.PURGE in all its forms (api.md §3)."""
+    if not operation.filter or operation.filter == b">":
+        return _purge_all(store, operation)
+    index = store.subjects
+    below = operation.seq or store.last_seq + 1
+    # There may be millions: numbers are sorted several times as quickly as pairs.
+    found = {seq: subject for subject in index.matching(operation.filter) for seq in index.seqs(subject)}
+    seqs = sorted(found)
+    if operation.keep:
+        seqs = seqs[: max(0, len(seqs) - operation.keep)]
+    doomed = [(seq, found[seq]) for seq in seqs if seq < below]
+    store.remove_all(doomed)
+    return doomed
+
+
+def first_left(store: Store, subjects: bytes) -> int:
+    """The first sequence of what matches `subjects` (all when empty); that of the next message when nothing does."""
+    if subjects in (b"", b">"):
+        return store.first_seq
+    index = store.subjects
+    return min((index.first(subject) for subject in index.matching(subjects)), default=store.last_seq + 1)
+
+
+def _purge_all(store: Store, operation: Purge) -> Removed:
+    if operation.seq:
+        removed = store.remove_through(operation.seq - 1)
+        if operation.seq > store.first_seq:
+            store.set_first(operation.seq)
+        return removed
+    if operation.keep:
+        excess = store.msgs - operation.keep
+        if excess <= 0:
+            return []
+        last = store.last_seq
+        for _ in range(operation.keep):
+            last = store.live.previous_at_or_before(last) - 1
+        return store.remove_through(last)
+    return expire(store, store.last_seq)
+
+
+def expire(store: Store, through: int) -> Removed:
+    """Remove the messages ≤ `through`; 0 is for a stream that never held any."""
+    if not store.last_seq:
+        store.set_first(1)  # a stream that never held a message shows 0 until its first purge
+    return store.remove_through(through)
+
+
+def roll_up(store: Store, seq: int, scope: bytes, subject: bytes) -> Removed:
+    """Remove what the rollup at `seq` replaces: every earlier message (`all`), or those of its `subject` (`sub`).
+
+    The rollup itself may be gone already, when no consumer of an interest stream wanted it.
+    """
+    if scope == b"all":
+        return store.remove_through(seq - 1)
+    removed = [(earlier, subject) for earlier in store.subjects.seqs(subject, 0, seq - 1)]
+    for earlier, _ in removed:
+        store.remove(earlier, subject)
+    return removed
+
+
+def remove_each(store: Store, seqs: list[int]) -> Removed:
+    """Remove those of `seqs` that are still there."""
+    removed: Removed = []
+    for seq in seqs:
+        gone = store.remove(seq)
+        if gone is not None:
+            removed.append((seq, gone[0]))
+    return removed

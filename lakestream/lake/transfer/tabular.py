@@ -1,0 +1,336 @@
+"""Tables of any origin, read and written as record batches.
+
+Belongs here: finding out what a path is (a Delta table, Parquet, CSV or JSON lines), reading it in an order that is
+the same every time, sorting what does not fit into memory, and writing a table that is whole or not there.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import csv
+import glob
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakestream.lake.errors import LakeError
+from lakestream.lake.schema import UID_PROPERTY
+from lakestream.lake.transfer.mapping import encode_json, plain_rows
+from lakestream.log.record import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 16_384
+SORT_MEMORY = "256MB"
+"""What a sort, or a Delta table that is read, may take; beyond that it goes to temporary files."""
+
+_PLACE = ("filename", "file_row_number")
+"""What DuckDB tells of a row beside its columns: where it lies."""
+
+_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+
+
+class BadSource(LakeError):
+    """What should be read is not there or cannot be."""
+
+
+class BadTarget(LakeError):
+    """What should be written cannot be."""
+
+
+class Source:
+    """A table to read.
+
+    Args:
+        path: a Delta table's directory, a file, a directory of files (`key=value` directories are columns), or a glob
+            pattern.
+        version: of a Delta table; `at` (ISO 8601): its version at that time.
+        order_by: columns that rows are read in the order of.
+
+    Raises:
+        BadSource: there is no such thing, or it cannot be read.
+    """
+
+    def __init__(self, path: str, version: int | None = None, at: str = "", order_by: tuple[str, ...] = ()) -> None:
+        self.path = path if glob.has_magic(path) and not os.path.exists(path) else os.path.abspath(path)
+        self.version: int | None = None
+        self._order_by = order_by
+        self.delta = os.path.isdir(os.path.join(self.path, "_delta_log"))
+        if not self.delta and (version is not None or at):
+            raise BadSource(f"{path} is no Delta table: only those have versions")
+        try:
+            if self.delta:
+                self._open_delta(version, at)
+            else:
+                self._open_files()
+        except (OSError, ValueError) as error:
+            raise BadSource(f"{path} cannot be read: {error}") from None
+        if missing := [column for column in order_by if column not in self.schema.names]:
+            raise BadSource(f"--order-by: {path} has no column {missing[0]!r}; it has {', '.join(self.schema.names)}")
+
+    def _open_delta(self, version: int | None, at: str) -> None:
+        import pyarrow as pa
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table = DeltaTable(self.path, version=version)
+            if at:
+                moment = datetime.fromisoformat(at)
+                table.load_as_version(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        except DeltaError as error:
+            raise BadSource(f"{self.path} cannot be read: {error}") from None
+        self.version = int(table.version())
+        schema = self._delta("LIMIT 0", "*").schema
+        kept = [field for field in schema if field.name not in _PLACE]
+        self.schema: pa.Schema = pa.schema(kept)
+        self.rows: int | None = None
+
+    def _delta(self, tail: str, columns: str) -> Any:
+        """A query on the table by DuckDB, which reads deletion vectors right, as a reader of record batches."""
+        from lakestream.lake.sql import extension_path
+
+        connection = _duckdb()
+        connection.execute(f"LOAD {_quoted(str(extension_path()))}")
+        # The positions in the files are the only order that a Delta table has.
+        scan = f"delta_scan({_quoted(self.path)}, version={self.version}, filename=true, file_row_number=true)"
+        return connection.execute(f"SELECT {columns} FROM {scan} {tail}").to_arrow_reader(BATCH_ROWS)
+
+    def _open_files(self) -> None:
+        import pyarrow.dataset as ds
+
+        if glob.has_magic(self.path) and not os.path.exists(self.path):
+            self._files = sorted(found for found in glob.glob(self.path, recursive=True) if os.path.isfile(found))
+        elif os.path.isdir(self.path):
+            self._files = sorted(str(found) for found in Path(self.path).rglob("*") if _is_data(found, self.path))
+        else:
+            self._files = [self.path] if os.path.isfile(self.path) else []
+        if not self._files:
+            raise BadSource(f"there is nothing at {self.path}: name a Delta table, a file, a directory or a pattern")
+        kinds = {_SUFFIXES.get(Path(file).suffix.lower(), "") for file in self._files}
+        if len(kinds) > 1 or kinds == {""}:
+            found = ", ".join(sorted({Path(file).suffix or "no suffix" for file in self._files}))
+            raise BadSource(f"{self.path}: files of one kind are needed (.parquet, .csv, .json), not {found}")
+        (self.kind,) = kinds
+        base = self.path if os.path.isdir(self.path) else None
+        self._dataset = ds.dataset(self._files, format=self.kind, partitioning="hive", partition_base_dir=base)
+        self.schema = self._dataset.schema
+        self.rows = self._dataset.count_rows() if self.kind == "parquet" else None
+
+    @property
+    def identity(self) -> str:
+        """The same for the same rows in the same order."""
+        if self.delta:
+            text = f"delta {self.path} {self.version}"
+        else:
+            stats = ((file, os.stat(file)) for file in self._files)
+            text = "\n".join(f"{file} {stat.st_size} {stat.st_mtime_ns}" for file, stat in stats)
+        order = ",".join(self._order_by)
+        return hashlib.sha256(f"{text}\n{order}".encode()).hexdigest()[:16]
+
+    def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, in the same order each time. Raises BadSource when a file is damaged or gone."""
+        import duckdb
+
+        try:
+            yield from self._batches(columns)
+        except (duckdb.Error, OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+            raise BadSource(f"{self.path} cannot be read: {error}") from None
+
+    def _batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        order = ", ".join(_name(column) for column in self._order_by)
+        if self.delta:
+            names = ", ".join(_name(column) for column in columns or self.schema.names)
+            order = ", ".join([order, *_PLACE] if order else _PLACE)
+            yield from self._delta(f"ORDER BY {order}", names)
+        elif order:
+            connection = _duckdb()
+            connection.register("source", self._dataset.scanner(batch_size=BATCH_ROWS).to_reader())
+            names = ", ".join(_name(column) for column in columns) if columns else "*"
+            yield from connection.execute(f"SELECT {names} FROM source ORDER BY {order}").to_arrow_reader(BATCH_ROWS)
+        else:
+            scanner = self._dataset.scanner(columns=columns, batch_size=BATCH_ROWS, fragment_readahead=1)
+            yield from (batch for batch in scanner.to_batches() if batch.num_rows)
+
+
+def _is_data(file: Path, base: str) -> bool:
+    """Not what Spark and others put beside the data."""
+    return file.is_file() and not any(part[0] in "._" for part in file.relative_to(base).parts)
+
+
+def _duckdb() -> Any:
+    import duckdb
+
+    directory = tempfile.gettempdir()
+    config: dict[str, Any] = {"memory_limit": SORT_MEMORY, "temp_directory": directory, "threads": 2}
+    connection = duckdb.connect(config={**config, "autoinstall_known_extensions": False})
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _name(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'
+
+
+def sorted_by_time(messages: Iterable[list[Record]]) -> Iterator[list[Record]]:
+    """Messages by time, those of one time in the order in which they came; in temporary files if they are many."""
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            ("seq", pa.int64()),
+            ("time_ns", pa.int64()),
+            ("subject", pa.binary()),
+            ("header", pa.binary()),
+            ("data", pa.binary()),
+        ]
+    )
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for some in messages:
+            columns = [[getattr(record, field) for record in some] for field in schema.names]
+            arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    connection = _duckdb()
+    connection.register("messages", pa.RecordBatchReader.from_batches(schema, batches()))
+    found = connection.execute("SELECT * FROM messages ORDER BY time_ns, seq").to_arrow_reader(BATCH_ROWS)
+    for batch in found:
+        yield [Record(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def format_of(target: str) -> str:
+    """The format that a target's name means: by its suffix, else Delta."""
+    return _SUFFIXES.get(Path(target).suffix.lower(), "delta")
+
+
+def write(target: str, format: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], overwrite: bool) -> None:
+    """Write a table, one batch in memory at a time. A file appears under its name when it is whole.
+
+    Raises:
+        BadTarget: there is something already and `overwrite` is not given, or it cannot be written.
+    """
+    path = os.path.abspath(target)
+    if os.path.exists(path) and not overwrite and not (os.path.isdir(path) and not os.listdir(path)):
+        raise BadTarget(f"{target} is there already; --overwrite puts the export in its place")
+    if format == "delta":
+        if os.path.isfile(path):
+            raise BadTarget(f"{target} is a file, and a Delta table is a directory")
+        _write_delta(path, schema, batches)
+        return
+    if os.path.isdir(path):
+        raise BadTarget(f"{target} is a directory; name the {format} file to write")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    partial = f"{path}.partial"
+    try:
+        _WRITERS[format](partial, schema, batches)
+        os.replace(partial, path)
+    except OSError as error:
+        raise BadTarget(f"{target} cannot be written: {error}") from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+
+
+def _write_delta(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+    from deltalake.exceptions import DeltaError
+
+    fresh = not os.path.exists(path)
+    if not fresh and os.listdir(path) and not os.path.isdir(os.path.join(path, "_delta_log")):
+        raise BadTarget(f"{path} has files and is no Delta table: an export does not overwrite that")
+    if _is_a_streams(path):
+        raise BadTarget(f"{path} is the table of a stream: the server reads old messages from it; export elsewhere")
+    failures: list[BaseException] = []
+
+    def told() -> Iterator[pa.RecordBatch]:
+        # What goes wrong here would come out of the writer as its own error, without its type.
+        try:
+            yield from batches
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    try:
+        reader = pa.RecordBatchReader.from_batches(schema, told())
+        write_deltalake(path, reader, mode="overwrite", schema_mode="overwrite")
+    except BaseException as error:
+        if fresh:
+            shutil.rmtree(path, ignore_errors=True)
+        if failures:
+            raise failures[0] from None
+        if isinstance(error, DeltaError | OSError):
+            raise BadTarget(f"{path} cannot be written: {error}") from None
+        raise
+
+
+def _is_a_streams(path: str) -> bool:
+    """Whether it is a table in a lake, or a clone of one."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    if not os.path.isdir(os.path.join(path, "_delta_log")):
+        return False
+    try:
+        return UID_PROPERTY in DeltaTable(path).metadata().configuration
+    except DeltaError as error:
+        raise BadTarget(f"{path} cannot be written: {error}") from None
+
+
+def _write_parquet(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _write_csv(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    """RFC 4180 with a header line; what has no place in it (maps, lists, structs) is JSON, binary is text or base64."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(schema.names)
+        for batch in batches:
+            writer.writerows([_cell(value) for value in row.values()] for row in plain_rows(batch))
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, dict | list):
+        return encode_json(value).decode()
+    if isinstance(value, bytes):
+        return _text_or_base64(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value
+
+
+def _text_or_base64(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+
+
+def _write_json(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    """One object a line; binary is base64."""
+    with open(path, "wb") as file:
+        for batch in batches:
+            file.writelines(encode_json(row) + b"\n" for row in plain_rows(batch))
+
+
+_WRITERS = {"parquet": _write_parquet, "csv": _write_csv, "json": _write_json}

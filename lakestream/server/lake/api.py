@@ -1,0 +1,181 @@
+"""What readers of the lake ask the server.
+
+Belongs here: `$LAKE.API.FLUSH.<stream>`, which seals the stream's open segment and stages it, so that the lake's
+staging area has every message that was acked before the request; and the file in the lake by which readers find this
+server. A flush goes the log's own way: its seal waits for the write that is under way, and nothing is sealed that holds
+neither messages nor removals.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.jetstream.cluster.replicas import asked_here
+from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.ports import ClientInfo, Subscribed
+from lakestream.lake import paths
+from lakestream.lake.errors import LakeError
+from lakestream.lake.flush import FLUSH, RESPONSE_TYPE, ServerFile, read_server_file, write_server_file
+from lakestream.lake.storage import open_storage
+from lakestream.server.identity import Identity
+from lakestream.server.logging import Logger
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.engine import Engine
+    from lakestream.jetstream.stream.stream import Stream
+    from lakestream.server.lake.keeper import LakeKeeper
+
+WATCH_NS = 500_000_000
+"""How often a flush under way is looked after, should its stream fail or go meanwhile."""
+MOST_WAITING = 10_000
+"""Requests for one stream that wait for the next flush; further ones are refused (503)."""
+
+
+class _Flushing:
+    """One stream's flushes: who waits for the one under way, and who for the next."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.served: list[bytes] = []
+        self.waiting: list[bytes] = []
+        self.through = 0
+        self.staging = False
+
+
+class FlushApi:
+    """Serves flush requests for one engine's streams.
+
+    Args:
+        engine: the streams.
+        keeper: who stages; None: the lake is off.
+    """
+
+    def __init__(self, engine: Engine, keeper: LakeKeeper | None) -> None:
+        self._engine, self._keeper = engine, keeper
+        self._bus, self._clock = engine.bus, engine.clock
+        self._under_way: dict[str, _Flushing] = {}
+        self._subscription: Subscribed = self._bus.subscribe(f"{FLUSH}*".encode(), self._asked)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._subscription.cancel()
+
+    def _asked(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        try:
+            self._join(subject.rpartition(b".")[2].decode("utf-8", "replace"), reply)
+        except ApiError as error:
+            self._fail([reply], error)
+
+    def _join(self, name: str, reply: bytes) -> None:
+        stream = asked_here(self._engine, name)
+        if stream is None:
+            return
+        if stream.closed:
+            raise api_error(10059)
+        if self._keeper is None:
+            raise ApiError(503, 0, "this server keeps no lake (lake.enabled: false)")
+        if stream.config.storage == "memory":
+            raise ApiError(400, 0, f"stream {name} has memory storage: its messages are not in the lake")
+        if stream.failed is not None:
+            raise stream.failed
+        flushing = self._under_way.get(name)
+        if flushing is not None and flushing.stream is stream:
+            if len(flushing.waiting) >= MOST_WAITING:
+                raise ApiError(503, 0, f"more than {MOST_WAITING} flush requests wait for stream {name}")
+            # The one under way may have begun before this request's messages were stored.
+            flushing.waiting.append(reply)
+            return
+        flushing = self._under_way[name] = _Flushing(stream)
+        flushing.waiting.append(reply)
+        self._begin(flushing)
+
+    def _begin(self, flushing: _Flushing) -> None:
+        flushing.served, flushing.waiting = flushing.waiting, []
+        flushing.staging = False
+        store = flushing.stream.store
+        flushing.through = store.ask_seal()
+        store.on_settled = lambda: self._advance(flushing)
+        self._clock.call_later(WATCH_NS, lambda: self._watch(flushing, flushing.served))
+        self._advance(flushing)
+
+    def _advance(self, flushing: _Flushing) -> None:
+        """A write or a seal has ended: stage if all is sealed, else see to the seal."""
+        store = flushing.stream.store
+        if flushing.staging:
+            return
+        if store.sealed_through[0] < flushing.through:
+            store.seal_if_old()
+            return
+        store.on_settled = None
+        flushing.staging = True
+        assert self._keeper is not None
+        served, (index, seq) = flushing.served, store.sealed_through
+        self._keeper.when_staged(flushing.stream, lambda wrong: self._staged(flushing, served, index, seq, wrong))
+
+    def _watch(self, flushing: _Flushing, served: list[bytes]) -> None:
+        """A stream that fails or is deleted does not call back."""
+        if flushing.served is not served or not served:
+            return
+        stream = flushing.stream
+        if stream.closed or stream.failed is not None or not stream.leading:
+            self._end(flushing, stream.failed or api_error(10059 if stream.closed else 10008))
+            return
+        self._advance(flushing)
+        self._clock.call_later(WATCH_NS, lambda: self._watch(flushing, served))
+
+    def _staged(self, flushing: _Flushing, served: list[bytes], index: int, seq: int, wrong: str) -> None:
+        if flushing.served is not served:
+            return  # they were told already that it failed
+        if wrong:
+            self._end(flushing, ApiError(503, 0, f"the stream could not be staged: {wrong}"))
+            return
+        assert self._keeper is not None
+        body = {"stream": flushing.stream.name, "uid": flushing.stream.uid, "last_index": index, "last_seq": seq}
+        self._answer(served, {**body, "lake": self._keeper.root})
+        self._next(flushing)
+
+    def _end(self, flushing: _Flushing, error: ApiError) -> None:
+        flushing.stream.store.on_settled = None
+        self._fail(flushing.served, error)
+        self._next(flushing)
+
+    def _next(self, flushing: _Flushing) -> None:
+        flushing.served = []
+        stream = flushing.stream
+        if not flushing.waiting or stream.closed or stream.failed is not None:
+            self._fail(flushing.waiting, stream.failed or api_error(10059))
+            if self._under_way.get(stream.name) is flushing:
+                del self._under_way[stream.name]
+            return
+        self._begin(flushing)
+
+    def _fail(self, replies: list[bytes], error: ApiError) -> None:
+        self._answer(replies, {"error": error.as_dict()})
+
+    def _answer(self, replies: list[bytes], fields: dict[str, Any]) -> None:
+        who = {"server_id": self._engine.server_id, "account": self._engine.account}
+        body = msgspec.json.encode({"type": RESPONSE_TYPE, **fields, **who})
+        for reply in replies:
+            if reply:
+                self._bus.publish(reply, b"", b"", body)
+
+
+def announce(root: str, identity: Identity, urls: list[str], log: Logger) -> None:
+    """Tell readers of the lake where this server is. Blocks. Without it they have to be told."""
+    try:
+        write_server_file(open_storage(root), ServerFile(identity.server_id, identity.server_name, urls))
+    except (LakeError, OSError) as error:
+        log.error(f"readers of the lake at {root} cannot find this server by themselves: {error}")
+
+
+def withdraw(root: str, server_id: str, log: Logger) -> None:
+    """The server ends: take the file away, unless it is another server's by now. Blocks."""
+    try:
+        storage = open_storage(root)
+        found = read_server_file(storage)
+        if found is not None and found.server_id == server_id:
+            storage.delete(paths.server_file(root))
+    except (LakeError, OSError) as error:
+        log.error(f"the lake at {root} still names this server: {error}")

@@ -1,0 +1,453 @@
+"""Copies of tables for mirrors, asked of the compactor.
+
+Belongs here: whether a mirror's origin is worth a copy, the request for it and the wait for its answer
+(lake/cloning/request.py), giving up where nobody is there to make it, and reading back what was made. All file work
+happens in threads: small pieces of it in those of the log, the reading of a table in one of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+
+from lakestream.jetstream.copies.clone import Copied, NotCopied, why_not
+from lakestream.jetstream.copies.origin import selected
+from lakestream.jetstream.ports import ClientInfo, Subscribed
+from lakestream.jetstream.stream.config import StreamConfig, StreamSource
+from lakestream.jetstream.stream.stream import Stream
+from lakestream.lake import paths, staging
+from lakestream.lake.cloning import request as clone_request
+from lakestream.lake.cloning.request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.compaction import policy
+from lakestream.lake.compaction.policy import StreamPolicy
+from lakestream.lake.deltalog import Log, statistics
+from lakestream.lake.flush import FLUSH
+from lakestream.lake.locks import COMPACTOR_LOCK
+from lakestream.lake.staging import StreamIdentity
+from lakestream.lake.storage import open_storage
+from lakestream.log.base import Base, Origin, origin_of, read_base, remove_base
+from lakestream.log.files import Files
+from lakestream.log.segment_log import SegmentLog
+from lakestream.server.logging import Logger
+from lakestream.server.runtime import LoopClock, ThreadIo
+
+CLONE_MSGS = 100_000
+"""Below so many messages in its table an origin is read message by message, which is as quick."""
+LOOK_NS = 250_000_000
+"""How often to look for the answer (250 ms)."""
+SELDOM_NS = 2_000_000_000
+"""And how often (2 s) once that takes longer than LATE_NS."""
+NOBODY_NS = 5_000_000_000
+"""After so long (5 s) without a compactor that could make the copy, the mirror reads its origin itself."""
+LONGEST_NS = 60_000_000_000
+"""And after so long (60 s) in any case."""
+LATE_NS = 10_000_000_000
+"""After so long (10 s) INFO of a mirror that can only wait says what for."""
+FLUSH_NS = 30_000_000_000
+"""How long the origin may take to stage what it holds (30 s)."""
+ABSENT_NS = 5_000_000_000
+"""And to be there (5 s)."""
+READ_AGAIN_NS = 2_000_000_000
+"""Pause before a table that could not be read is read again (2 s)."""
+
+NO_COMPACTOR = "no compactor is at work in the lake, which would make the copy"
+NOT_COME = "the moment has not come"
+NOT_YET = "the copy waits for the table of its origin to reach that moment"
+
+_FLOCK = "hhqqi4x"
+"""C's struct flock on 64-bit Linux: type, whence, start, length, pid."""
+Result = TypeVar("Result")
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """What a look has found: the answer, if there is one, why there will be no request, whether there is one, and
+    whether somebody is at work in the lake."""
+
+    answer: CloneAnswer | None = None
+    never: str | None = None
+    asked: bool = True
+    attended: bool = True
+
+
+class _Flushed(msgspec.Struct, frozen=True):
+    """What is read of the answer to a flush of the origin: which stream it is, and the log index through which it is
+    staged."""
+
+    uid: str = ""
+    last_index: int = 0
+    error: dict[str, object] | None = None
+
+
+_flushed = msgspec.json.Decoder(_Flushed)
+
+
+class LakeClones:
+    """`Clones` over a lake.
+
+    Args:
+        root: the lake's root.
+        identity: how a stream of this server is named in the lake; None when it is not kept there.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        clock: LoopClock,
+        io: ThreadIo,
+        log: Logger,
+        identity: Callable[[Stream], StreamIdentity | None],
+    ) -> None:
+        self.root, self.clock, self.io, self.log = root, clock, io, log
+        self.identity = identity
+        self._readers: ThreadPoolExecutor | None = None
+
+    # ------------------------------------------------------------------ Clones
+    def copy(
+        self,
+        stream: Stream,
+        source: StreamSource,
+        told: Callable[[Copied | NotCopied], None],
+        waits: Callable[[str], None],
+    ) -> _Errand:
+        """See `Clones.copy`."""
+        errand = _Errand(self, stream, source, told, waits)
+        errand.begin()
+        return errand
+
+    def give_up(self, stream: Stream, then: Callable[[bool], None]) -> None:
+        """See `Clones.give_up`."""
+        self._until_done(stream, self._withdraw, then)
+
+    def discard(self, stream: Stream) -> None:
+        """See `Clones.discard`."""
+        self._until_done(stream, lambda mirror: clone_request.discard(self.root, mirror), lambda _: None)
+
+    def _withdraw(self, mirror: StreamIdentity) -> bool:
+        """Whether the copy was made before it was given up. Blocks."""
+        if not clone_request.has_request(self.root, mirror):
+            return False
+        said = clone_request.withdraw(self.root, mirror)
+        if said.state == clone_request.REFUSED:  # nothing was made, so nothing is to be taken away
+            clone_request.settle(self.root, mirror)
+        return said.state == clone_request.MADE
+
+    def _until_done(
+        self, stream: Stream, work: Callable[[StreamIdentity], bool | None], then: Callable[[bool], None]
+    ) -> None:
+        """Try again until the lake answers, while it is this server's to decide."""
+        identity = self.identity(stream)
+        if identity is None:
+            then(False)
+            return
+
+        def done(made: bool | None, error: BaseException | None) -> None:
+            if error is None:
+                then(bool(made))
+                return
+            self.log.warn(f"stream {stream.name}: it waits for the lake at {self.root}: {error}")
+            self.clock.call_later(READ_AGAIN_NS, again)
+
+        def again() -> None:
+            if stream.leading and not stream.closed and not stream.store.upkeep.based:
+                self._until_done(stream, work, then)
+
+        self.io.submit(lambda: work(identity), done)
+
+    def settled(self, stream: Stream) -> None:
+        """See `Clones.settled`. Until that is done no mirror of this one begins with a copy."""
+        identity = self.identity(stream)
+        if identity is None or stream.closed:
+            return
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self.log.warn(f"stream {stream.name}: the lake at {self.root}: {error}")
+                self.clock.call_later(READ_AGAIN_NS, lambda: self.settled(stream))
+
+        self.io.submit(lambda: self._settle(identity), done)
+
+    def _settle(self, identity: StreamIdentity) -> None:
+        if clone_request.has_request(self.root, identity):
+            clone_request.settle(self.root, identity)
+
+    def read(self, work: Callable[[], Result], done: Callable[[Result | None, BaseException | None], None]) -> None:
+        """Run what takes seconds, one after the other."""
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(1, thread_name_prefix="lakestream-clones")
+        readers = self._readers
+
+        async def run() -> None:
+            try:
+                result = await asyncio.get_running_loop().run_in_executor(readers, work)
+            except Exception as error:  # deltalake has errors of any kind
+                done(None, error)
+            else:
+                done(result, None)
+
+        self.clock.spawn(run())
+
+    # ------------------------------------------------------------------ blocking
+    def known(self, mirror: StreamIdentity, source: StreamSource) -> _Found:
+        """Whether the request was made already, or never will. Blocks."""
+        said = clone_request.answer(self.root, mirror)
+        asked = said is not None or clone_request.has_request(self.root, mirror)
+        wanted = policy.of_config(bytes(mirror.config))
+        never = wanted.clone == "never"
+        if wanted.clone == "auto" and wanted.clone_as_of is None and not asked:
+            never = self._messages(paths.table(self.root, source.name, mirror.account)) < CLONE_MSGS
+        return _Found(said, "" if never and not asked else None, asked)
+
+    def ask(self, mirror: StreamIdentity, source: StreamSource, flushed: _Flushed) -> _Found:
+        """Make the request, if there is to be one. Blocks."""
+        wanted = policy.of_config(bytes(mirror.config))
+        directory = paths.staging(paths.root(self.root), source.name, flushed.uid, mirror.account)
+        origin = staging.read_identity(directory)
+        told = (source.name, mirror.account, flushed.uid)  # whoever answers on the bus may not choose another table
+        if origin is None or (origin.name, origin.account, origin.uid) != told:
+            return _Found(never=f"nothing of {source.name} is in the lake")
+        config = msgspec.json.decode(origin.config, type=StreamConfig)
+        why = why_not(config, msgspec.json.decode(mirror.config, type=StreamConfig))
+        if why:
+            return _Found(never=f"{source.name}: {why}")
+        clone_request.request(self.root, mirror, _request(source, origin, wanted, flushed.last_index))
+        return _Found()
+
+    def look(self, mirror: StreamIdentity) -> _Found:
+        """Whether there is an answer. Blocks."""
+        said = clone_request.answer(self.root, mirror)
+        return _Found(said, attended=said is not None or self._attended())
+
+    def _messages(self, table: str) -> int:
+        """How many rows a table has, about."""
+        log = Log(open_storage(self.root), table)
+        try:
+            state = log.state()
+        except FileNotFoundError:
+            return 0
+        return sum(statistics(add).rows for add in state.files.values())
+
+    def _attended(self) -> bool:
+        """Whether a compactor may be at work: of a directory that is known by its lock."""
+        path = f"{self.root}/{COMPACTOR_LOCK}"
+        if not paths.is_local(path):
+            return True
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            held: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))[0]
+        finally:
+            os.close(fd)
+        return held != fcntl.F_UNLCK
+
+    def build(
+        self, files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False
+    ) -> Base:
+        """The base of a stream that begins with this; made unless it is there. Blocks for seconds."""
+        from lakestream.lake.cloning import base_rows  # loads pyarrow
+
+        if origin_of(files, directory) != origin:
+            base_rows.build(files, directory, table, origin, stopped)
+        base = read_base(files, directory)
+        assert base is not None, "it was made just now"
+        return base
+
+
+class _Errand:
+    """The copy of one mirror, on its way. In the event loop."""
+
+    def __init__(
+        self,
+        clones: LakeClones,
+        stream: Stream,
+        source: StreamSource,
+        told: Callable[[Copied | NotCopied], None],
+        waits: Callable[[str], None],
+    ) -> None:
+        self._clones, self._stream, self._source = clones, stream, source
+        self._told, self._waits = told, waits
+        self._cancelled = threading.Event()
+        self._began = self._attended = clones.clock.now()
+        identity = clones.identity(stream)
+        assert identity is not None, "it is kept in the lake"
+        self._identity = identity
+        as_of = policy.of_config(bytes(identity.config)).clone_as_of
+        self._bound = as_of is not None
+        """Whether nothing else than the copy will do."""
+        self._moment = as_of.time_ns if as_of is not None else 0
+        self._inbox: Subscribed | None = None
+
+    def cancel(self) -> None:
+        """See `Errand.cancel`."""
+        self._cancelled.set()
+        self._deaf()
+
+    def begin(self) -> None:
+        """See how far it has come, under another server perhaps."""
+        clones = self._clones
+        clones.read(lambda: clones.known(self._identity, self._source), self._known)
+
+    def _later(self, delay_ns: int, step: Callable[[], None]) -> None:
+        self._clones.clock.call_later(delay_ns, lambda: None if self._cancelled.is_set() else step())
+
+    def _known(self, found: _Found | None, error: BaseException | None) -> None:
+        if self._cancelled.is_set():
+            return
+        if found is not None and not found.asked and found.never is None:
+            self._flush()
+        else:
+            self._asked(found, error)
+
+    # ------------------------------------------------------------------ the origin
+    def _flush(self) -> None:
+        """Ask the origin, whichever server has it, to stage what it holds: that also tells which stream it is."""
+        wait = self._moment - self._clones.clock.now()
+        if wait > 0:
+            self._waits(NOT_COME)
+            self._later(min(wait, LONGEST_NS), self._flush)
+            return
+        bus, reply = self._stream.bus, b"$JSC.R." + secrets.token_hex(8).encode()
+        self._inbox = bus.subscribe(reply, self._came)
+        inbox = self._inbox
+        self._later(FLUSH_NS, lambda: self._flushed(_Flushed()) if self._inbox is inbox else None)
+        if not bus.publish(f"{FLUSH}{self._source.name}".encode(), reply, b"", b""):
+            self._flushed(_Flushed())
+
+    def _came(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        if self._inbox is None:
+            return
+        try:
+            self._flushed(_flushed.decode(payload) if payload else _Flushed())
+        except msgspec.DecodeError:
+            self._flushed(_Flushed())
+
+    def _flushed(self, flushed: _Flushed) -> None:
+        if self._inbox is None:
+            return
+        self._deaf()
+        clones = self._clones
+        if not (flushed.error or flushed.uid) and clones.clock.now() - self._began < ABSENT_NS:
+            self._later(LOOK_NS, self._flush)  # after a start its own server may not have it yet
+            return
+        if flushed.error is not None or not flushed.uid.isalnum():
+            why = (flushed.error or {}).get("description") or "it does not answer"
+            self._end(NotCopied(f"{self._source.name}: {why}"))
+            return
+        clones.io.submit(lambda: clones.ask(self._identity, self._source, flushed), self._asked)
+
+    def _deaf(self) -> None:
+        if self._inbox is not None:
+            self._inbox.cancel()
+            self._inbox = None
+
+    # ------------------------------------------------------------------ the request
+    def _asked(self, found: _Found | None, error: BaseException | None) -> None:
+        if self._cancelled.is_set():
+            return
+        if found is None:  # whether there is a request is not known, so nothing else may begin
+            self._waits(f"the lake can not be asked: {error}")
+            self._later(READ_AGAIN_NS, self.begin)
+        elif found.never is not None:
+            self._end(NotCopied(found.never))
+        elif found.answer is not None:
+            self._answered(found.answer)
+        else:
+            self._later(LOOK_NS, self._look)
+
+    def _look(self) -> None:
+        clones = self._clones
+        clones.io.submit(lambda: clones.look(self._identity), self._looked)
+
+    def _looked(self, found: _Found | None, error: BaseException | None) -> None:
+        if self._cancelled.is_set():
+            return
+        now = self._clones.clock.now()
+        if found is not None and found.answer is not None:
+            self._answered(found.answer)
+            return
+        if found is None or found.attended:  # a lake that can not be read for a moment says nothing about that
+            self._attended = now
+        if self._bound:
+            if now - self._attended > NOBODY_NS:
+                self._waits(NO_COMPACTOR)
+            elif now - self._began > LATE_NS:
+                self._waits(NOT_YET)
+        elif now - self._attended > NOBODY_NS or now - self._began > LONGEST_NS:
+            clones = self._clones
+            clones.io.submit(lambda: clone_request.withdraw(clones.root, self._identity), self._withdrawn)
+            return
+        self._later(LOOK_NS if now - self._began < LATE_NS else SELDOM_NS, self._look)
+
+    def _withdrawn(self, said: CloneAnswer | None, error: BaseException | None) -> None:
+        if self._cancelled.is_set():
+            return
+        if said is None:
+            self._later(LOOK_NS, self._look)
+        else:
+            self._answered(said)
+
+    def _answered(self, said: CloneAnswer) -> None:
+        clones = self._clones
+        match said.state:
+            case clone_request.MADE:
+                self._read(Origin(said.version, said.last_seq))
+            case clone_request.WITHDRAWN:
+                self._end(NotCopied(NO_COMPACTOR))
+            case _:
+                if self._bound:  # it is asked for again; else the mirror sees to it that nothing comes of it
+                    clones.settled(self._stream)
+                self._end(NotCopied(said.reason))
+
+    def _read(self, origin: Origin) -> None:
+        clones, stream = self._clones, self._stream
+        table = paths.table(clones.root, stream.name, stream.account)
+        files, directory = _files(stream), stream.store.upkeep.directory
+
+        def read(base: Base | None, error: BaseException | None) -> None:
+            if self._cancelled.is_set():
+                return
+            if base is not None:
+                self._told(Copied(base))
+                return
+            clones.log.warn(f"stream {stream.name}: its copy of {self._source.name} can not be read yet: {error}")
+            self._later(READ_AGAIN_NS, lambda: self._read(origin))
+
+        clones.read(lambda: clones.build(files, directory, table, origin, self._cancelled.is_set), read)
+
+    def _end(self, outcome: NotCopied) -> None:
+        files, directory = _files(self._stream), self._stream.store.upkeep.directory
+        self._clones.io.submit(lambda: remove_base(files, directory), lambda _, __: None)
+        self._told(outcome)
+
+
+def _files(stream: Stream) -> Files:
+    """How the files of a stream that is kept in the lake are written."""
+    log = stream.store.log
+    assert isinstance(log, SegmentLog), "it has a log on disk"
+    return log.files
+
+
+def _request(source: StreamSource, origin: StreamIdentity, wanted: StreamPolicy, index: int) -> CloneRequest:
+    as_of = wanted.clone_as_of
+    pairs = list(zip(*selected(source), strict=False))
+    return CloneRequest(
+        origin=origin.name,
+        origin_uid=origin.uid,
+        origin_account=origin.account,
+        # What was removed by now has to have left the table; and of a moment it then has all.
+        through=index,
+        as_of_seq=as_of.seq if as_of is not None else 0,
+        as_of_ns=as_of.time_ns if as_of is not None else 0,
+        selections=[] if pairs == [(">", ">")] else [Picked(src, "" if dest == ">" else dest) for src, dest in pairs],
+    )

@@ -1,0 +1,160 @@
+"""Old messages for the event loop.
+
+Belongs here: the asyncio side of reading a stream's table, whose reader itself is synchronous and runs in a thread.
+Reads have threads of their own, so that a slow lake does not keep the log's writes waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from lakestream.jetstream.ports import Was
+from lakestream.lake.errors import HistoryUnavailable
+from lakestream.log.departures import Point
+from lakestream.log.record import Record
+from lakestream.server.runtime import ThreadIo
+
+if TYPE_CHECKING:
+    from lakestream.lake.history.cache import BlockCache
+    from lakestream.lake.history.history import TableHistory
+    from lakestream.lake.history.past_table import TablePast
+
+T = TypeVar("T")
+
+THREADS = 4
+"""Reads from the lake that a server has under way at once; further ones queue."""
+PER_STREAM = 3
+"""Those of one stream, so that one whose table is slow leaves room for the others."""
+
+
+class SharedCache:
+    """What the histories of a server's streams share: the block cache and the threads. Made at the first read."""
+
+    def __init__(self) -> None:
+        self._cache: BlockCache | None = None
+        self._threads: ThreadPoolExecutor | None = None
+
+    def get(self) -> BlockCache:
+        """The cache; loads pyarrow."""
+        if self._cache is None:
+            from lakestream.lake.history.cache import BlockCache
+
+            self._cache = BlockCache()
+        return self._cache
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run `work` in one of the threads and await its result."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lakestream-history")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self, table: TableHistory) -> None:
+        """Have a table let go of what it holds: in a thread, since a read of the lake may have it locked just now."""
+        assert self._threads is not None, "a table is opened in one of them"
+        self._threads.submit(table.close)
+
+
+class ThreadHistory:
+    """`History` over one stream's Delta table. The reader (and pyarrow with it) is loaded at the first read."""
+
+    def __init__(self, table: str, uid: str, io: ThreadIo, cache: SharedCache) -> None:
+        self._path = table
+        self._uid = uid
+        self._shared = cache
+        self._table: TableHistory | None = None
+        self._past: TablePast | None = None
+        self._opening = asyncio.Lock()
+        self._under_way = asyncio.Semaphore(PER_STREAM)
+        self._closed = False
+        self._refusal = ""
+
+    @property
+    def refusal(self) -> str:
+        """Why the table must not be read now (it is an older copy than the log relies on); empty: it may be."""
+        return self._refusal
+
+    @refusal.setter
+    def refusal(self, why: str) -> None:
+        if why != self._refusal:
+            self._past = None
+            if self._table is not None:
+                self._forget(self._table)  # what is known of the table is of another copy of it
+        self._refusal = why
+
+    async def read(
+        self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
+    ) -> list[Record]:
+        """See `History.read`."""
+        return await self._ask(lambda table: table.read(first, last, limit, subjects, max_bytes))
+
+    async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+        """See `History.read_many`."""
+        return await self._ask(lambda table: table.read_many(seqs, subjects))
+
+    async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
+        """See `History.last_by_subject`."""
+        return await self._ask(lambda table: table.last_by_subject(subjects, up_to_seq))
+
+    async def first_at(self, time_ns: int) -> int:
+        """See `History.first_at`."""
+        return await self._ask(lambda table: table.first_at(time_ns))
+
+    async def was(self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]]) -> Was:
+        """See `History.was`."""
+        found = await self._ask_past(lambda past: past.was(patterns, point, limit, without))
+        return Was(found.within, found.position, found.through, found.newest, found.kept)
+
+    async def was_rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
+        """See `History.was_rows`."""
+        return await self._ask_past(lambda past: past.rows(seqs, point, max_bytes))
+
+    async def _ask_past(self, work: Callable[[TablePast], T]) -> T:
+        if self._refusal:
+            raise HistoryUnavailable(self._refusal)
+
+        def ask() -> T:
+            from lakestream.lake.history.past_table import TablePast  # loads pyarrow
+
+            past = self._past
+            if past is None:
+                past = self._past = TablePast(self._path, self._uid)
+            return work(past)
+
+        async with self._under_way:
+            return await self._shared.call(ask)
+
+    async def _ask(self, work: Callable[[TableHistory], T]) -> T:
+        if self._refusal:
+            raise HistoryUnavailable(self._refusal)
+        async with self._under_way:
+            table = self._table or await self._open()
+            try:
+                return await self._shared.call(lambda: work(table))
+            finally:
+                if self._closed or table is not self._table:
+                    self._shared.close(table)  # what the read has put into the cache since
+
+    async def _open(self) -> TableHistory:
+        async with self._opening:
+            if self._table is None:
+
+                def make() -> TableHistory:
+                    from lakestream.lake.history.history import TableHistory  # loads pyarrow
+
+                    return TableHistory(self._path, self._shared.get())
+
+                self._table = await self._shared.call(make)
+            return self._table
+
+    def close(self) -> None:
+        """The stream is gone: its blocks leave the cache."""
+        self._closed = True
+        if self._table is not None:
+            self._forget(self._table)
+
+    def _forget(self, table: TableHistory) -> None:
+        self._table = None
+        self._shared.close(table)

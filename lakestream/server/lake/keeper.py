@@ -1,0 +1,372 @@
+"""Between the log and the lake.
+
+Belongs here: getting sealed segments into the lake's staging area, noticing how far each table is, letting the log go
+of what the table holds, and giving streams their history. All file work happens in threads; without a compactor or a
+lake the server serves on and the log just grows (invariant 9).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from lakestream.jetstream.copies.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
+from lakestream.jetstream.copies.clone_replica import BaseUnreadable
+from lakestream.jetstream.get.as_it_was import past_of
+from lakestream.jetstream.shared import GLOBAL
+from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.jetstream.stream.operations import CreateStream
+from lakestream.jetstream.stream.stream import Stream
+from lakestream.lake import paths, staging
+from lakestream.lake.compaction import poison, policy
+from lakestream.lake.compaction.grace import Grace
+from lakestream.lake.compaction.position import PositionWatch
+from lakestream.lake.errors import LakeError, OlderLake, OlderStore
+from lakestream.lake.storage import open_storage
+from lakestream.log.base import Base, Origin
+from lakestream.log.errors import LogError
+from lakestream.log.files import Files
+from lakestream.log.store import SealedSegment, Store
+from lakestream.server.lake.clones import LakeClones
+from lakestream.server.lake.history import SharedCache, ThreadHistory
+from lakestream.server.logging import Logger
+from lakestream.server.runtime import LoopClock, ThreadIo
+from lakestream.server.settings.options import LakeOptions
+
+IDLE_POLLS = 30
+"""Of a stream that is all in its table, the table is looked at only every so many polls."""
+
+
+class _Kept:
+    """One stream and what is known of its table."""
+
+    def __init__(self, stream: Stream, lake: str, grace: Grace) -> None:
+        self.stream = stream
+        self._config: StreamConfig | None = None
+        self._identity: staging.StreamIdentity | None = None
+        self.table = paths.table(lake, stream.name, stream.account)
+        self.watch = PositionWatch(self.table, stream.uid)
+        self.history: ThreadHistory | None = None
+        self.grace = grace
+        self.waiting: list[Callable[[str], None]] = []
+        """Who wants to know when everything sealed by now is staged."""
+        self.staged_through = 0
+        self.position = 0
+        self.asking = False
+        self.deleted = False
+        self.trouble = ""
+        """Why the table does not follow the stream; empty when it does."""
+        self.checked = False
+        self._skipped = 0
+        self.directory = paths.staging(lake, stream.name, stream.uid, stream.account)
+
+    def idle(self, left: int, sealed_through: int) -> bool:
+        """Whether there is nothing to do but to look, now and then, whether the lake is still the same.
+
+        Args:
+            left: the log index through which segments have left the log.
+            sealed_through: the one through which they are sealed.
+        """
+        staged = self.staged_through if self.stream.leading else self.position  # followers stage nothing
+        behind = sealed_through > left and sealed_through > min(self.position, staged)
+        if not self.checked or self.trouble or behind or self.waiting:
+            return False
+        self._skipped = (self._skipped + 1) % IDLE_POLLS
+        return self._skipped != 0
+
+    def check(self, position: int, left: int, applied: int) -> None:
+        """Whether table and log belong together.
+
+        Args:
+            position: the log index through which the table holds the stream.
+            left: the one through which segments have left the log.
+            applied: the one through which the log was applied before the position was read.
+
+        Raises:
+            OlderLake, OlderStore: one of them is an older copy.
+        """
+        if position < left:
+            raise OlderLake(self.table, position, left)
+        # Only at first: later the compactor may have been quicker than our looking. A replica may just be behind.
+        if not self.checked and position > applied and not self.stream.replicated:
+            raise OlderStore(self.table, position, applied)
+        self.checked = True
+
+    @property
+    def identity(self) -> staging.StreamIdentity:
+        """Whose segments they are, with the configuration of now."""
+        stream = self.stream
+        if self._identity is None or self._config is not stream.config:
+            self._config = stream.config
+            self._identity = staging.StreamIdentity(
+                name=stream.name,
+                account=stream.account,
+                uid=stream.uid,
+                created_ns=stream.created_ns,
+                config=msgspec.Raw(msgspec.json.encode(stream.config)),
+            )
+        return self._identity
+
+
+class LakeKeeper:
+    """`LakeLink` over a lake, which may be a directory or in an object store.
+
+    Args:
+        root: the lake's root.
+    """
+
+    def __init__(self, root: str, options: LakeOptions, clock: LoopClock, io: ThreadIo, log: Logger) -> None:
+        self.root = paths.root(root)
+        self._options = options
+        self._clock = clock
+        self._io = io
+        self._log = log
+        self._cache = SharedCache()
+        self._kept: dict[tuple[str, str], _Kept] = {}
+        """By account and name."""
+        self._stopped = False
+        self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
+
+    def _identity_of(self, stream: Stream) -> staging.StreamIdentity | None:
+        kept = self._kept.get((stream.account, stream.name))
+        return kept.identity if kept is not None and kept.stream is stream else None
+
+    def start(self) -> None:
+        """Begin to look at the tables every `poll_ns`."""
+        self._clock.call_later(self._options.poll_ns, self._poll)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped = True
+
+    def lag(self) -> dict[str, int]:
+        """Log entries by stream that are not in the table yet: what monitoring shows. Streams of other accounts than
+        the global one are `account/stream`."""
+        return {_shown(key): kept.stream.store.applied - kept.position for key, kept in self._kept.items()}
+
+    def troubles(self) -> dict[str, str]:
+        """Streams whose tables do not follow them, with the reason: what monitoring shows."""
+        return {_shown(key): kept.trouble for key, kept in self._kept.items() if kept.trouble}
+
+    # ------------------------------------------------------------------ LakeLink
+    def refusal(self, config: StreamConfig) -> str | None:
+        """See `LakeLink.refusal`."""
+        try:
+            wanted = policy.parse(config.metadata)
+        except policy.BadPolicy as error:
+            return str(error)
+        if wanted.clone_as_of is not None and config.mirror is not None and not can_begin_as_copy(config):
+            return f"{AS_OF}: {ONLY_COPIES}"
+        return None
+
+    def attached(self, stream: Stream) -> None:
+        """See `LakeLink.attached`. Segments sealed before a crash that did not reach the staging area go now."""
+        if stream.config.storage == "memory":
+            return
+        before = self._kept.get((stream.account, stream.name))
+        if before is not None:  # a replica whose state came from another node
+            self.detached(before.stream)
+        kept = _Kept(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
+        self._kept[stream.account, stream.name] = kept
+        table = paths.table(self.root, stream.name, stream.account)
+        stream.history = kept.history = ThreadHistory(table, stream.uid, self._io, self._cache)
+        stream.past = past_of(stream, stream.config)
+        stream.copying.clones = self._clones
+        self._ask(kept)
+
+    def detached(self, stream: Stream) -> None:
+        """See `LakeLink.detached`."""
+        kept = self._kept.get((stream.account, stream.name))
+        if kept is not None and kept.stream is stream:
+            del self._kept[stream.account, stream.name]
+            self._tell(kept, f"stream {stream.name} is not on this server any more")
+            if kept.history is not None:
+                kept.history.close()
+
+    def position_of(self, uid: str, account: str, name: str, done: Callable[[int], None]) -> None:
+        """See `jetstream.replicas.LakeWatch.position_of`."""
+        table = paths.table(self.root, name, account)
+
+        def known(position: int | None, error: BaseException | None) -> None:
+            if error is not None:
+                self._log.warn(f"stream {name}: the lake at {self.root} can not be read: {error}")
+            done(position or 0)
+
+        self._io.submit(lambda: PositionWatch(table, uid).read(), known)
+
+    def make_base(self, files: Files, directory: str, account: str, name: str, origin: Origin) -> Base:
+        """See `jetstream.clone_replica.Bases.make_base`."""
+        try:
+            return self._clones.build(files, directory, paths.table(self.root, name, account), origin)
+        except LakeError as error:
+            raise BaseUnreadable(str(error)) from error
+
+    def read_base(
+        self,
+        files: Files,
+        directory: str,
+        account: str,
+        name: str,
+        origin: Origin,
+        done: Callable[[Base | None, BaseException | None], None],
+    ) -> None:
+        """See `jetstream.clone_replica.Bases.read_base`."""
+        self._clones.read(lambda: self.make_base(files, directory, account, name, origin), done)
+
+    def deleted(self, stream: Stream) -> None:
+        """See `LakeLink.deleted`."""
+        kept = self._kept.pop((stream.account, stream.name), None)
+        if kept is None:
+            return
+        kept.deleted = True
+        self._tell(kept, f"stream {stream.name} was deleted")
+        if not kept.asking:
+            self._mark_deleted(kept)
+
+    def forgotten(self, create: CreateStream) -> None:
+        """See `LakeLink.forgotten`."""
+        name = msgspec.json.decode(create.config, type=StreamConfig).name
+        identity = staging.StreamIdentity(name, create.account, create.uid, create.created_ns)
+
+        def settled(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                self._log.error(f"stream {name}: cannot tell the lake that it is deleted, its table stays: {error}")
+
+        self._io.submit(lambda: staging.mark_deleted(self.root, identity), settled)
+
+    def _mark_deleted(self, kept: _Kept) -> None:
+        """Not while an errand of the stream is under way: it would stage anew what the compactor then takes away."""
+        stream = kept.stream
+        if kept.history is not None:
+            kept.history.close()
+
+        def settled(_: object, error: BaseException | None) -> None:
+            if error is None or self._stopped:
+                return
+            if not kept.trouble:
+                kept.trouble = str(error)
+                self._log.error(f"stream {stream.name}: cannot tell the lake yet that it is deleted: {error}")
+            # Until it is told: or its table would stay for good, and readers would take the stream for a living one.
+            self._clock.call_later(self._options.poll_ns, lambda: self._mark_deleted(kept))
+
+        self._io.submit(lambda: staging.mark_deleted(self.root, kept.identity), settled)
+
+    # ------------------------------------------------------------------ flushes
+    def when_staged(self, stream: Stream, done: Callable[[str], None]) -> None:
+        """Stage what is sealed of a stream by now, then call `done("")`, or with what is wrong."""
+        kept = self._kept.get((stream.account, stream.name))
+        if kept is None or kept.stream.closed:
+            done(f"stream {stream.name} is not kept in the lake")
+            return
+        if not kept.stream.leading:
+            done(f"another server leads stream {stream.name} now")
+            return
+        through, _ = kept.stream.store.sealed_through
+        if kept.checked and not kept.trouble and through <= max(kept.staged_through, kept.position):
+            done("")
+            return
+        kept.waiting.append(done)
+        self._ask(kept)
+
+    @staticmethod
+    def _tell(kept: _Kept, wrong: str) -> None:
+        waiting, kept.waiting = kept.waiting, []
+        for done in waiting:
+            done(wrong)
+
+    # ------------------------------------------------------------------ the tables
+    def _poll(self) -> None:
+        if self._stopped:
+            return
+        # First the next look: one stream's trouble must not end it for all.
+        self._clock.call_later(self._options.poll_ns, self._poll)
+        for kept in list(self._kept.values()):
+            self._ask(kept)
+
+    def _ask(self, kept: _Kept) -> None:
+        """Stage what is sealed and read the position; at most one such errand of a stream is under way."""
+        store = kept.stream.store
+        store.seal_if_old()
+        # Cheap for a stream where nothing happens: there may be a thousand of them, each with its retained segments.
+        if kept.asking or kept.stream.closed or kept.idle(store.left_through, store.sealed_through[0]):
+            return
+        sealed = list(store.sealed())
+        kept.asking = True
+        served, kept.waiting = kept.waiting, []
+        leads = kept.stream.leading  # of several replicas one stages, and takes away what was staged
+        fresh = [segment for segment in sealed if leads and segment.last_index > kept.staged_through]
+        # A copy that a stream began with was never in its log, and its table has it since the log's first entry.
+        left, applied = max(store.left_through, int(store.upkeep.based)), store.applied
+
+        def errand() -> tuple[int | None, str]:
+            position = kept.watch.read()
+            kept.check(position or 0, left, applied)
+            if not leads:
+                return position, ""
+            poisoned = poison.poisoned(kept.directory, position or 0)
+            if poisoned is not None and poison.replace(poisoned.path, sealed):
+                poisoned = None
+            for segment in fresh:
+                if position is None or segment.last_index > position:
+                    staging.stage(segment.path, segment.first_index, segment.last_index, kept.identity, self.root)
+            if position is not None:
+                staged = staging.segments(kept.directory)
+                open_storage(self.root).delete_all(kept.grace.due(staged, position, time.monotonic_ns()))
+            return position, str(poisoned or "")
+
+        def settled(found: tuple[int | None, str] | None, error: BaseException | None) -> None:
+            kept.asking = False
+            for done in served:
+                staged = found is not None and leads and not kept.deleted
+                done("" if staged else str(error or "the stream was deleted, or another server leads it now"))
+            if kept.deleted:
+                self._mark_deleted(kept)
+                return
+            if kept.waiting:  # they came while this errand was under way
+                self._clock.call_soon(lambda: self._ask(kept))
+            if found is None:
+                self._troubled(kept, error or OSError("no answer"))
+                return
+            position, trouble = found
+            self._note(kept, trouble)
+            if kept.history is not None:
+                kept.history.refusal = ""
+            if fresh:
+                kept.staged_through = fresh[-1].last_index
+            if (position or 0) < kept.position:  # an older copy of the lake that the log still reaches: stage anew
+                kept.staged_through = position or 0
+            kept.position = position or 0
+            if position is not None and not kept.stream.closed:
+                self._let_go(kept.stream, store, position)
+
+        self._io.submit(errand, settled)
+
+    def _troubled(self, kept: _Kept, error: BaseException) -> None:
+        """An older copy of the store or of the lake has consequences, until somebody has helped."""
+        self._note(kept, str(error))
+        if isinstance(error, OlderStore):
+            kept.stream.group.give_up(LogError(str(error)))
+        elif isinstance(error, OlderLake) and kept.history is not None:
+            kept.history.refusal = str(error)
+
+    def _note(self, kept: _Kept, trouble: str) -> None:
+        """Keep what is wrong with a table for monitoring; say it once."""
+        if trouble and trouble != kept.trouble:
+            self._log.error(f"stream {kept.stream.name}: the lake at {self.root}: {trouble}")
+        kept.trouble = trouble
+
+    def _let_go(self, stream: Stream, store: Store, position: int) -> None:
+        """Invariant 7: only what a visible commit of the table holds leaves the log."""
+        if store.checkpoint_frees(position):
+            stream.checkpoint()
+        dropped: list[SealedSegment] = store.drop_through(position)
+        if dropped and self._log.debugging:
+            self._log.debug(f"stream {stream.name}: {len(dropped)} segments left the log, the lake holds them")
+
+
+def _shown(key: tuple[str, str]) -> str:
+    """A stream's account and name as one: what SQL calls it, too."""
+    account, name = key
+    return name if account == GLOBAL else f"{account}/{name}"
