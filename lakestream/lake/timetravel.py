@@ -368,8 +368,8 @@ class Kept(msgspec.Struct, frozen=True):
 
     The rows of `version` are all messages that the stream held when the batch began that `progress` is of, and all that
     were stored within it; compaction/departed.py has what left when. `before` is what the commit before it said.
-    `version` is None when the point is beyond the table, which then reaches as far as `progress` says (None: there is no
-    table).
+    `version` is None when the point is beyond the table, which then reaches as far as `progress` says (None: there
+    is no table).
     """
 
     version: int | None
