@@ -99,18 +99,20 @@ class Origin:
             assert self.acked.get(seq, message.data) == message.data
         self.live = set(found)
 
-    def has_been(self, seq: int, message: Message) -> bool:
+    def has_been(self, seq: int, message: Message, *, whole: bool = False) -> bool:
         """Whether a message was one of this stream, at this sequence.
 
-        `message`: as a copy has it, without what that one says of where it came from.
+        `message`: as a copy has it, without what that one says of where it came from. `whole`: the copy has header
+        blocks as they are here.
         """
         known = self.history.get(seq)
         if known is not None:
-            return message == known._replace(header=stripped(known.header))
+            return message == (known if whole else known._replace(header=stripped(known.header)))
         # A limit may have removed it before anybody read it.
         write = self.written.get(message.data)
-        told = self.acked.get(seq, message.data) == message.data
-        return told and write is not None and (write[0], stripped(write[1])) == (message.subject, message.header)
+        if write is None or self.acked.get(seq, message.data) != message.data:
+            return False
+        return (write[0], write[1] if whole else stripped(write[1])) == (message.subject, message.header)
 
 
 class Mirror:
@@ -168,7 +170,7 @@ class Mirror:
             assert message.subject in back, f"{self.stream}: {seq} has the subject {message.subject!r}"
             there = message._replace(subject=back[message.subject])
             assert self._wanted(there.subject), f"{self.stream}: nobody wanted {seq}, {message}"
-            was = self.origin.has_been(seq, there) or (self._clone and self.origin.history.get(seq) == there)
+            was = self.origin.has_been(seq, there) or (self._clone and self.origin.has_been(seq, there, whole=True))
             assert was, f"{self.stream}: {seq} is {message}, was {_was(self.origin, seq)}"
 
 
