@@ -30,6 +30,7 @@ from tests.conformance.leaf_world import (
     start_both,
     until,
 )
+from tests.conformance.operator_keys import Operator
 from tests.conftest import StartServer
 from tests.servers import Kind, Server, StartFailed
 from tests.unit.test_nkeys import seed_of
@@ -363,6 +364,21 @@ def test_the_link_shows_a_key(start_server: StartServer) -> None:
     here = start_server(of=Kind.OURS, config=lake_config(port, settings=f"nkey: {seed}"), name="lake1")
     connected(here, port)
     with Wire(here.address) as ours, Wire(there.address, {"user": "a", "pass": "a"}) as theirs:
+        create(ours, "ORDERS", subjects=["orders.>"])
+        create(theirs, "M", mirror={"name": "ORDERS", "external": LAKE})
+        publish(ours, 20)
+        copied(theirs, "M", 20)
+
+
+def test_the_link_shows_credentials(start_server: StartServer, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    operator = Operator()
+    file = tmp_path / "u.creds"
+    file.write_text(operator.credentials)
+    there = start_server(of=Kind.REAL, config=hub_config(port, operator.config), name="hub")
+    here = start_server(of=Kind.OURS, config=lake_config(port, settings=f"credentials: '{file}'"), name="lake1")
+    connected(here, port)
+    with Wire(here.address) as ours, operator.client(there.address) as theirs:
         create(ours, "ORDERS", subjects=["orders.>"])
         create(theirs, "M", mirror={"name": "ORDERS", "external": LAKE})
         publish(ours, 20)

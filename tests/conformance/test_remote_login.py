@@ -2,66 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.cluster.peer_world import Authority
+from tests.conformance.operator_keys import USER, Key, Operator
 from tests.conformance.remotes import config, create, links, mirror, publish, upstream, wait, wait_last, wait_link
 from tests.conftest import StartServer
 from tests.servers import Kind, Server, run_to_end
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
-
-# What nkeys begin with, as base32 letters.
-SEED, USER, ACCOUNT, OPERATOR = 18 << 3, 20 << 3, 0, 14 << 3
-
-
-class Key:
-    """A key of a user, an account or an operator, as NATS writes them."""
-
-    def __init__(self, kind: int) -> None:
-        self._key = Ed25519PrivateKey.generate()
-        self.public = _text(bytes([kind]) + self._key.public_key().public_bytes_raw())
-        self.seed = _text(bytes([SEED | kind >> 5, (kind & 31) << 3]) + self._key.private_bytes_raw())
-
-    def signed(self, subject: str, name: str, nats: dict[str, Any]) -> str:
-        """A token that says something of `subject`, signed with this key."""
-        claims = {
-            "iat": 1_700_000_000,
-            "iss": self.public,
-            "name": name,
-            "sub": subject,
-            "nats": {**nats, "version": 2},
-        }
-        claims["jti"] = base64.b32encode(hashlib.sha256(json.dumps(claims).encode()).digest()).decode().rstrip("=")
-        head = _part({"typ": "JWT", "alg": "ed25519-nkey"})
-        body = f"{head}.{_part(claims)}"
-        return f"{body}.{base64.urlsafe_b64encode(self._key.sign(body.encode())).decode().rstrip('=')}"
-
-
-def _text(raw: bytes) -> str:
-    return base64.b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).decode().rstrip("=")
-
-
-def _part(claims: dict[str, Any]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-
-
-def credentials(account: Key, user: Key, token: str) -> str:
-    """A file with credentials, as the tools of NATS write it."""
-    return (
-        f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
-        "************************* IMPORTANT *************************\nNKEY Seed printed below is sensitive.\n\n"
-        f"-----BEGIN USER NKEY SEED-----\n{user.seed}\n------END USER NKEY SEED------\n"
-    )
 
 
 def follows(server: Server, there: Wire) -> None:
@@ -116,23 +68,10 @@ def test_a_wrong_password_is_told_and_a_new_file_is_read(start_server: StartServ
 
 
 def test_credentials_are_those_of_the_remotes_operator(start_server: StartServer, tmp_path: Path) -> None:
-    operator, system, account, user = Key(OPERATOR), Key(ACCOUNT), Key(ACCOUNT), Key(USER)
-    limits = {"subs": -1, "data": -1, "payload": -1}
-    wide = {**limits, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
-    stores = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
-    tokens = {
-        "O": operator.signed(operator.public, "O", {"type": "operator", "system_account": system.public}),
-        "S": operator.signed(system.public, "S", {"type": "account", "limits": wide}),
-        "A": operator.signed(account.public, "A", {"type": "account", "limits": {**wide, **stores}}),
-        "U": account.signed(user.public, "U", {"type": "user", **limits, "pub": {}, "sub": {}}),
-    }
-    there = start_server(
-        of=Kind.REAL,
-        config=f"operator: {tokens['O']}\nresolver: MEMORY\nsystem_account: {system.public}\n"
-        f"resolver_preload: {{ {system.public}: {tokens['S']}, {account.public}: {tokens['A']} }}\n",
-    )
+    world = Operator()
+    there = start_server(of=Kind.REAL, config=world.config)
     file = tmp_path / "u.creds"
-    file.write_text(credentials(account, user, tokens["U"]))
+    file.write_text(world.credentials)
     server = start_server(of=Kind.OURS, config=config(there.address, more=f"credentials: '{file}'"))
     wait_link(server)
     with Wire(server.address) as here:
