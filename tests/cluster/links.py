@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -22,7 +23,8 @@ CONTROL_TIMEOUT_S = 10.0
 class Direction:
     """What happens to bytes from one node to another. Change it through `Network`."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: int) -> None:
+        self.held = held
         self.delay_s = 0.0
         self.bytes_per_s = 0.0  # 0: as fast as it goes
         self.passing = asyncio.Event()
@@ -44,17 +46,22 @@ class Network:
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CONTROL_TIMEOUT_S)
 
-    def direction(self) -> Direction:
-        """A new direction, open and fast."""
+    def direction(self, held: int = HELD_CHUNKS) -> Direction:
+        """A new direction, open and fast, with so many chunks on their way at most."""
 
         async def make() -> Direction:
-            return Direction()
+            return Direction(held)
 
         direction: Direction = self._run(make())
         return direction
 
-    def connect(self, port: int, target: tuple[str, int], there: Direction, back: Direction) -> None:
-        """Listen on a port of 127.0.0.1 and forward each connection to `target`."""
+    def connect(
+        self, port: int, target: tuple[str, int], there: Direction, back: Direction, window: int | None = None
+    ) -> None:
+        """Listen on a port of 127.0.0.1 and forward each connection to `target`.
+
+        `window`: so many bytes (twice as many in Linux) wait in the kernel here; more is not confirmed to the sender.
+        """
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
@@ -67,7 +74,10 @@ class Network:
                 self._tasks.discard(task)
 
         async def listen() -> None:
-            self._servers.append(await asyncio.start_server(accept, "127.0.0.1", port, limit=READ_BYTES))
+            listener = socket.create_server(("127.0.0.1", port))
+            if window is not None:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+            self._servers.append(await asyncio.start_server(accept, sock=listener, limit=READ_BYTES))
 
         self._run(listen())
 
@@ -152,7 +162,7 @@ async def _serve(
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
     """Carry bytes one way. Raises ConnectionError at the end of the stream, which ends the other way too."""
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(HELD_CHUNKS)
+    queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(direction.held)
 
     async def deliver() -> None:
         while True:

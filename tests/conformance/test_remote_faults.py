@@ -294,6 +294,22 @@ def test_who_sends_more_than_the_link_carries_is_slowed_down(start_server: Start
         assert links(server)[0]["connects"] == 1
 
 
+def test_a_full_line_is_no_dead_one(start_server: StartServer, network: Network) -> None:
+    remote = start_server(of=Kind.REAL)
+    (port,) = free_ports(1)
+    there_way, back_way = network.direction(held=1), network.direction()
+    network.connect(port, remote.address, there_way, back_way, window=1 << 14)
+    server = start_server(of=Kind.OURS, config=config(("127.0.0.1", port)))
+    wait_link(server)
+    with Wire(remote.address) as there, Wire(server.address, timeout=SOON_S) as here:
+        create(there, "KV_B", subjects=["$KV.B.>"])
+        network.slow(there_way, bytes_per_s=300e3)
+        for _ in range(7):  # a PING waits behind that for longer than two of them may be unanswered
+            here.publish("$JS.hub.API.$KV.B.k", b"x" * 1_000_000)
+        assert here.request("$JS.hub.API.$KV.B.k", b"last").json()["seq"] == 8
+        assert links(server)[0]["connects"] == 1
+
+
 def test_another_member_of_the_remote_cluster_takes_over(start_server: StartServer) -> None:
     routes = free_ports(2)
     members = [

@@ -45,6 +45,8 @@ class Wire(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
+        if self.unsent:
+            self.unsent += len(data)
 
     def get_write_buffer_size(self) -> int:
         return self.unsent

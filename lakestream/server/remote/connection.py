@@ -14,8 +14,9 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.jetstream.formats.jsonio import dumps
-from lakestream.jetstream.ports import Clock, Timer
+from lakestream.jetstream.ports import Clock
 from lakestream.protocol.delivered import Answered, Asked, Delivered, DeliveredError, Info, Message, Said
+from lakestream.server.remote.alive import Drain, KeepAlive, unconfirmed, unsent
 from lakestream.server.remote.dial import dial, secure
 from lakestream.server.remote.login import login, read
 from lakestream.server.settings.remote_options import Address, RemoteOptions
@@ -33,8 +34,7 @@ PING_NS = 5_000_000_000
 """A PING leaves so often (5 s) …"""
 
 PINGS_OUT = 2
-"""… and a connection on which so many are not answered is dead."""
-
+"""… and a connection on which so many are not answered, and nothing else gets through, is dead."""
 
 CLOSE_WAIT_NS = 1_000_000_000
 """How long the last bytes may take to leave where a connection ends in good order (1 s)."""
@@ -94,14 +94,12 @@ class RemoteConnection(asyncio.Protocol):
         server: what the remote says of itself.
         reason: why it ended; "" while it has not.
         is_up: the remote has taken it in.
-        rtt_ns: how long the last PING took; 0: none was answered yet.
     """
 
     def __init__(self, options: RemoteOptions, address: Address, name: str, user: Carried, clock: Clock) -> None:
         self.server = RemoteServer()
         self.reason = ""
         self.is_up = False
-        self.rtt_ns = 0
         self._options, self._address, self._name = options, address, name
         self._user, self._clock = user, clock
         self._parser = Delivered()
@@ -111,12 +109,16 @@ class RemoteConnection(asyncio.Protocol):
         self._taken_in: asyncio.Future[None] = loop.create_future()
         self._over: asyncio.Future[None] = loop.create_future()
         self._out: list[bytes] = []
-        self._gathered = 0
-        self._paused = self._stalled = False
-        self._drained: list[Callable[[], None]] = []
-        self._timer: Timer | None = None
-        self._pings_out = 0
-        self._ping_sent_ns = 0
+        self._gathered = self._written = 0
+        self._drain = Drain()
+        self._alive = KeepAlive(
+            clock,
+            PING_NS,
+            PINGS_OUT,
+            lambda: self._write([b"PING\r\n"]),
+            lambda: (self._written, unconfirmed(self._transport)),
+            lambda: self.end("it does not answer PINGs"),
+        )
         self._said = ("", 0)
         """What it refused last, and when."""
 
@@ -136,8 +138,8 @@ class RemoteConnection(asyncio.Protocol):
             if self.reason:
                 return self.reason
             who = login(self._options, self._address, keys, self.server.nonce)
-            self._ping_sent_ns = self._clock.now()
-            self._write([b"CONNECT %b\r\n" % dumps(self._connect(who)), b"PING\r\n"])
+            self._write([b"CONNECT %b\r\n" % dumps(self._connect(who))])
+            self._alive.begin()
             await self._within(self._taken_in)
             if self.is_up:
                 await self._over
@@ -181,7 +183,7 @@ class RemoteConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.reason:
             return
-        self._pings_out = 0
+        self._alive.heard()
         try:
             events = self._parser.feed(data)
         except DeliveredError as error:
@@ -213,16 +215,10 @@ class RemoteConnection(asyncio.Protocol):
             self._over.set_result(None)
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self._drain.pause()
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self._release()
-
-    def _release(self) -> None:
-        drained, self._drained = self._drained, []
-        for callback in drained:
-            callback()
+        self._drain.resume()
 
     # ------------------------------------------------------------------ what is said
     def _control(self, event: object) -> None:
@@ -252,41 +248,31 @@ class RemoteConnection(asyncio.Protocol):
             self._user.told(self.server)
 
     def _answered(self) -> None:
-        if self._ping_sent_ns:
-            self.rtt_ns = self._clock.now() - self._ping_sent_ns
-            self._ping_sent_ns = 0
+        self._alive.answered()
         if not self.is_up and self._informed.done():
             self.is_up = True
             self._write(list(self._user.up()))
             self._taken_in.set_result(None)
-            self._timer = self._clock.call_later(PING_NS, self._ping)
-
-    def _ping(self) -> None:
-        if self._pings_out >= PINGS_OUT:
-            self.end("it does not answer PINGs")
-            return
-        self._pings_out += not self._stalled  # its answers are not read either
-        self._ping_sent_ns = self._clock.now()
-        self._write([b"PING\r\n"])
-        self._timer = self._clock.call_later(PING_NS, self._ping)
 
     # ------------------------------------------------------------------ writing
     @property
     def congested(self) -> bool:
         """It has more unsent bytes than the high-water mark."""
-        return self._paused and not self.reason
+        return self._drain.paused
 
     @property
     def pending_bytes(self) -> int:
         """Bytes handed to the socket and not sent yet."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return unsent(self._transport)
+
+    @property
+    def rtt_ns(self) -> int:
+        """How long the last PING took; 0: none was answered yet."""
+        return self._alive.rtt_ns
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call back once when it is not congested any more, or is gone."""
-        if self.congested:
-            self._drained.append(callback)
-        else:
-            callback()
+        self._drain.wait(callback)
 
     def gather(self, frame: bytes) -> bool:
         """Write this with the rest of the turn. True for the first: `flush` is to be called at its end."""
@@ -307,7 +293,9 @@ class RemoteConnection(asyncio.Protocol):
         transport = self._transport
         if not frames or self.reason or transport is None or transport.is_closing():
             return
-        transport.write(b"".join(frames))
+        data = b"".join(frames)
+        self._written += len(data)
+        transport.write(data)
         if transport.get_write_buffer_size() > MAX_PENDING:
             self.end("it does not read what it is sent")
 
@@ -316,12 +304,12 @@ class RemoteConnection(asyncio.Protocol):
         """Read no more until that calls back."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            self._stalled = True
+            self._alive.reads(False)
             transport.pause_reading()
             until(self._go_on)
 
     def _go_on(self) -> None:
-        self._stalled = False
+        self._alive.reads(True)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -333,10 +321,8 @@ class RemoteConnection(asyncio.Protocol):
         if orderly:
             self.flush()
         self.reason = reason
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._release()
+        self._alive.end()
+        self._drain.resume()
         if self._transport is not None and not self._transport.is_closing():
             if orderly:
                 self._transport.close()

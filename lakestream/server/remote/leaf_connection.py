@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from lakestream.jetstream.ports import ClientInfo, Clock, Timer
+from lakestream.jetstream.ports import ClientInfo, Clock
 from lakestream.protocol.subjects import is_literal, matches
 from lakestream.server.hub import TRACED, Hub, Sink
 from lakestream.server.logging import Logger
 from lakestream.server.remote import leaf_wire
+from lakestream.server.remote.alive import Drain, KeepAlive, unconfirmed
 from lakestream.server.remote.leaf_interest import MAX_SUBJECTS, Listeners
 from lakestream.server.remote.leaf_wire import Info, LeafParser, Left, Listens, Message, Names, Refused, Said, Word
 
@@ -28,7 +29,7 @@ PING_NS = 15_000_000_000
 """Pause between two PINGs (15 s); the first one is part of the greeting."""
 
 MAX_PINGS = 2
-"""PINGs without an answer after which the connection is given up."""
+"""PINGs without an answer, while nothing else gets through, after which the connection is given up."""
 
 MAX_PAYLOAD = 1 << 20
 """What the other side takes when it does not say (1 MiB)."""
@@ -65,19 +66,24 @@ class LeafConnection(asyncio.Protocol):
         self.listeners: Listeners | None = None
         self.refused = self.reason = ""
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
-        self.rtt_ns = self.unasked = 0
+        self.unasked = 0
         self._below: tuple[bytes, ...] = ()
         self._subjects: tuple[bytes, ...] = ()
         self.transport: asyncio.Transport | None = None
         self._client = ClientInfo(id=0, host="", account=hub.account, kind="Leafnode")
         self._parser = LeafParser()
         self._out: list[bytes] = []
-        self._gathered = 0
-        self._dirty = self._paused = self._stalled = self._full = False
-        self._drained: list[Callable[[], None]] = []
-        self._pings = self._unsent = 0
-        self._ping_sent_ns = 0
-        self._timer: Timer | None = None
+        self._gathered = self._written = 0
+        self._dirty = self._stalled = self._full = False
+        self._drain = Drain()
+        self._alive = KeepAlive(
+            clock,
+            PING_NS,
+            MAX_PINGS,
+            lambda: self.write(b"PING\r\n"),
+            lambda: (self._written, unconfirmed(self.transport)),
+            lambda: self.end("Stale Connection"),
+        )
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -91,6 +97,7 @@ class LeafConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=HIGH_WATER)
 
     def data_received(self, data: bytes) -> None:
+        self._alive.heard()
         try:
             said = self._parser.feed(data)
         except leaf_wire.WireError as error:
@@ -107,11 +114,10 @@ class LeafConnection(asyncio.Protocol):
             self._stall(turn.overrun)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alive.end()
         if self.listeners is not None:
             self.listeners.clear()
-        self._release()
+        self._drain.resume()
         reason = self.reason or self.refused or (str(exc) if exc is not None else "the connection was closed")
         for waiting in (self.said_info, self.up):
             if not waiting.done():
@@ -120,16 +126,10 @@ class LeafConnection(asyncio.Protocol):
             self.over.set_result(reason)
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self._drain.pause()
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self._release()
-
-    def _release(self) -> None:
-        drained, self._drained = self._drained, []
-        for callback in drained:
-            callback()
+        self._drain.resume()
 
     # ------------------------------------------------------------------ in
     def _arrived(self, came: Message) -> None:
@@ -187,8 +187,7 @@ class LeafConnection(asyncio.Protocol):
                 pass
 
     def _answered(self) -> None:
-        self._pings = 0
-        self.rtt_ns = self._clock.now() - self._ping_sent_ns
+        self._alive.answered()
         if not self.up.done():
             self.up.set_result(True)
 
@@ -198,11 +197,13 @@ class LeafConnection(asyncio.Protocol):
         if self._stalled or transport is None or transport.is_closing():
             return
         self._stalled = True
+        self._alive.reads(False)
         transport.pause_reading()
         receiver.on_drain(self._go_on)
 
     def _go_on(self) -> None:
         self._stalled = False
+        self._alive.reads(True)
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -216,7 +217,7 @@ class LeafConnection(asyncio.Protocol):
         self._below = tuple(one[:-1] for one in subjects if one.endswith(b".>") and is_literal(one[:-2]))
         self._subjects = tuple(one for one in subjects if one[:-1] not in self._below)
         self.write(leaf_wire.connect(fields) + b"".join(leaf_wire.listen(one, group) for one in subjects))
-        self._ping()
+        self._alive.begin()
 
     def _too_large(self, subject: bytes, size: int) -> None:
         self._log.warn(
@@ -224,32 +225,19 @@ class LeafConnection(asyncio.Protocol):
             "max_payload; a mirror there waits for it until that is raised"
         )
 
-    def _ping(self) -> None:
-        unsent = self.transport.get_write_buffer_size() if self.transport is not None else 0
-        moves, self._unsent = unsent < self._unsent, unsent
-        if self._stalled or moves:
-            # Nothing is read just now, or it takes what was said before, however slowly: an answer can not be here.
-            self._timer = self._clock.call_later(PING_NS, self._ping)
-            return
-        if self._pings >= MAX_PINGS:
-            self.end("Stale Connection")
-            return
-        self._pings += 1
-        self._ping_sent_ns = self._clock.now()
-        self.write(b"PING\r\n")
-        self._timer = self._clock.call_later(PING_NS, self._ping)
+    @property
+    def rtt_ns(self) -> int:
+        """How long the last PING took; 0: none was answered yet."""
+        return self._alive.rtt_ns
 
     @property
     def congested(self) -> bool:
         """See `Way.congested`."""
-        return self._paused and not self.over.done()
+        return self._drain.paused
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         """See `Way.on_drain`."""
-        if self.congested:
-            self._drained.append(callback)
-        else:
-            callback()
+        self._drain.wait(callback)
 
     def send(self, frames: Sequence[bytes], messages: int, size: int) -> None:
         """See `Way.send`."""
@@ -279,6 +267,7 @@ class LeafConnection(asyncio.Protocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
+        self._written += len(data)
         transport.write(data)
         if transport.get_write_buffer_size() > MAX_UNSENT:
             self.end("it is too slow: more than 64 MiB wait for it")
