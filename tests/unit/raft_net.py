@@ -17,12 +17,14 @@ from lakestream.raft.messages import (
     Install,
     Membership,
     Message,
+    VoteReply,
     decode_envelopes,
     decode_membership,
     encode_envelopes,
     entry_of,
 )
 
+NAMES = "abcdefg"
 ELECTION = 10
 OPTIONS = Options(election_ticks=ELECTION, quiesce_ticks=0)
 
@@ -352,3 +354,27 @@ def terms_in(core: Core) -> list[int]:
     """The terms of its log."""
     found = [core.log.terms.term(index) for index in range(core.log.terms.base + 1, core.last_index + 1)]
     return [term for term in found if term is not None]
+
+
+def make_leader(core: Core) -> None:
+    """Let a lone core win an election."""
+    assert core.campaign()
+    voters = core.membership.voters
+    for other in voters[1:]:
+        core.step(other, VoteReply(core.term + 1, True, True))
+        if core.role is Role.CANDIDATE:
+            break
+    for other in voters[1:]:
+        core.step(other, VoteReply(core.term, True))
+        if core.role is Role.LEADER:
+            break
+    assert core.role is Role.LEADER
+
+
+def make_candidate(core: Core) -> None:
+    """Let a lone core win a pre-vote."""
+    assert core.campaign()
+    for other in core.membership.voters[1:]:
+        if core.role is Role.PRE_CANDIDATE:
+            core.step(other, VoteReply(core.term + 1, True, True))
+    assert core.role is Role.CANDIDATE

@@ -27,6 +27,8 @@ from lakestream.server.turn import Turn
 from tests.unit.stream_world import ManualClock
 
 A, B, C = "a", "b", "c"
+DEFAULT, ONE, TWO = GLOBAL_ACCOUNT, "ONE", "TWO"
+ACCOUNTS = [DEFAULT, ONE, TWO]
 
 Message = tuple[bytes, bytes, bytes, bytes]
 
