@@ -48,9 +48,10 @@ _REBUILD = " (if the log still has its first segment, remove the checkpoint: it 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the store knows at `index`, except the subject index and where records lie.
 
-    `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased` those of
-    them that were asked for, `shredded` those of them whose bytes shall go too, `departures` all removals with their
-    times (departures.py; None where the stream does not keep them), and `moved` says that it saw removals at all;
+    `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased_runs` are
+    runs (first, last) of those that were asked for, `shredded` those whose bytes shall go too, `departures` all
+    removals with their times (departures.py; None where the stream does not keep them), and `moved` says that it saw
+    removals at all;
     `size` is the stream's bytes; `live` is a SequenceSet; `based`: the stream began with a copy
     (base.py). Times in ns.
     """
@@ -69,10 +70,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     moved: bool
     live: bytes
     extra: bytes
-    erased: list[int] = []
+    erased: list[int] = []  # how releases before `erased_runs` wrote it
     shredded: list[int] = []
     departures: bytes | None = None
     based: bool = False
+    erased_runs: list[tuple[int, int]] = []
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ of ours nor an entry in a second dict. Longer ones are an `Ascending`.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -121,6 +122,81 @@ def without(packed: int, seq: int) -> int:
     return pack(each for each in found if each != seq) if seq in found else packed
 
 
+def between(value: Held, lo: int, hi: int) -> list[int]:
+    """The sequences in `lo` … `hi`, both included, ascending."""
+    if isinstance(value, int):
+        if value < PAIR:
+            return [value] if value and lo <= value <= hi else []
+        return [seq for seq in unpack(value) if lo <= seq <= hi]
+    start = bisect_left(value.items, lo, value.head)
+    return value.items[start : bisect_right(value.items, hi, start)].tolist()
+
+
+def count_between(value: Held, lo: int, hi: int) -> int:
+    """How many those are."""
+    if isinstance(value, int):
+        if value < PAIR:
+            return 1 if value and lo <= value <= hi else 0
+        return sum(lo <= seq <= hi for seq in unpack(value))
+    start = bisect_left(value.items, lo, value.head)
+    return bisect_right(value.items, hi, start) - start
+
+
+def at_or_before(value: Held, seq: int) -> int:
+    """The newest sequence ≤ `seq`; 0 when there is none."""
+    if isinstance(value, int):
+        while value & MASK > seq:
+            value >>= 64
+        return value & MASK
+    at = bisect_right(value.items, seq, value.head)
+    return value.items[at - 1] if at > value.head else 0
+
+
+def at_or_after(value: Held, seq: int) -> int:
+    """The oldest sequence ≥ `seq`; 0 when there is none."""
+    if isinstance(value, int):
+        found = 0
+        while value and value & MASK >= seq:
+            found = value & MASK
+            value >>= 64
+        return found
+    at = bisect_left(value.items, seq, value.head)
+    return value.items[at] if at < len(value.items) else 0
+
+
+def split(packed: int, seq: int) -> tuple[int, int]:
+    """The sequences of an integer < `seq`, and the others, as integers."""
+    if packed & MASK < seq:
+        return packed, 0
+    if oldest(packed) >= seq:
+        return 0, packed
+    shift = 64
+    while packed >> shift & MASK >= seq:
+        shift += 64
+    return packed >> shift, packed & ((1 << shift) - 1)
+
+
+def numbers(values: Iterable[Held]) -> array[int]:
+    """The sequences of all of these, in no order. Hot."""
+    found = array("Q")
+    found.frombytes(
+        b"".join(
+            [
+                value.to_bytes((value.bit_length() + 63) >> 6 << 3, "little")
+                if type(value) is int
+                else value.items[value.head :].tobytes()  # type: ignore[union-attr]
+                for value in values
+            ]
+        )
+    )
+    return found
+
+
 def held(packed: int, epoch: int) -> Held:
     """The form that an integer of any length has in memory."""
     return packed if count(packed) <= PACKED else Ascending(unpack(packed), epoch)
+
+
+def weight(value: Held) -> int:
+    """The memory that it takes, more or less."""
+    return sys.getsizeof(value) + (0 if isinstance(value, int) else sys.getsizeof(value.items))

@@ -144,6 +144,10 @@ class MemoryRows:
         """See `Rows.size`."""
         return _accounted(self._records[seq])
 
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """See `Rows.sizes`."""
+        return [_accounted(self._records[seq]) for seq in seqs]
+
     def total_size(self, seqs: Sequence[int]) -> int:
         """See `Rows.total_size`."""
         return sum(_accounted(self._records[seq]) for seq in seqs)
@@ -160,7 +164,9 @@ class MemoryRows:
 
     def forget(self, seqs: Sequence[int]) -> None:
         """See `Rows.forget`."""
-        for seq in seqs:
+        if len(seqs) == len(self._records):
+            self.close()
+        for seq in seqs if self._records else ():
             del self._records[seq]
         if len(self._order) > 2 * len(self._records) + 1024:
             self._tidy()

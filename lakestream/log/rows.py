@@ -37,6 +37,9 @@ class Rows(Protocol):
     def size(self, seq: int) -> int:
         """The bytes that a message counts for, local or not."""
 
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """The bytes that each of these messages counts for."""
+
     def total_size(self, seqs: Sequence[int]) -> int:
         """The bytes that messages count for together."""
 

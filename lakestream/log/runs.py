@@ -1,8 +1,8 @@
 """Rows of a table by sequence.
 
 Belongs here: `Runs`, the map from stream sequences to rows 0, 1, 2, … that segment tables and outlines share, and
-`stretches`, which finds runs in a list of numbers. Streams number without gaps almost always, so the map is one
-addition; where a stream jumps, a new run begins.
+runs as pairs (first, last), which `stretches` finds in a list of numbers. Streams number without gaps almost always, so
+the map is one addition; where a stream jumps, a new run begins.
 """
 
 from __future__ import annotations
@@ -90,6 +90,22 @@ class Runs:
         """The sequence of every row, the empty ones too."""
         for first, rows in self.pairs():
             yield from range(first, first + rows)
+
+
+def append_run(runs: list[tuple[int, int]], first: int, last: int) -> None:
+    """Add `first` … `last` behind others, in the order of which nothing is known."""
+    if runs and runs[-1][1] + 1 == first:
+        runs[-1] = (runs[-1][0], last)
+    else:
+        runs.append((first, last))
+
+
+def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Runs that do not overlap, in order, neighbours as one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(runs):
+        append_run(found, first, last)
+    return found
 
 
 def stretches(ascending: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -30,7 +30,7 @@ from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import MAX_BODY, Frame, encode_header
 from lakestream.log.packed import pack, read_plain
 from lakestream.log.record import TIME_AT
-from lakestream.log.runs import stretches
+from lakestream.log.runs import joined, stretches
 from lakestream.log.segment import (
     HEADER_SIZE,
     Footer,
@@ -94,7 +94,7 @@ class SealState(msgspec.Struct, frozen=True):
     next_seq: int
     removed: list[int]
     subjects: int
-    erased: list[int]
+    erased: list[tuple[int, int]]
     shredded: list[int] = []
     departures: Departures | None = None
 
@@ -476,7 +476,7 @@ class SegmentLog:
             config=state.config,
             closed_ns=self.now(),
             runs=segment.tables.runs.pairs(),
-            erased=list(stretches(sorted(state.erased))),
+            erased=joined(state.erased),
             shredded=list(stretches(sorted(state.shredded))),
             departures=state.departures.pack() if state.departures is not None and state.departures.whole else None,
             terms=segment.terms,

@@ -7,8 +7,8 @@ while an I/O thread appends to the same file. Used in the event loop.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import cast
 
@@ -134,17 +134,26 @@ class SegmentRows:
         tables = self._tables(self._segment(seq))
         return tables.lengths[tables.row(seq)]
 
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """See `Rows.sizes`."""
+        return list(chain.from_iterable(self._sizes(seqs)))
+
     def total_size(self, seqs: Sequence[int]) -> int:
         """See `Rows.total_size`."""
+        return sum(map(sum, self._sizes(seqs)))
+
+    def _sizes(self, seqs: Sequence[int]) -> Iterator[Iterable[int]]:
         local = bisect_left(seqs, self.local_floor)
-        total = 0
         for file, part in self._by_outline(seqs[:local]):
             outline = self._outline(file)
-            total += sum(map(outline.sizes.__getitem__, outline.runs.rows_of(part)))
+            yield map(outline.sizes.__getitem__, outline.runs.rows_of(part))
         for segment, part in self._by_segment(seqs[local:]):
             tables = self._tables(segment)
-            total += sum(map(tables.lengths.__getitem__, tables.runs.rows_of(part)))
-        return total
+            if isinstance(part, range):  # one run, as in `_places`
+                row = tables.row(part[0])
+                yield tables.lengths[row : row + len(part)]
+            else:
+                yield map(tables.lengths.__getitem__, tables.runs.rows_of(part))
 
     def time(self, seq: int) -> int:
         """See `Rows.time`."""

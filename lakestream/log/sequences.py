@@ -7,6 +7,7 @@ absent chunk is empty.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
@@ -18,6 +19,8 @@ CHUNK = 1 << CHUNK_BITS
 _LOW = CHUNK - 1
 _FULL = (1 << CHUNK) - 1
 _TO_BIT = bytes.maketrans(b"01", b"\x00\x01")
+_SPREAD = 64
+"""Numbers that lie further apart than this are sorted by comparing them."""
 
 
 class SequenceSet:
@@ -80,19 +83,26 @@ class SequenceSet:
 
     def discard_all(self, seqs: Sequence[int]) -> None:
         """Remove many sequences, ascending; those not there are left alone."""
+        if isinstance(seqs, range) and seqs.step == 1 and seqs:
+            self._discard_run(seqs[0], seqs[-1])
+            return
         at = 0
         while at < len(seqs):
             key = seqs[at] >> CHUNK_BITS
             stop = bisect_left(seqs, (key + 1) << CHUNK_BITS, at)
             chunk = self._chunks.get(key)
             if chunk is not None:
-                bits = 0
-                for seq in seqs[at:stop]:
-                    bits |= 1 << (seq & _LOW)
-                kept = chunk & ~bits
+                kept = chunk & ~_bits(seqs[at:stop])
                 self._size -= chunk.bit_count() - kept.bit_count()
                 self._store(key, kept)
             at = stop
+
+    def _discard_run(self, first: int, last: int) -> None:
+        for key in self._keys_between(first, last):
+            chunk = self._chunks[key]
+            kept = chunk ^ _between(chunk, key << CHUNK_BITS, first, last)
+            self._size -= chunk.bit_count() - kept.bit_count()
+            self._store(key, kept)
 
     def discard_below(self, seq: int) -> int:
         """Remove everything < `seq`; returns how many that were."""
@@ -232,6 +242,35 @@ def _ones(chunk: int, base: int) -> list[int]:
         return []
     bits = format(chunk, "b").encode().translate(_TO_BIT)
     return list(compress(range(base, base + len(bits)), bits[::-1]))
+
+
+def _bits(seqs: Sequence[int]) -> int:
+    """Sequences of one chunk as its bits."""
+    if len(seqs) < 64:
+        bits = 0
+        for seq in seqs:
+            bits |= 1 << (seq & _LOW)
+        return bits
+    digits = bytearray(b"0") * CHUNK  # a long number is changed once this way, not once for each of its bits
+    for seq in seqs:
+        digits[~seq & _LOW] = 49
+    return int(digits, 2)
+
+
+def ascending(seqs: array[int]) -> Sequence[int]:
+    """Different numbers in order: a `range` when they have no gaps. Hot: there may be millions."""
+    if not seqs:
+        return ()
+    low, high = min(seqs), max(seqs)
+    span = high - low + 1
+    if span == len(seqs):
+        return range(low, high + 1)
+    if span > _SPREAD * len(seqs):
+        return sorted(seqs)
+    marks = bytearray(span)
+    for seq in seqs:
+        marks[seq - low] = 1
+    return list(compress(range(low, high + 1), marks))
 
 
 def _encode_chunk(chunk: int) -> bytes:

@@ -29,12 +29,14 @@ from lakestream.log.memory import Log, MemoryLog, MemoryRows
 from lakestream.log.mend import adopt
 from lakestream.log.record import FIXED, Record, contiguous
 from lakestream.log.removals import Removals
+from lakestream.log.runs import stretches
 from lakestream.log.segment import Header, SealedSegment, Segment
 from lakestream.log.segment_log import Appended, LogOptions, SealState, SegmentLog
 from lakestream.log.segment_rows import SegmentRows
 from lakestream.log.sequences import SequenceSet
 from lakestream.log.shred import Shredder
 from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.sweep import Sweep
 from lakestream.log.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -85,6 +87,7 @@ class Store:
         self._replaying = 0  # first index of the segment that is being replayed; 0 = not replaying
         self.upkeep = Upkeep(self, log, rows, io)
         self.shredder = Shredder(self, log, rows, io)
+        self.sweep = Sweep(self, rows)
         if isinstance(log, SegmentLog):
             log.seal_state, log.seal_due, log.sealing_state = self.seal_state, self.seal_due, self.sealing_state
             log.applied = lambda: self.applied
@@ -158,7 +161,8 @@ class Store:
         self.last_time, self.applied, self.extra = state.last_time, state.index, state.extra
         gone = self._gone
         gone.removed, gone.any, gone.index = state.removed, state.moved, state.opened_index
-        gone.erased, gone.shredded = state.erased, state.shredded
+        gone.erased = state.erased_runs or list(stretches(sorted(state.erased)))
+        gone.shredded = state.shredded
         gone.departures = None if state.departures is None else Departures.from_bytes(state.departures)
         self.upkeep.restored(state.index, size, state.first_seq, state.based)
         self.shredder.restored(state.shredded)
@@ -262,9 +266,7 @@ class Store:
         self.msgs -= 1
         self.bytes -= size
         self._rows.forget((seq,))
-        self._leaves((seq,))
-        if self.erasing:
-            self._gone.erased.append(seq)
+        self.note_gone((seq,))
         if self.shredding:
             self._gone.shredded.append(seq)
             self.shredder.add(seq)
@@ -276,83 +278,32 @@ class Store:
 
     def remove_all(self, gone: Sequence[tuple[int, bytes]]) -> None:
         """Remove many live messages, given as (sequence, subject), ascending. Raises CorruptLog."""
-        seqs = [seq for seq, _ in gone]
-        if seqs:
-            size = self._rows.total_size(seqs)
-            self.subjects.remove_all(gone)
-            self._forget(seqs, size)
+        self.sweep.all_of(gone)
 
     def trim(self, subjects: Iterable[bytes], keep: int) -> list[tuple[int, bytes]]:
         """Remove the oldest messages of each of `subjects` until `keep` (≥ 1) are left; returns them like
         `remove_through`. Raises CorruptLog."""
-        gone = self.subjects.trim(subjects, keep)
-        if gone:
-            seqs = [seq for seq, _ in gone]
-            self._forget(seqs, self._rows.total_size(seqs))
-        return gone
-
-    def _forget(self, seqs: Sequence[int], size: int) -> None:
-        """Bookkeeping for the removal of `seqs`, ascending, which the subject index does not list any more."""
-        self.live.discard_all(seqs)
-        self.msgs -= len(seqs)
-        self.bytes -= size
-        self._rows.forget(seqs)
-        self._leaves(seqs)
-        if self.erasing:
-            self._gone.erased.extend(seqs)
-        assert not self.shredding, "messages are shredded one at a time"
-        if seqs[0] == self.first_seq:
-            self.first_seq = self.live.next_at_or_after(self.first_seq) or self.last_seq + 1
-        self._gone.removed.extend(seqs[bisect_left(seqs, self.first_seq) :])
+        return self.sweep.trim(subjects, keep)
 
     def remove_through(self, seq: int) -> list[tuple[int, bytes]]:
         """Remove all messages ≤ `seq`; returns (sequence, subject) of each, ascending. Raises CorruptLog."""
         gone = self.live.members(self.first_seq, self.msgs, seq)
-        if not gone:
-            return []
-        pairs = list(zip(gone, self._rows.subjects(gone), strict=True))
-        size = self._rows.total_size(gone)
-        if len(gone) == self.msgs:
-            self.subjects.clear()
-        elif len(gone) > len(self.subjects):
-            self.subjects.discard_below(seq + 1)
-        else:
-            self.subjects.remove_all(pairs)
-        self._cut(gone, size, seq + 1)
-        return pairs
+        names = self._rows.subjects(gone) if gone else []
+        return list(zip(self.sweep.through(seq), names, strict=True))
 
     def set_first(self, seq: int) -> None:
         """Remove all messages < `seq` without naming them, and give out no sequence below it any more.
 
         When `seq` is beyond the last message, the stream is empty and goes on with `seq`. Raises CorruptLog.
         """
-        if seq <= self.first_seq and seq <= self.last_seq + 1:
-            return
-        gone = self.live.members(self.first_seq, self.msgs, seq - 1)
-        size = self.bytes if len(gone) == self.msgs else self._rows.total_size(gone)
-        if len(gone) == self.msgs:
-            self.subjects.clear()
-        else:
-            self.subjects.discard_below(seq)
-        self.last_seq = max(self.last_seq, seq - 1)
-        self._cut(gone, size, seq)
+        self.sweep.set_first(seq)
 
-    def _cut(self, gone: Sequence[int], size: int, first: int) -> None:
-        """Bookkeeping for the removal of `gone`, everything there was below `first`."""
-        self.live.discard_below(first)
-        self.msgs = len(self.live)
-        self.bytes -= size
-        self._rows.forget(gone)
-        self._leaves(gone)
-        if self.erasing:
-            self._gone.erased.extend(gone)
-        self.first_seq = self.live.next_at_or_after(first) or self.last_seq + 1
-        self._ahead.clear()
-
-    def _leaves(self, gone: Sequence[int]) -> None:
-        """Messages with these sequences are removed, by the message stored last or by an operation."""
+    def note_gone(self, gone: Sequence[int]) -> None:
+        """Messages with these sequences (ascending) are removed, by the message stored last or by an operation."""
         removals = self.removals()
         removals.any = True
+        if self.erasing and gone:
+            removals.erase(gone)
         if removals.departures is not None and gone:
             at, last = self.operation_ns, self.last_time
             removals.departures.note(gone, self.last_seq + (at is not None), last if at is None else max(at, last))

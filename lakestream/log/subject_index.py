@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from bisect import bisect_left, bisect_right
+from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
@@ -26,11 +27,18 @@ from lakestream.log.histories import (
     PAIR,
     Ascending,
     Held,
+    at_or_after,
+    at_or_before,
+    between,
     count,
+    count_between,
     held,
+    numbers,
     oldest,
     pack,
+    split,
     unpack,
+    weight,
     without,
 )
 from lakestream.log.index_memory import STEP, IndexMemory
@@ -248,28 +256,82 @@ class SubjectIndex:
             elif subject in mine:
                 self._put(subject, 0)
             else:
-                assert self._leaves is not None, "what is not in memory is in a leaf"
-                mine[subject] = 0
-                self._fresh.append(subject)
-                self._leaves.cold -= 1
-                self._leaves.gone += 1
+                self._empty_cold(subject)
             if len(self._fresh) >= FRESH_SUBJECTS:
                 self._settle()
         self._settle()
 
+    def together(self, subjects: Iterable[bytes]) -> array[int]:
+        """All sequences of these subjects, in no order."""
+        return numbers(map(self._find, subjects))
+
+    def cut(self, subjects: Sequence[bytes], seq: int) -> array[int]:
+        """Remove every message < `seq` of these subjects, each named once; returns them, in no order. Hot."""
+        # First those in memory: when they move to the file while the others pass through memory, they are done.
+        gone = self._cut_held(subjects, seq)
+        if self.cold_subjects:
+            gone.extend(numbers(self._cut_cold(sorted(set(subjects) - self._held.keys()), seq)))
+        return gone
+
     def discard_below(self, seq: int) -> None:
         """Remove every message < `seq`, of all subjects. Looks at each of them."""
-        # First those in memory: when they move to the file while the others pass through memory, they are done.
-        for subject, value in list(self._held.items()):
-            self._cut(subject, value, seq)
-        for subject in self._cold_subjects():
-            if 0 < self.first(subject) < seq:
-                self._cut(subject, self._warm(subject), seq)
-                if len(self._fresh) >= FRESH_SUBJECTS:
-                    self._settle()
-        self._settle()
+        self._cut_held(list(self._held), seq)
+        for _ in self._cut_cold(self._cold_subjects(), seq):
+            continue
         while self._shared is not None and self._shared.used_with(self) > self._shared.limit and self.cool(STEP):
             continue
+
+    def _cut_held(self, subjects: Iterable[bytes], seq: int) -> array[int]:
+        """`cut` for those of the subjects that are in memory."""
+        mine, leaves = self._held, self._leaves
+        get, filed = mine.get, leaves is not None and leaves.filed
+        parts: list[Held] = []
+        emptied: list[bytes] = []
+        for subject in subjects:
+            value = get(subject)
+            if not isinstance(value, int):
+                if value is not None:
+                    parts.append(Ascending(value.items[value.head : bisect_left(value.items, seq, value.head)], 0))
+                    self._cut(subject, value, seq)
+                continue
+            gone, left = (value, 0) if value & MASK < seq else split(value, seq)
+            if not gone:
+                continue
+            parts.append(gone)
+            if left:
+                mine[subject] = left
+            elif filed:
+                self._put(subject, 0)
+            else:
+                emptied.append(subject)
+        for subject in emptied:
+            del mine[subject]
+        if leaves is not None and not filed and len(mine) < min(len(emptied), ORDERED_SUBJECTS):
+            self._leaves, self._fresh = None, []  # they would keep the names of all that has gone
+        return numbers(parts)
+
+    def _cut_cold(self, subjects: Iterable[bytes], seq: int) -> Iterator[int]:
+        """`cut` for subjects that are not in memory; what goes of each, packed."""
+        for subject in subjects:
+            value = self._find(subject)
+            assert isinstance(value, int), "what is not in memory has the short form"
+            gone, left = split(value, seq)
+            if gone and left:
+                self._cut(subject, self._warm(subject), seq)
+            elif gone:
+                self._empty_cold(subject)
+            if len(self._fresh) >= FRESH_SUBJECTS:
+                self._settle()
+            yield gone
+        self._settle()
+
+    def _empty_cold(self, subject: bytes) -> None:
+        """A subject that is not in memory has nothing any more."""
+        assert self._leaves is not None, "what is not in memory is in a leaf"
+        self._held[subject] = 0
+        self._fresh.append(subject)
+        self._leaves.cold -= 1
+        self._leaves.gone += 1
 
     def clear(self) -> None:
         """Remove everything."""
@@ -299,45 +361,19 @@ class SubjectIndex:
 
     def seqs(self, subject: bytes, lo: int = 0, hi: int = MASK) -> list[int]:
         """The sequences of `subject` in `lo` … `hi`, both included, ascending."""
-        value = self._find(subject)
-        if isinstance(value, int):
-            if value < PAIR:
-                return [value] if value and lo <= value <= hi else []
-            return [seq for seq in unpack(value) if lo <= seq <= hi]
-        start = bisect_left(value.items, lo, value.head)
-        return value.items[start : bisect_right(value.items, hi, start)].tolist()
+        return between(self._find(subject), lo, hi)
 
     def last_at_or_before(self, subject: bytes, seq: int) -> int:
         """The newest sequence ≤ `seq` of `subject`; 0 when there is none."""
-        value = self._find(subject)
-        if isinstance(value, int):
-            while value & MASK > seq:
-                value >>= 64
-            return value & MASK
-        at = bisect_right(value.items, seq, value.head)
-        return value.items[at - 1] if at > value.head else 0
+        return at_or_before(self._find(subject), seq)
 
     def next_at_or_after(self, subject: bytes, seq: int) -> int:
         """The oldest sequence ≥ `seq` of `subject`; 0 when there is none."""
-        value = self._find(subject)
-        if isinstance(value, int):
-            found = 0
-            while value and value & MASK >= seq:
-                found = value & MASK
-                value >>= 64
-            return found
-        at = bisect_left(value.items, seq, value.head)
-        return value.items[at] if at < len(value.items) else 0
+        return at_or_after(self._find(subject), seq)
 
     def count_range(self, subject: bytes, lo: int, hi: int) -> int:
         """How many messages `subject` has in `lo` … `hi`, both included."""
-        value = self._find(subject)
-        if isinstance(value, int):
-            if value < PAIR:
-                return 1 if value and lo <= value <= hi else 0
-            return sum(lo <= seq <= hi for seq in unpack(value))
-        start = bisect_left(value.items, lo, value.head)
-        return bisect_right(value.items, hi, start) - start
+        return count_between(self._find(subject), lo, hi)
 
     def matching(self, filter: bytes) -> list[bytes]:
         """The subjects that match `filter`, in no particular order; see `some_matching`."""
@@ -452,7 +488,7 @@ class SubjectIndex:
         mine, self.memory = self._held, 0
         if len(mine) >= FRESH_SUBJECTS:
             some = [*islice(mine.items(), _SAMPLE), *islice(reversed(mine.items()), _SAMPLE)]
-            size = sum(map(_bytes_of, some)) // len(some)
+            size = sum(sys.getsizeof(name) + weight(value) for name, value in some) // len(some)
             self.memory = len(mine) * (size + _SLOT)
         self._room = self._shared is not None and self._shared.used_with(self) < self._shared.limit // 8 * 7
 
@@ -562,9 +598,3 @@ class SubjectIndex:
         self._weigh()
         if self._shared is not None:
             self._shared.grown(self)
-
-
-def _bytes_of(item: tuple[bytes, Held]) -> int:
-    subject, value = item
-    size = sys.getsizeof(subject) + sys.getsizeof(value)
-    return size if isinstance(value, int) else size + sys.getsizeof(value.items)

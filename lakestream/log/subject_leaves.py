@@ -102,6 +102,11 @@ class Leaves:
         self.listed += len(rows)
         return Leaf(list(rows))
 
+    @property
+    def filed(self) -> bool:
+        """Whether anything is in a file, overridden or not."""
+        return any(leaf.block is not None for leaf in self.leaves)
+
     # ------------------------------------------------------------------ one subject
     def find(self, subject: bytes) -> int:
         """The packed sequences of a subject that is not in memory; 0 when it is nowhere. Raises CorruptLog, OSError."""

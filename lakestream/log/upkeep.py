@@ -163,7 +163,7 @@ class Upkeep:
             moved=gone.any,
             live=store.live.to_bytes(),
             extra=extra,
-            erased=list(gone.erased),
+            erased_runs=list(gone.erased),
             shredded=list(gone.shredded),
             departures=None if gone.departures is None else gone.departures.to_bytes(),
             based=self.based,

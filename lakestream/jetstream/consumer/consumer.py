@@ -8,6 +8,8 @@ delivering.py's and resending.py's, deadlines are redelivery.py's, receivers pul
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakestream.jetstream.consumer.acking import Acking
@@ -235,14 +237,25 @@ class Consumer:
     def removed(self, seq: int, subject: bytes) -> None:
         """The stream let a message go."""
         self.feed.removed(seq, subject)
+        if self.ledger.pending or self.ledger.redelivered:
+            self._lost(seq)
+
+    def _lost(self, seq: int) -> None:
+        """A message that may have been delivered is gone."""
+        ledger, full = self.ledger, self.delivering.full
+        now = self._clock.now() if self.serving else ledger.last_ack_ns
+        if ledger.removed(seq, now, log=self.serving):
+            self.redelivery.dequeue(seq)
+            if full:
+                self.wake()
+
+    def swept(self, seqs: Sequence[int]) -> None:
+        """The stream let many messages go at once, of any subjects; ascending."""
+        self.feed.swept()
         ledger = self.ledger
-        if ledger.pending or ledger.redelivered:
-            full = self.delivering.full
-            now = self._clock.now() if self.serving else ledger.last_ack_ns
-            if ledger.removed(seq, now, log=self.serving):
-                self.redelivery.dequeue(seq)
-                if full:
-                    self.wake()
+        mine = [seq for seq in (*ledger.pending, *ledger.redelivered) if _among(seqs, seq)]
+        for seq in dict.fromkeys(mine):
+            self._lost(seq)
 
     def purged(self, subjects: bytes, first_left: int) -> None:
         """The stream was purged of what matches `subjects` (all when empty), and may begin at a higher sequence now.
@@ -357,3 +370,11 @@ class Consumer:
         asked = isinstance(self.outlet, PushOutlet) and self.outlet.flow_control_reply(subject)
         if asked and self.config.ack_policy == "flow_control":
             self.acking.confirmed(header)
+
+
+def _among(seqs: Sequence[int], seq: int) -> bool:
+    """Whether `seq` is one of these, which ascend."""
+    if isinstance(seqs, range):
+        return seq in seqs
+    at = bisect_left(seqs, seq)
+    return at < len(seqs) and seqs[at] == seq

@@ -126,6 +126,13 @@ class Feed:
             if at < len(self._picked) and self._picked[at] == seq and seq > self._ledger.delivered_stream:
                 self._picked_left -= 1
 
+    def swept(self) -> None:
+        """The stream let many messages go, of any subjects: what is left is counted again when somebody asks."""
+        self._left, self._counted = 0, self._ledger.next_seq - 1
+        self._told_from, self._unseen = self._store.last_seq + 1, 0
+        if self._picked_left:
+            self._picked_left = len(self._still_wanted(self.picked))
+
     # ------------------------------------------------------------------ reading
     def peek(self, limit: int) -> Found:
         """The next messages, at most `limit`, without taking them.

@@ -97,15 +97,12 @@ class Applier:
             store.remove(seq, subject)
         # Limits come first: they see the stream with the new message and with what that is about to replace.
         removed = limits.enforce(stream.config, store, subjects)
-        if stream.consumers:
-            for seq, subject in removed:
-                self._tell_removed(seq, subject)
+        self._tell(removed)
         for effect in effects:
             if effect.source:
                 stream.copying.positions.note(effect.source)
             if effect.rollup:
-                for seq, subject in limits.roll_up(store, effect.seq, effect.rollup, effect.subject):
-                    self._tell_removed(seq, subject)
+                self._tell(limits.roll_up(store, effect.seq, effect.rollup, effect.subject))
                 for consumer in list(stream.consumers.values()):
                     consumer.rolled_up(effect.seq, effect.subject if effect.rollup == b"sub" else b"")
             if effect.ttl_ns:
@@ -113,8 +110,16 @@ class Applier:
         if effects or len(stream.schedules):
             for subject, end in stream.schedules.stored(first_seq, subjects, effects):
                 removed = limits.roll_up(store, end, b"sub", subject)
-                self._removals(removed, subject if removed else None)
+                self._removals(removed, subject if removed.total() else None)
         stream.expiry.arm()
+
+    def _tell(self, removed: limits.Removed) -> None:
+        if self._stream.consumers:
+            for seq, subject in removed.named:
+                self._tell_removed(seq, subject)
+            if removed.swept:
+                for consumer in self._stream.consumers.values():
+                    consumer.swept(removed.swept)
 
     def _tell_removed(self, seq: int, subject: bytes) -> None:
         if self._stream.consumers:
@@ -196,8 +201,7 @@ class Applier:
         stream, config = self._stream, self._stream.config
         stream.store.apply_records(at, records)
         if config.discard != "new":  # nothing is refused, and nothing makes room for the others
-            for seq, subject in limits.enforce(config, stream.store, [record.subject for record in records]):
-                self._tell_removed(seq, subject)
+            self._tell(limits.enforce(config, stream.store, [record.subject for record in records]))
         for record in records:
             effects = []
             if record.header:
@@ -285,16 +289,15 @@ class Applier:
                 self._stream.shredding.asked()
         return removed is not None
 
-    def _removals(self, removed: list[tuple[int, bytes]], purged: bytes | None = None) -> int:
+    def _removals(self, removed: limits.Removed, purged: bytes | None = None) -> int:
         stream = self._stream
-        for seq, subject in removed:
-            self._tell_removed(seq, subject)
+        self._tell(removed)
         stream.intake.next_seq = max(stream.intake.next_seq, stream.store.last_seq + 1)
         if purged is not None and stream.consumers:
             first_left = limits.first_left(stream.store, purged)
             for consumer in list(stream.consumers.values()):
                 consumer.purged(purged, first_left)
-        return len(removed)
+        return removed.total()
 
     def _update(self, operation: UpdateStream) -> object:
         stream, config = self._stream, offline.stream_config(operation.config)

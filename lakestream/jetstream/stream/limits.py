@@ -6,8 +6,8 @@ them depend on the log alone, never on a clock, so that every replica removes th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from lakestream.jetstream.formats.errors import ApiError, api_error
 from lakestream.jetstream.stream.config import StreamConfig
@@ -17,8 +17,21 @@ from lakestream.log.store import Store
 SMALLEST = 16
 """No message counts for fewer bytes."""
 
-Removed = list[tuple[int, bytes]]
-"""(sequence, subject) of messages that are gone."""
+MANY = 8192
+"""Of more messages than this that go at once nobody looks up the subjects."""
+ONE_BY_ONE = 64
+"""So few of the oldest go one after the other, which costs nothing beforehand."""
+
+
+class Removed(NamedTuple):
+    """Messages that are gone: (sequence, subject) of each; of many only the sequences, ascending."""
+
+    named: Sequence[tuple[int, bytes]] = ()
+    swept: Sequence[int] = ()
+
+    def total(self) -> int:
+        """How many."""
+        return len(self.named) + len(self.swept)
 
 
 class Pending(Protocol):
@@ -110,16 +123,18 @@ def _makes_room(store: Store, subject: bytes, length: int) -> bool:
 
 def enforce(config: StreamConfig, store: Store, subjects: list[bytes]) -> Removed:
     """Remove what is over the limits after `subjects` got new messages."""
-    return _trim_subjects(config, store, set(subjects)) + _trim_oldest(config, store)
+    trimmed = _trim_subjects(config, store, set(subjects))
+    named, swept = _trim_oldest(config, store)
+    return Removed([*trimmed, *named] if trimmed else named, swept)
 
 
 def enforce_all(config: StreamConfig, store: Store) -> Removed:
     """Remove what is over the limits after they were changed: here nats-server begins with those of the stream."""
-    removed = _trim_oldest(config, store)
-    return removed + _trim_subjects(config, store, store.subjects.matching(b">"))
+    named, swept = _trim_oldest(config, store)
+    return Removed([*named, *_trim_subjects(config, store, store.subjects.matching(b">"))], swept)
 
 
-def _trim_subjects(config: StreamConfig, store: Store, subjects: Iterable[bytes]) -> Removed:
+def _trim_subjects(config: StreamConfig, store: Store, subjects: Iterable[bytes]) -> list[tuple[int, bytes]]:
     """Per subject the newest max_msgs_per_subject stay."""
     return store.trim(subjects, config.max_msgs_per_subject) if config.max_msgs_per_subject > 0 else []
 
@@ -129,16 +144,27 @@ def _trim_oldest(config: StreamConfig, store: Store) -> Removed:
 
     Discard policy `new` never lets it come to that; when an update lowers its limits, what is there stays.
     """
-    removed: Removed = []
+    removed: list[tuple[int, bytes]] = []
     if not trims_by_size(config):
-        return removed
+        return Removed(removed)
     while 0 < config.max_msgs < store.msgs or (0 < config.max_bytes < store.bytes and store.msgs):
         seq = store.first_seq
+        if len(removed) == ONE_BY_ONE:
+            number = store.sweep.excess(config.max_msgs, config.max_bytes)
+            named, swept = _remove_through(store, store.live.members(seq, number)[-1])
+            return Removed([*removed, *named], swept)
         gone = store.remove(seq)
         # Invariant: first_seq of a stream that holds messages is itself a held message.
         assert gone is not None, f"first sequence {seq} is not in the store"
         removed.append((seq, gone[0]))
-    return removed
+    return Removed(removed)
+
+
+def _remove_through(store: Store, seq: int) -> Removed:
+    """Remove the messages ≤ `seq`."""
+    if store.live.count(store.first_seq, seq) > MANY:
+        return Removed(swept=store.sweep.through(seq))
+    return Removed(store.remove_through(seq))
 
 
 def purge(store: Store, operation: Purge) -> Removed:
@@ -146,15 +172,15 @@ def purge(store: Store, operation: Purge) -> Removed:
     if not operation.filter or operation.filter == b">":
         return _purge_all(store, operation)
     index = store.subjects
-    below = operation.seq or store.last_seq + 1
-    # There may be millions: numbers are sorted several times as quickly as pairs.
-    found = {seq: subject for subject in index.matching(operation.filter) for seq in index.seqs(subject)}
-    seqs = sorted(found)
+    subjects, below = index.matching(operation.filter), operation.seq or store.last_seq + 1
+    if len(subjects) > MANY or sum(map(index.count, subjects)) > MANY:
+        return Removed(swept=store.sweep.below(subjects, below, operation.keep))
+    found = sorted((seq, subject) for subject in subjects for seq in index.seqs(subject))
     if operation.keep:
-        seqs = seqs[: max(0, len(seqs) - operation.keep)]
-    doomed = [(seq, found[seq]) for seq in seqs if seq < below]
+        found = found[: max(0, len(found) - operation.keep)]
+    doomed = [pair for pair in found if pair[0] < below]
     store.remove_all(doomed)
-    return doomed
+    return Removed(doomed)
 
 
 def first_left(store: Store, subjects: bytes) -> int:
@@ -167,18 +193,13 @@ def first_left(store: Store, subjects: bytes) -> int:
 
 def _purge_all(store: Store, operation: Purge) -> Removed:
     if operation.seq:
-        removed = store.remove_through(operation.seq - 1)
+        removed = _remove_through(store, operation.seq - 1)
         if operation.seq > store.first_seq:
             store.set_first(operation.seq)
         return removed
     if operation.keep:
         excess = store.msgs - operation.keep
-        if excess <= 0:
-            return []
-        last = store.last_seq
-        for _ in range(operation.keep):
-            last = store.live.previous_at_or_before(last) - 1
-        return store.remove_through(last)
+        return _remove_through(store, store.live.members(store.first_seq, excess)[-1]) if excess > 0 else Removed()
     return expire(store, store.last_seq)
 
 
@@ -186,7 +207,7 @@ def expire(store: Store, through: int) -> Removed:
     """Remove the messages ≤ `through`; 0 is for a stream that never held any."""
     if not store.last_seq:
         store.set_first(1)  # a stream that never held a message shows 0 until its first purge
-    return store.remove_through(through)
+    return _remove_through(store, through)
 
 
 def roll_up(store: Store, seq: int, scope: bytes, subject: bytes) -> Removed:
@@ -195,18 +216,21 @@ def roll_up(store: Store, seq: int, scope: bytes, subject: bytes) -> Removed:
     The rollup itself may be gone already, when no consumer of an interest stream wanted it.
     """
     if scope == b"all":
-        return store.remove_through(seq - 1)
+        return _remove_through(store, seq - 1)
     removed = [(earlier, subject) for earlier in store.subjects.seqs(subject, 0, seq - 1)]
-    for earlier, _ in removed:
-        store.remove(earlier, subject)
-    return removed
+    if len(removed) > ONE_BY_ONE:
+        store.remove_all(removed)
+    else:
+        for earlier, _ in removed:
+            store.remove(earlier, subject)
+    return Removed(removed)
 
 
 def remove_each(store: Store, seqs: list[int]) -> Removed:
     """Remove those of `seqs` that are still there."""
-    removed: Removed = []
+    removed: list[tuple[int, bytes]] = []
     for seq in seqs:
         gone = store.remove(seq)
         if gone is not None:
             removed.append((seq, gone[0]))
-    return removed
+    return Removed(removed)
