@@ -76,7 +76,8 @@ def fill(server: Server, messages: int, subjects: int, *, quiet: bool) -> None:
         with pause(server, f"{messages} messages on {subjects} subjects", quiet=quiet):
             waiting: list[str] = []
             for first in range(0, messages, BLOCK):
-                names = [b"big.%d.%07d" % (number % 7, number % subjects) for number in range(first, first + BLOCK)]
+                numbers = [number % subjects for number in range(first, first + BLOCK)]
+                names = [b"big.%d.%07d" % (number % 7, number) for number in numbers]
                 blocks = [b"PUB %b %d\r\n%b\r\n" % (name, len(PAYLOAD), PAYLOAD) for name in names[:-1]]
                 waiting.append(wire.new_reply())
                 wire.send(b"".join(blocks) + pub(names[-1].decode(), PAYLOAD, waiting[-1]))
@@ -154,7 +155,7 @@ def ask(server: Server, parts: list[str], subjects: int) -> None:
                     assert answer.get("num_pending") == subjects + 1, answer
                     reply = wire.new_reply()
                     wire.send(pub(f"$JS.API.CONSUMER.MSG.NEXT.BIG.{turn}", b"{}", reply))
-                    wire.message(reply)
+                    wire.delivered(wire.inbox_sid)
         if "info" in parts:
             for turn in ("first", "second"):
                 with pause(server, f"STREAM.INFO with all subjects, {turn}"):

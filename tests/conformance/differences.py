@@ -47,6 +47,15 @@ DIFFERENCES: tuple[Difference, ...] = (
         )
         for label in ("state of S*", "publish a.1*")
     ),
+    *(
+        Difference(
+            f"publish.first_sequence_is_huge[[]{row}]",
+            "STREAM.CREATE.S*",
+            "no stream begins above 2^62, as tables end at 2^63; nats-server takes it, and after a restart has none of "
+            "the stream's messages",
+        )
+        for row in ("above", "int64", "beyond_int64", "last_but_one", "last")
+    ),
     Difference(
         "permissions.more_than_is_allowed",
         "SUB *",

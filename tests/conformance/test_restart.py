@@ -148,6 +148,32 @@ def test_memory_streams_are_gone_and_file_streams_are_not(start_server: StartSer
         assert _api(wire, "STREAM.INFO.F")["state"]["messages"] == 1
 
 
+def test_a_stream_that_begins_as_high_as_any_goes_on(start_server: StartServer) -> None:
+    first = 1 << 62
+    server = start_server()
+    with Wire(server.address, timeout=20) as wire:
+        common = {"name": "HIGH", "subjects": ["h"], "storage": "file", "allow_direct": True}
+        for refused in (first + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1):
+            answer = wire.api("STREAM.CREATE.HIGH", {**common, "first_seq": refused})
+            assert answer["error"]["err_code"] == 10052, answer
+        _api(wire, "STREAM.CREATE.HIGH", {**common, "first_seq": first})
+        refused_update = wire.api("STREAM.UPDATE.HIGH", {**common, "first_seq": (1 << 64) - 1})
+        assert refused_update["error"]["err_code"] == 10052, refused_update
+    published = 0
+    for how in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        with Wire(server.address, timeout=20) as wire:
+            for _ in range(2):
+                assert wire.request("h", b"%d" % published).json() == {"stream": "HIGH", "seq": first + published}
+                published += 1
+        server.stop(how)
+        server.start()
+        with Wire(server.address, timeout=20) as wire:
+            assert [message.data for message in read_all(wire, "HIGH")] == [b"%d" % n for n in range(published)]
+    with Wire(server.address, timeout=20) as wire:
+        assert _api(wire, "STREAM.PURGE.HIGH", {"seq": first + published - 1})["purged"] == published - 1
+        assert [message.seq for message in read_all(wire, "HIGH")] == [first + published - 1]
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_lifetimes_and_counters_go_on(start_server: StartServer, how: signal.Signals) -> None:
     server = start_server()

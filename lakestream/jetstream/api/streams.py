@@ -17,7 +17,7 @@ import msgspec
 from lakestream.jetstream.api import subject_pages
 from lakestream.jetstream.api.subject_pages import SUBJECTS_LIMIT, Page
 from lakestream.jetstream.backup.restore_local import LocalTarget
-from lakestream.jetstream.backup.restores import LAST_SEQ, RestoreRequest, Restores, Target
+from lakestream.jetstream.backup.restores import RestoreRequest, Restores, Target
 from lakestream.jetstream.backup.snapshots import SnapshotRequest, Snapshots
 from lakestream.jetstream.copies.clone import check_update
 from lakestream.jetstream.copies.origin_rules import Find, check_filters
@@ -29,7 +29,7 @@ from lakestream.jetstream.get import query
 from lakestream.jetstream.get.query import MsgGetRequest
 from lakestream.jetstream.stream import account_limits
 from lakestream.jetstream.stream import rules as stream_rules
-from lakestream.jetstream.stream.config import StreamConfig, StreamConfigRequest
+from lakestream.jetstream.stream.config import LAST_SEQ, StreamConfig, StreamConfigRequest
 from lakestream.jetstream.stream.info import info_shown, state_shown
 from lakestream.jetstream.stream.operations import DeleteMessage, Purge, UpdateStream
 from lakestream.jetstream.stream.reader import HistoryUnavailableError
@@ -375,7 +375,7 @@ class StreamApi:
                 request.respond({"success": True, "purged": outcome})
 
         # No table could hold what the stream would go on with (nats-server does, until numbers begin again at 0).
-        seq = asked.seq if asked.seq <= LAST_SEQ else 0
+        seq = asked.seq if asked.seq <= max(LAST_SEQ, stream.next_seq) else 0
         stream.propose(Purge(asked.filter.encode(), seq, asked.keep), purged)
 
     def _delete_message(self, request: Request) -> None:

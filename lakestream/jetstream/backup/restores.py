@@ -32,7 +32,7 @@ from lakestream.jetstream.formats.jsonio import dumps, parse
 from lakestream.jetstream.formats.nuid import nuid
 from lakestream.jetstream.formats.request import TYPE_PREFIX, Request
 from lakestream.jetstream.ports import ClientInfo
-from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.jetstream.stream.config import LAST_SEQ, StreamConfig
 from lakestream.jetstream.stream.operations import CreateConsumer, Operation, Progress, Skip, encode
 from lakestream.log.frame import Kind
 from lakestream.log.record import Record, encode_record
@@ -52,8 +52,6 @@ PART_MSGS = 2048
 """Messages in one entry of the log, and their bytes: what is applied in one turn of the event loop."""
 MAX_SUBJECT = 4096
 """Bytes of a message's subject: what a publish could have at most."""
-LAST_SEQ = 1 << 62
-"""The highest sequence that is taken from an archive: what is published later needs room behind it."""
 
 
 class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):

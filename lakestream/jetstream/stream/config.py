@@ -17,6 +17,9 @@ Discard = Annotated[str, enum("server.DiscardPolicy", "old", "new", fold=True)]
 Storage = Annotated[str, enum("server.StorageType", "file", "memory")]
 Compression = Annotated[str, enum("server.StoreCompression", "none", "s2", refusal="unknown compression algorithm")]
 PersistMode = Annotated[str, enum("server.PersistModeType", "default", "async", "")]
+LAST_SEQ = 1 << 62
+"""The highest sequence at which a stream begins, or that it is given by an archive or a purge: what is published later
+needs room behind it, and no table holds a sequence of 2^63."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

@@ -131,7 +131,9 @@ def enforce(config: StreamConfig, store: Store, subjects: list[bytes]) -> Remove
 def enforce_all(config: StreamConfig, store: Store) -> Removed:
     """Remove what is over the limits after they were changed: here nats-server begins with those of the stream."""
     named, swept = _trim_oldest(config, store)
-    return Removed([*named, *_trim_subjects(config, store, store.subjects.matching(b">"))], swept)
+    if config.max_msgs_per_subject > 0:
+        named = [*named, *_trim_subjects(config, store, store.subjects.matching(b">"))]
+    return Removed(named, swept)
 
 
 def _trim_subjects(config: StreamConfig, store: Store, subjects: Iterable[bytes]) -> list[tuple[int, bytes]]:

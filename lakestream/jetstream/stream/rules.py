@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from lakestream.jetstream.copies.origin_rules import Find, checked_origins
 from lakestream.jetstream.formats.errors import api_error, invalid
 from lakestream.jetstream.stream.account_limits import UNLIMITED, JetStreamLimits, check_size
-from lakestream.jetstream.stream.config import StreamConfig, StreamConsumerLimits
+from lakestream.jetstream.stream.config import LAST_SEQ, StreamConfig, StreamConsumerLimits
 from lakestream.jetstream.stream.names import valid_name
 from lakestream.protocol.subjects import Filters, overlaps, valid_subject
 from lakestream.protocol.transforms import Transform, TransformError, check_destination
@@ -94,6 +94,8 @@ def checked(
     config = _with_republish(config, pedantic)
     if config.placement is not None and config.placement.preferred:
         raise invalid("preferred server not permitted in placement")
+    if config.first_seq > LAST_SEQ:
+        raise invalid(f"first sequence must not be above {LAST_SEQ}")
     check_size(limits, config)
     if config.num_replicas > 1 and not clustered:
         raise api_error(10074)

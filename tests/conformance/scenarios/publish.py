@@ -94,6 +94,28 @@ def first_sequence_is_respected(t: Script) -> None:
     t.state("S")
 
 
+# Each row: where a stream begins. Above 2^62 there is none here; see differences.py.
+@table(
+    [
+        ("highest", 1 << 62),
+        ("above", (1 << 62) + 1),
+        ("int64", (1 << 63) - 1),
+        ("beyond_int64", 1 << 63),
+        ("last_but_one", (1 << 64) - 2),
+        ("last", (1 << 64) - 1),
+    ]
+)
+def first_sequence_is_huge(t: Script, first: int) -> None:
+    answer = t.api("STREAM.CREATE.S", {"name": "S", "subjects": ["a"], "storage": "file", "first_seq": first})
+    if "error" in answer or first > 1 << 62:
+        return  # past its last sequence nats-server goes on with 0
+    t.state("S")
+    t.publish("a", b"x")
+    t.publish("a", b"y")
+    t.state("S")
+    t.api("STREAM.MSG.GET.S", {"seq": first + 1})
+
+
 # Each row: headers, published to `a.1` on a stream whose last message is 4, last of a.1 is 3, last id is `id3`.
 @table(
     [
