@@ -49,7 +49,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the store knows at `index`, except the subject index and where records lie.
 
     `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased_runs` are
-    runs (first, last) of those that were asked for, `shredded` those whose bytes shall go too, `departures` all
+    runs (u64 first, last) of those that were asked for, `shredded` those whose bytes shall go too, `departures` all
     removals with their times (departures.py; None where the stream does not keep them), and `moved` says that it saw
     removals at all;
     `size` is the stream's bytes; `live` is a SequenceSet; `based`: the stream began with a copy
@@ -74,7 +74,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     shredded: list[int] = []
     departures: bytes | None = None
     based: bool = False
-    erased_runs: list[tuple[int, int]] = []
+    erased_runs: bytes = b""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -6,10 +6,9 @@ lake learns which rows to delete.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
 
 from lakestream.log.departures import Departures
-from lakestream.log.runs import append_run, stretches
 
 
 class Removals:
@@ -19,20 +18,14 @@ class Removals:
         self.index = 0
         self.removed: list[int] = []
         """Sequences that were the stream's first when they went are not in it; see Footer.removed."""
-        self.erased: list[tuple[int, int]] = []
-        """Runs (first, last) of those that somebody asked to be removed; see Footer.erased."""
+        self.erased = array("Q")
+        """Runs (first, last, first, last, …) of those that somebody asked to be removed; see Footer.erased."""
         self.shredded: list[int] = []
         """Those of them whose bytes shall go too; see Footer.shredded."""
         self.any = False
         """Whether anything was removed, listed or not."""
         self.departures: Departures | None = None
         """All of it with its times, if the stream keeps them."""
-
-    def erase(self, gone: Sequence[int]) -> None:
-        """Somebody asked for the removal of these, ascending."""
-        unbroken = gone[-1] - gone[0] + 1 == len(gone)
-        for first, last in ((gone[0], gone[-1]),) if unbroken else stretches(gone):
-            append_run(self.erased, first, last)
 
     def enter(self, index: int) -> None:
         """Begin anew when the log has begun a new segment.
@@ -45,6 +38,6 @@ class Removals:
 
     def clear(self) -> None:
         """Forget all."""
-        self.removed, self.erased, self.shredded, self.any = [], [], [], False
+        self.removed, self.erased, self.shredded, self.any = [], array("Q"), [], False
         if self.departures is not None:
             self.departures = Departures()

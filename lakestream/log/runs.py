@@ -7,6 +7,7 @@ the map is one addition; where a stream jumps, a new run begins.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -92,19 +93,28 @@ class Runs:
             yield from range(first, first + rows)
 
 
-def append_run(runs: list[tuple[int, int]], first: int, last: int) -> None:
-    """Add `first` … `last` behind others, in the order of which nothing is known."""
-    if runs and runs[-1][1] + 1 == first:
-        runs[-1] = (runs[-1][0], last)
-    else:
-        runs.append((first, last))
+def note_runs(runs: array[int], seqs: Sequence[int]) -> None:
+    """Put ascending numbers behind the first, last, first, last, … that are there: one pair where they have no gaps."""
+    first, last = seqs[0], seqs[-1]
+    if last - first + 1 == len(seqs):
+        if runs and runs[-1] + 1 == first:
+            runs[-1] = last
+        else:
+            runs.extend((first, last))
+        return
+    pairs = array("Q", bytes(16 * len(seqs)))  # there may be a million: whoever writes them joins them
+    pairs[::2] = pairs[1::2] = array("Q", seqs)
+    runs.extend(pairs)
 
 
-def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Runs that do not overlap, in order, neighbours as one."""
+def joined(runs: array[int]) -> list[tuple[int, int]]:
+    """The runs in order, neighbours as one."""
     found: list[tuple[int, int]] = []
-    for first, last in sorted(runs):
-        append_run(found, first, last)
+    for first, last in sorted(zip(runs[::2], runs[1::2], strict=True)):
+        if found and found[-1][1] + 1 == first:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
     return found
 
 

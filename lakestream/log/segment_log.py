@@ -94,7 +94,7 @@ class SealState(msgspec.Struct, frozen=True):
     next_seq: int
     removed: list[int]
     subjects: int
-    erased: list[tuple[int, int]]
+    erased: array[int]
     shredded: list[int] = []
     departures: Departures | None = None
 
@@ -501,7 +501,7 @@ def _never(now_ns: int) -> None:
 
 def _stateless() -> SealState:
     """A log without messages has no state to tell."""
-    return SealState("", "", "", b"", 0, 1, [], 0, [])
+    return SealState("", "", "", b"", 0, 1, [], 0, array("Q"))
 
 
 def _first_index(segment: Segment) -> int:

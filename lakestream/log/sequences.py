@@ -158,13 +158,24 @@ class SequenceSet:
             total += _between(self._chunks[key], key << CHUNK_BITS, low, high).bit_count()
         return total
 
+    def nth(self, place: int) -> int:
+        """The member that has `place` members below it; there is one."""
+        assert 0 <= place < self._size, f"{self._size} members have none at place {place}"
+        for key in self._keys:
+            chunk = self._chunks[key]
+            count = chunk.bit_count()
+            if place < count:
+                return _ones(chunk, key << CHUNK_BITS)[place]
+            place -= count
+        raise AssertionError("the chunks hold as many as are counted")
+
     def members(self, low: int, limit: int, high: int = (1 << 64) - 1) -> Sequence[int]:
         """The first `limit` members ≥ `low` and ≤ `high`, ascending: a `range` when they have no gaps."""
         first = self.next_at_or_after(low)
         if first == 0 or first > high or limit <= 0:
             return ()
-        last = first + limit - 1
-        if last <= high and self.count(first, last) == limit:
+        last = min(first + limit - 1, high)
+        if self.count(first, last) == last - first + 1:
             return range(first, last + 1)
         found: list[int] = []
         for key in self._keys_between(first, high):

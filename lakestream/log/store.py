@@ -29,7 +29,7 @@ from lakestream.log.memory import Log, MemoryLog, MemoryRows
 from lakestream.log.mend import adopt
 from lakestream.log.record import FIXED, Record, contiguous
 from lakestream.log.removals import Removals
-from lakestream.log.runs import stretches
+from lakestream.log.runs import note_runs
 from lakestream.log.segment import Header, SealedSegment, Segment
 from lakestream.log.segment_log import Appended, LogOptions, SealState, SegmentLog
 from lakestream.log.segment_rows import SegmentRows
@@ -161,7 +161,9 @@ class Store:
         self.last_time, self.applied, self.extra = state.last_time, state.index, state.extra
         gone = self._gone
         gone.removed, gone.any, gone.index = state.removed, state.moved, state.opened_index
-        gone.erased = state.erased_runs or list(stretches(sorted(state.erased)))
+        gone.erased.frombytes(state.erased_runs)
+        if state.erased:
+            note_runs(gone.erased, sorted(state.erased))
         gone.shredded = state.shredded
         gone.departures = None if state.departures is None else Departures.from_bytes(state.departures)
         self.upkeep.restored(state.index, size, state.first_seq, state.based)
@@ -303,7 +305,7 @@ class Store:
         removals = self.removals()
         removals.any = True
         if self.erasing and gone:
-            removals.erase(gone)
+            note_runs(removals.erased, gone)
         if removals.departures is not None and gone:
             at, last = self.operation_ns, self.last_time
             removals.departures.note(gone, self.last_seq + (at is not None), last if at is None else max(at, last))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BLOCK = 65_536
 """Sizes that are looked at together."""
+FEWER = 8
+"""Where so many times more go than stay, it is quicker to take in anew what stays."""
 
 
 class Sweep:
@@ -34,10 +36,13 @@ class Sweep:
         store = self._store
         gone = store.live.members(store.first_seq, store.msgs, seq)
         if gone:
-            whole = len(gone) == store.msgs
-            size = store.bytes if whole else self._rows.total_size(gone)
-            if whole:
+            staying = store.msgs - len(gone)
+            left = store.live.members(seq + 1, staying) if staying < len(gone) else None
+            size = self._rows.total_size(gone) if left is None else store.bytes - self._rows.total_size(left)
+            if left is not None and len(left) * FEWER < len(gone):
                 store.subjects.clear()
+                for kept, subject in zip(left, self._rows.subjects(left), strict=True):
+                    store.subjects.add(subject, kept)
             elif len(gone) > len(store.subjects):
                 store.subjects.discard_below(seq + 1)
             else:
@@ -75,8 +80,7 @@ class Sweep:
 
     def oldest(self, number: int) -> Sequence[int]:
         """Remove so many of the oldest messages; returns their sequences, ascending."""
-        store = self._store
-        return self.through(store.live.members(store.first_seq, number)[-1]) if number else ()
+        return self.through(self._store.live.nth(number - 1)) if number > 0 else ()
 
     def _cut(self, gone: Sequence[int], size: int, first: int) -> None:
         """Bookkeeping for the removal of `gone`, everything there was below `first`."""
@@ -92,41 +96,41 @@ class Sweep:
     def below(self, subjects: Sequence[bytes], border: int, keep: int = 0) -> Sequence[int]:
         """Remove all messages < `border` of `subjects`, each named once, but for the newest `keep` of all that those
         have; returns their sequences, ascending."""
-        index = self._store.subjects
+        store, index = self._store, self._store.subjects
+        if len(subjects) == len(index):  # all there are
+            return self.through(border - 1) if not keep else self.oldest(store.msgs - keep)
         if keep:
             held = ascending(index.together(subjects))
             if len(held) <= keep:
                 return ()
             border = min(border, held[-keep])
-        if len(subjects) == len(index):
-            return self.through(border - 1)
         gone = ascending(index.cut(subjects, border))
         if gone:
-            self._forget(gone, self._rows.total_size(gone))
+            self._forget(gone)
         return gone
 
     def all_of(self, gone: Sequence[tuple[int, bytes]]) -> None:
         """See `Store.remove_all`."""
-        seqs = [seq for seq, _ in gone]
-        if seqs:
-            size = self._rows.total_size(seqs)
+        if gone:
             self._store.subjects.remove_all(gone)
-            self._forget(seqs, size)
+            self._forget([seq for seq, _ in gone])
 
     def trim(self, subjects: Iterable[bytes], keep: int) -> list[tuple[int, bytes]]:
         """See `Store.trim`."""
         gone = self._store.subjects.trim(subjects, keep)
         if gone:
-            seqs = [seq for seq, _ in gone]
-            self._forget(seqs, self._rows.total_size(seqs))
+            self._forget([seq for seq, _ in gone])
         return gone
 
-    def _forget(self, seqs: Sequence[int], size: int) -> None:
+    def _forget(self, seqs: Sequence[int]) -> None:
         """Bookkeeping for the removal of `seqs`, ascending, which the subject index does not list any more."""
         store = self._store
         store.live.discard_all(seqs)
         store.msgs -= len(seqs)
-        store.bytes -= size
+        if store.msgs < len(seqs):
+            store.bytes = self._rows.total_size(store.live.members(store.first_seq, store.msgs))
+        else:
+            store.bytes -= self._rows.total_size(seqs)
         self._rows.forget(seqs)
         store.note_gone(seqs)
         assert not store.shredding, "messages are shredded one at a time"

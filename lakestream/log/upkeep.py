@@ -163,7 +163,7 @@ class Upkeep:
             moved=gone.any,
             live=store.live.to_bytes(),
             extra=extra,
-            erased_runs=list(gone.erased),
+            erased_runs=gone.erased.tobytes(),
             shredded=list(gone.shredded),
             departures=None if gone.departures is None else gone.departures.to_bytes(),
             based=self.based,

@@ -12,6 +12,7 @@ import os
 import random
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -148,7 +149,7 @@ class Publisher:
                 next_seq=staged.messages + 1,
                 removed=[],
                 subjects=min(self._subjects, staged.messages),
-                erased=[],
+                erased=array("Q"),
             )
         )
         path = staging.stage(sealed.path, sealed.first_index, sealed.last_index, identity, str(self._lake))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -89,7 +90,7 @@ class StreamModel:
             next_seq=self.next_seq,
             removed=sorted(self._removed),
             subjects=len({record.subject for record in self.live.values()}),
-            erased=sorted(self._erased),
+            erased=array("Q", [end for seq in sorted(self._erased) for end in (seq, seq)]),
             shredded=sorted(self._shredded),
         )
         self._removed, self._erased, self._shredded = [], [], []

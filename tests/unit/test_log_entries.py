@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -20,7 +21,7 @@ from tests.unit.logkit import Clock, InlineIo, MiniStream, QuickFiles, close_all
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 
-NO_STATE = SealState("", "", "", b"", 0, 1, [], 0, [])
+NO_STATE = SealState("", "", "", b"", 0, 1, [], 0, array("Q"))
 
 
 def log_in(directory: Path, **options: int) -> SegmentLog:

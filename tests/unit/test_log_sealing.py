@@ -212,8 +212,8 @@ def test_a_checkpoint_taken_while_a_seal_is_under_way_keeps_the_removals(tmp_pat
     killed, again = MiniStream(str(tmp_path / "killed")), MiniStream(str(tmp_path / "s"))
     assert killed.replayed == again.replayed == 0
     before, after = killed.store.removals(), again.store.removals()
-    assert (before.index, before.removed, before.erased, before.any) == (1, [2], [], True)
-    assert (after.index, after.removed, after.erased, after.any) == (3, [], [], False)
+    assert (before.index, before.removed, list(before.erased), before.any) == (1, [2], [], True)
+    assert (after.index, after.removed, list(after.erased), after.any) == (3, [], [], False)
     assert read_footer(again.store.sealed()[0].path)[0].removed == [2]
 
 

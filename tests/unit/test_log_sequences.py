@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from array import array
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log.sequences import CHUNK, SequenceSet
+from lakestream.log.sequences import CHUNK, SequenceSet, ascending
 
 pytestmark = pytest.mark.unit
 
@@ -18,6 +21,8 @@ steps = st.lists(
         st.tuples(st.just("discard"), near, st.just(0)),
         st.tuples(st.just("below"), near, st.just(0)),
         st.tuples(st.just("every third"), near, st.integers(0, 2 * CHUNK)),
+        st.tuples(st.just("discard run"), near, st.integers(0, 2 * CHUNK)),
+        st.tuples(st.just("discard most"), near, st.integers(0, 2 * CHUNK)),
     ),
     max_size=30,
 )
@@ -35,6 +40,13 @@ def build(made: list[tuple[str, int, int]]) -> tuple[SequenceSet, set[int]]:
         elif step == "every third":
             found.discard_all(range(seq, seq + length, 3))
             model -= set(range(seq, seq + length, 3))
+        elif step == "discard run":
+            found.discard_all(range(seq, seq + length))
+            model -= set(range(seq, seq + length))
+        elif step == "discard most":
+            some = [number for number in range(seq, seq + length) if number % 7]
+            found.discard_all(some)
+            model -= set(some)
         else:
             doomed = {number for number in model if number < seq}
             assert found.discard_below(seq) == len(doomed)
@@ -58,6 +70,7 @@ def test_every_question_has_the_models_answer(made: list[tuple[str, int, int]], 
     assert list(found.iter_missing(low, high)) == [n for n in range(low, high + 1) if n not in model]
     assert list(found.members(low, SPAN * 3, high)) == inside
     assert found.present(range(low, high + 1)) == inside
+    assert [found.nth(place) for place in range(len(model))] == sorted(model)
     assert list(found.members(low, 7, high)) == inside[:7]
     assert list(found.members(low, 7)) == sorted(n for n in model if n >= low)[:7]
 
@@ -95,3 +108,11 @@ def test_full_chunks_cost_a_few_bytes_each() -> None:
     found.add_run(CHUNK, 1001 * CHUNK - 1)
     assert len(found.to_bytes()) < 1000 * 8
     assert len(found) == 1000 * CHUNK
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.one_of(st.integers(1, 300), st.integers((1 << 64) - 300, (1 << 64) - 1)), max_size=200), st.randoms())
+def test_numbers_are_put_in_order_however_far_they_are_apart(some: set[int], chance: random.Random) -> None:
+    mixed = list(some)
+    chance.shuffle(mixed)
+    assert list(ascending(array("Q", mixed))) == sorted(some)

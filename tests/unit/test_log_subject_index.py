@@ -41,6 +41,7 @@ steps = st.lists(
         st.tuples(st.just("last"), names),
         st.tuples(st.just("many"), st.tuples(names, st.sets(st.integers(1, 200), max_size=30))),
         st.tuples(st.just("all"), names),
+        st.tuples(st.just("cut"), st.tuples(st.sets(names), st.integers(1, 250))),
         st.tuples(st.just("purge"), st.tuples(st.sets(names), st.integers(1, 250))),
         st.tuples(st.just("trim"), st.tuples(st.sets(names), st.integers(1, 30))),
         st.tuples(st.just("below"), st.integers(1, 200)),
@@ -129,6 +130,13 @@ def play(made: list[tuple[str, object]], directory: Path) -> tuple[SubjectIndex,
             over = {name: set(model.seqs.get(name, [])[:-most]) for name in some}
             assert index.trim(some, most) == sorted((seq, name) for name, seqs in over.items() for seq in seqs)
             model.keep(lambda name, n, over=over: n not in over.get(name, ()))
+        elif step == "cut":
+            some, below = what  # type: ignore[misc]
+            expected = sorted(seq for name in set(some) for seq in model.seqs.get(name, []) if seq < below)
+            together = sorted(seq for name in set(some) for seq in model.seqs.get(name, []))
+            assert sorted(index.together(list(set(some)))) == together
+            assert sorted(index.cut(list(set(some)), below)) == expected
+            model.keep(lambda name, n, some=some, below=below: name not in some or n >= below)
         elif step == "below":
             index.discard_below(what)  # type: ignore[arg-type]
             model.keep(lambda name, n, floor=what: n >= floor)

@@ -153,7 +153,7 @@ def _trim_oldest(config: StreamConfig, store: Store) -> Removed:
         seq = store.first_seq
         if len(removed) == ONE_BY_ONE:
             number = store.sweep.excess(config.max_msgs, config.max_bytes)
-            named, swept = _remove_through(store, store.live.members(seq, number)[-1])
+            named, swept = _remove_through(store, store.live.nth(number - 1))
             return Removed([*removed, *named], swept)
         gone = store.remove(seq)
         # Invariant: first_seq of a stream that holds messages is itself a held message.
@@ -201,7 +201,7 @@ def _purge_all(store: Store, operation: Purge) -> Removed:
         return removed
     if operation.keep:
         excess = store.msgs - operation.keep
-        return _remove_through(store, store.live.members(store.first_seq, excess)[-1]) if excess > 0 else Removed()
+        return _remove_through(store, store.live.nth(excess - 1)) if excess > 0 else Removed()
     return expire(store, store.last_seq)
 
 

@@ -112,8 +112,7 @@ def first_sequence_is_huge(t: Script, first: int) -> None:
     t.state("S")
     t.publish("a", b"x")
     t.publish("a", b"y")
-    t.state("S")
-    t.api("STREAM.MSG.GET.S", {"seq": first + 1})
+    t.state("S")  # it is not asked for more: nats-server does not find the second one
 
 
 # Each row: headers, published to `a.1` on a stream whose last message is 4, last of a.1 is 3, last id is `id3`.
