@@ -99,12 +99,13 @@ class Sweep:
         store, index = self._store, self._store.subjects
         if len(subjects) == len(index):  # all there are
             return self.through(border - 1) if not keep else self.oldest(store.msgs - keep)
+        held: Sequence[int] = ascending(index.together(subjects)) if keep else ()
         if keep:
-            held = ascending(index.together(subjects))
             if len(held) <= keep:
                 return ()
             border = min(border, held[-keep])
-        gone = ascending(index.cut(subjects, border))
+        cut = index.cut(subjects, border)
+        gone = held[: len(cut)] if keep else ascending(cut)
         if gone:
             self._forget(gone)
         return gone

@@ -18,7 +18,9 @@ SUBJECTS_LIMIT = 100_000
 """Subjects in one reply of STREAM.INFO with a subjects_filter."""
 
 AT_ONCE = 20_000
-"""A stream with so many subjects is answered in one step; of more, so many are counted in one."""
+"""A stream with so many subjects is answered in one step."""
+COUNTED = 4096
+"""Subjects of a larger one that are counted in one."""
 PARTS = 32
 """Parts of the index, of some hundred subjects each, that are looked through in one."""
 
@@ -43,7 +45,7 @@ async def page_in_steps(index: SubjectIndex, pattern: bytes, offset: int) -> Pag
             await asyncio.sleep(0)
     shown: dict[str, int] = {}
     wanted = iter(found[offset : offset + SUBJECTS_LIMIT])
-    while some := list(islice(wanted, AT_ONCE)):
+    while some := list(islice(wanted, COUNTED)):
         shown.update(_counts(index, some))
         await asyncio.sleep(0)
     return len(found), shown
