@@ -34,7 +34,7 @@ from lakestream.log.subject_snapshot import Snapshot as Subjects
 NAME = "checkpoint"
 TEMPORARY = ".tmp"
 """What its name ends with while it is written."""
-VERSION = 2
+VERSION = 3
 LEFT_SUBJECTS = subject_index.ORDERED_SUBJECTS
 """An index with more subjects stays in the file when it is opened."""
 WRITE_BYTES = 1 << 20

@@ -6,13 +6,16 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakestream.log import checkpoint
 from lakestream.log.errors import CorruptLog, StoreLocked, StoreVersionError
 from lakestream.log.record import Record
 from lakestream.log.recovery import StoreRoot
+from lakestream.log.runs import joined
 from lakestream.log.segment import HEADER_SIZE, TRAILER_SIZE, read_footer
 from lakestream.log.segment_log import LogOptions
 from lakestream.log.store import Store
@@ -340,6 +343,23 @@ def test_reopening_changes_nothing(tmp_path_factory: pytest.TempPathFactory, ste
     assert (gone.index, gone.removed, gone.erased, gone.any) == (known.index, known.removed, known.erased, known.any)
     assert replayed.applied == before.applied
     assert replayed.sealed() == before.sealed()
+
+
+def test_what_was_erased_is_read_from_a_checkpoint_of_an_earlier_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = MiniStream(str(tmp_path), small())
+    stream.publish(*(message(number) for number in range(1, 10)))
+    stream.store.close(b"x")
+    files, path = QuickFiles(), str(tmp_path / checkpoint.NAME)
+    found = checkpoint.read_checkpoint(files, path)
+    assert found is not None
+    earlier = msgspec.structs.replace(found[0], erased=[7, 2, 3])
+    monkeypatch.setattr(checkpoint, "VERSION", 2)
+    checkpoint.write_checkpoint(files, path, checkpoint.Snapshot(earlier, found[1].snapshot()))
+    monkeypatch.undo()
+    again = MiniStream(str(tmp_path), small()).store
+    assert joined(again.removals().erased) == [(2, 3), (7, 7)]
 
 
 def test_leftovers_of_unfinished_work_are_removed(tmp_path: Path) -> None:
