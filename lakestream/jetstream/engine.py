@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakestream.jetstream import leaving
 from lakestream.jetstream.consumer.acks import Acks
 from lakestream.jetstream.formats.errors import ApiError, api_error
 from lakestream.jetstream.get.direct import DirectGet
@@ -72,7 +73,7 @@ class Engine:
         self.direct = DirectGet(self)
         self._creating: dict[str, StreamConfig] = {}
         self._deleting: dict[str, list[Callable[[], None]]] = {}
-        """Streams whose files are going, and the creations that wait for their names."""
+        """Streams that are being deleted, and the creations that wait for their names."""
         self._subscriptions: dict[str, list[Subscribed]] = {}
         self.acks = Acks(self)
 
@@ -184,35 +185,54 @@ class Engine:
         self.io.submit(stream.store.destroy, gone)
 
     def delete_stream(self, name: str, done: Callable[[ApiError | None], None]) -> None:
-        """Remove a stream with everything it holds; `done(None)` once its files are gone."""
-        stream = self.streams.pop(name, None)
+        """Remove a stream with everything it holds; `done(None)` once nothing can bring it back.
+
+        What its table is owed, if that is kept, is sealed by then, and comes to the lake behind the answer.
+        """
+        stream = self.streams.get(name)
         if stream is None:
             done(api_error(10059))
             return
+        create = leaving.creation(stream)
+        keeps = self.lake.keeps(create)
+        if keeps and stream.failed is not None:
+            why = (
+                f"its table is to be kept, and what is not in it yet cannot be sealed before a restart: {stream.failed}"
+            )
+            done(api_error(10050, err=why))
+            return
+        del self.streams[name]
         waiting = self._deleting[name] = []
         self._unsubscribe(name)
         self.use.forget(stream)
         stream.stop(deleted=True)
 
-        def destroyed(_: object, error: BaseException | None) -> None:
+        def left(directory: str | None, error: BaseException | None) -> None:
             del self._deleting[name]
             if error is not None:
                 self.log.error(f"stream {name}: {error}")
                 done(api_error(10050, err=str(error)))
             else:
-                self.lake.deleted(stream)
+                leaving.begin(self.shared, create, directory or "")
                 done(None)
             for begin in waiting:
                 begin()
 
-        self.io.submit(stream.store.destroy, destroyed)
+        self.io.submit(lambda: stream.store.upkeep.leave(leaving.note(create), keeps), left)
 
     def delete_offline(self, name: str, done: Callable[[ApiError | None], None]) -> None:
-        """Remove an offline stream; `done(None)` once its files are gone."""
+        """Remove an offline stream; `done(None)` once nothing can bring it back. A table that is kept gets what was
+        sealed: the rest of its log cannot be told good from bad."""
         waiting = self._deleting[name] = []
         reason, create = self.offline.pop(name), self._offline_creations.pop(name, None)
 
-        def removed(_: object, error: BaseException | None) -> None:
+        def remove() -> str:
+            if create is not None:
+                return self.stores.leave(self.account, name, leaving.note(create))
+            self.stores.remove(self.account, name)
+            return ""
+
+        def removed(directory: str | None, error: BaseException | None) -> None:
             del self._deleting[name]
             if error is not None:
                 self.offline[name] = reason
@@ -220,14 +240,14 @@ class Engine:
                 done(api_error(10050, err=str(error)))
             else:
                 if create is not None:
-                    self.lake.forgotten(create)
+                    leaving.begin(self.shared, create, directory or "")
                 else:
                     self.log.warn(f"stream {name}: its log did not tell who it was, its table stays if it has one")
                 done(None)
             for begin in waiting:
                 begin()
 
-        self.io.submit(lambda: self.stores.remove(self.account, name), removed)
+        self.io.submit(remove, removed)
 
     def _stream(self, create: CreateStream, store: Store) -> Stream:
         return Stream(create, store, self.bus, self.clock, self.io, self.options.domain, batches=self.batches)
@@ -390,18 +410,18 @@ class Engine:
     def _discard(self, name: str) -> None:
         """Remove a stream that lies on disk and does not serve."""
 
-        def removed(create: CreateStream | None, error: BaseException | None) -> None:
+        def removed(left: tuple[CreateStream, str] | None, error: BaseException | None) -> None:
             if error is not None:
                 self.log.error(f"stream {name}: {error}")
-            elif create is not None:
-                self.lake.forgotten(create)
+            elif left is not None:
+                leaving.begin(self.shared, *left)
 
-        def remove() -> CreateStream | None:
+        def remove() -> tuple[CreateStream, str] | None:
             stream = self._recover(name)
             if stream is None:
                 return None
-            stream.store.destroy()
-            return CreateStream(stream.uid, stream.account, msgspec.json.encode(stream.config), stream.created_ns)
+            create = leaving.creation(stream)
+            return create, stream.store.upkeep.leave(leaving.note(create), self.lake.keeps(create))
 
         self.io.submit(remove, removed)
 

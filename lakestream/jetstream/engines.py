@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lakestream.jetstream import leaving
 from lakestream.jetstream.engine import Engine
 from lakestream.jetstream.shared import LakeLink, Shared
 from lakestream.jetstream.stream.account_limits import UNLIMITED, JetStreamLimits
@@ -83,6 +84,7 @@ class Engines:
         are opened whatever their account: the cluster counts on them.
         """
         found, cluster = self.shared.stores.found(), self.shared.cluster
+        leaving.resume(self.shared)
         if cluster is not None:
             found = cluster.recover(found)
         names: dict[str, list[str]] = {}

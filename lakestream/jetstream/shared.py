@@ -72,6 +72,15 @@ class Stores(Protocol):
     def remove(self, account: str, name: str) -> None:
         """Remove a log that is not open, whatever is in it. Blocks."""
 
+    def leave(self, account: str, name: str, note: bytes) -> str:
+        """Have the files of a deleted stream, which is not open, wait for the lake (leaving.py); where. Blocks."""
+
+    def left(self) -> list[tuple[str, bytes]]:
+        """(directory, note) of the deleted streams whose files wait for the lake. Blocks."""
+
+    def clear(self, directory: str) -> None:
+        """Remove one of them. Blocks."""
+
 
 class LakeLink(Protocol):
     """What the engines tell the lake's keeper, and ask it."""
@@ -85,11 +94,12 @@ class LakeLink(Protocol):
     def detached(self, stream: Stream) -> None:
         """This server holds the stream no more; other nodes do."""
 
-    def deleted(self, stream: Stream) -> None:
-        """A stream is gone for good."""
+    def keeps(self, create: CreateStream) -> bool:
+        """Whether the stream's table outlives it, so that all that it holds has to be sealed when it is deleted."""
 
-    def forgotten(self, create: CreateStream) -> None:
-        """A stream that was never attached here is gone for good."""
+    def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
+        """A stream is gone for good, whether it was attached here or not, and its files are in `directory` ("": there
+        are none). `done` once the lake knows, and has what it is owed of them, however long that takes."""
 
 
 class Log(Protocol):
@@ -112,11 +122,11 @@ class _Lakeless:
     def detached(self, stream: Stream) -> None:
         return
 
-    def deleted(self, stream: Stream) -> None:
-        return
+    def keeps(self, create: CreateStream) -> bool:
+        return False
 
-    def forgotten(self, create: CreateStream) -> None:
-        return
+    def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
+        done()
 
 
 class Shared:

@@ -2,13 +2,15 @@
 
 Belongs here: how a sealed segment file gets into the lake and out again, and how the compactor finds it. The server
 puts segments in and takes them out once the table holds them; the compactor only reads, except that it takes away the
-whole directory of a stream that the server has marked as deleted. Every function may be repeated after a crash.
+whole directory of a stream that the server has marked as deleted, once its table has what it shall have, or is gone.
+Every function may be repeated after a crash.
 
 Invariant: a file with its final name is complete, and a segment never changes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
@@ -104,13 +106,33 @@ def unstage_through(lake: str, stream: StreamIdentity, index: int) -> int:
     return len(done)
 
 
-def mark_deleted(lake: str, stream: StreamIdentity) -> None:
-    """Tell the compactor that the stream is gone: its staged segments go now, its table when the compactor sees it."""
+def mark_deleted(lake: str, stream: StreamIdentity, keep: bool = False) -> None:
+    """Tell the compactor that the stream is gone: its staged segments go now, its table when the compactor sees it.
+
+    `keep`: the table stays, and gets the staged segments first. What was said at first counts, whoever says it again: a
+    replica that was away may not know the stream's last configuration.
+    """
     storage = open_storage(lake)
     directory = _directory(lake, stream)
+    if is_marked(storage, directory):
+        return
     introduce(storage, directory, stream)
     storage.write(f"{directory}/{paths.DELETED_FILE}", b"")
-    storage.delete_all(segment.path for segment in segments(directory))
+    if not keep:
+        storage.delete_all(segment.path for segment in segments(directory))
+
+
+def is_marked(storage: Storage, directory: str) -> bool:
+    """Whether it is said there whose directory it is, and that the stream is gone."""
+    return all(storage.exists(f"{directory}/{name}") for name in (paths.STREAM_FILE, paths.DELETED_FILE))
+
+
+def missing(lake: str, stream: StreamIdentity, ends: list[int]) -> list[int]:
+    """Those of the segments with these last indexes that are not staged; all, when the place is not marked as a
+    deleted stream's."""
+    directory = _directory(lake, stream)
+    staged = {segment.last_index for segment in segments(directory)}
+    return [end for end in ends if end not in staged or not is_marked(open_storage(lake), directory)]
 
 
 def segments(directory: str) -> list[StagedSegment]:
@@ -156,6 +178,34 @@ def discard(directory: str) -> None:
     storage = open_storage(directory)
     storage.delete(f"{directory}/{paths.CLONE_FILE}")  # before what says that the stream is gone
     storage.delete_tree(directory)
+    _clear_name(storage, directory)
+
+
+def discard_through(directory: str, stream: StreamIdentity, index: int) -> None:
+    """Take away that of a deleted stream whose table is kept, and holds it through log index `index`.
+
+    A replica that was away may be staging what only it has, at this moment. So only what was looked at goes, and what
+    comes meanwhile is a deleted stream's again.
+    """
+    storage = open_storage(directory)
+    found = storage.list(directory)
+    if any(segment.last_index > index for segment in staged_segments(found)):
+        return
+    last = (f"{directory}/{paths.DELETED_FILE}", f"{directory}/{paths.STREAM_FILE}")
+    storage.delete_all(entry.path for entry in found if entry.path not in last)
+    for path in last:
+        storage.delete(path)
+    if segments(directory):
+        introduce(storage, directory, stream)
+        storage.write(last[0], b"")
+        return
+    if storage.local:
+        with contextlib.suppress(OSError):  # something came after all: it is marked by whoever put it there
+            os.rmdir(directory)
+    _clear_name(storage, directory)
+
+
+def _clear_name(storage: Storage, directory: str) -> None:
     if not storage.local:
         return
     # The stream's name directory stays for its next incarnation, unless this was the last one.

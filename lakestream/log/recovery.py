@@ -27,6 +27,7 @@ from lakestream.log.errors import CorruptLog, StoreLocked, StoreVersionError
 from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame, Kind, decode_frame, later_write
+from lakestream.log.leaving import GONE, OWING
 from lakestream.log.names import RESERVED, account_directory, account_of
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.outline import OutlineFile, read_outline_info
@@ -49,8 +50,6 @@ from lakestream.log.segment_log import LogOptions, SegmentLog, begin_segment, la
 STORE_VERSION = 1
 STREAMS = "streams"
 """Where an account's directory has its streams."""
-GONE = ".deleted-"
-"""A stream's directory whose name goes on like this is being removed; stream names cannot contain a dot."""
 
 
 class StoreRoot:
@@ -93,17 +92,22 @@ class StoreRoot:
         return [account_of(name) for name in found if os.path.isdir(os.path.join(self.path, name, STREAMS))]
 
     def streams(self, files: Files | None = None) -> list[tuple[str, str]]:
-        """(account, stream) of every stream, ascending. Removes what is left of deleted ones."""
+        """(account, stream) of every stream, ascending. Removes what is left of those that were discarded."""
         files = files or Files()
         found = []
         for account in self.accounts(files):
             base = os.path.dirname(self.stream_directory(account, "_"))
             for name in files.names(base):
-                if GONE in name:
-                    files.remove_tree(os.path.join(base, name))
-                elif os.path.isdir(os.path.join(base, name)):
+                if GONE not in name and os.path.isdir(os.path.join(base, name)):
                     found.append((account, name))
+                elif GONE in name and not name.endswith(OWING):
+                    files.remove_tree(os.path.join(base, name))
         return found
+
+    def left(self, files: Files) -> list[str]:
+        """The directories of deleted streams of which somebody is still owed something; see leaving.py."""
+        bases = [os.path.dirname(self.stream_directory(account, "_")) for account in self.accounts(files)]
+        return [os.path.join(base, name) for base in bases for name in files.names(base) if name.endswith(OWING)]
 
     def close(self) -> None:
         """Let go of the lock. Idempotent."""

@@ -274,6 +274,17 @@ class SegmentLog:
         self._tell_sealed()
         return moved
 
+    def seal_rest(self, index: int, state: Callable[[], SealState | None]) -> None:
+        """End the open segment behind entry `index`, the last that was applied and ever will be; `state` as of that
+        (None: it is not worth it) is asked for once nobody else writes. Raises LogFrozen."""
+        with self._lock:
+            if self.segments[-1].first_index > index or (last := state()) is None:
+                return
+            if index < self.segments[-1].last_index:
+                self._split(last, index)
+            else:
+                self._seal(last)
+
     def _tell_sealed(self) -> SealedSegment:
         segment = self.segments[-2]
         if self.packing:

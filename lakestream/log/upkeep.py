@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,14 +17,16 @@ from lakestream.log.checkpoint import NAME as CHECKPOINT
 from lakestream.log.checkpoint import Snapshot, State, write_checkpoint
 from lakestream.log.errors import LogClosed, LogError
 from lakestream.log.export import Export
-from lakestream.log.files import Io
+from lakestream.log.files import Files, Io
+from lakestream.log.leaving import discard, leave
 from lakestream.log.memory import Log, MemoryRows
 from lakestream.log.mend import take_over
 from lakestream.log.outline import MERGE_ROWS, Outline, OutlineFile, outline_path, read_outline, write_outline
-from lakestream.log.recovery import GONE
 from lakestream.log.segment import Header, SealedSegment, Segment
-from lakestream.log.segment_log import SegmentLog, describe
+from lakestream.log.segment_log import SealState, SegmentLog, describe
 from lakestream.log.segment_rows import SegmentRows
+from lakestream.log.sequences import SequenceSet
+from lakestream.log.subject_index import SubjectIndex
 
 if TYPE_CHECKING:
     from lakestream.log.store import Store
@@ -303,17 +304,40 @@ class Upkeep:
         """See `Store.destroy`. Renamed first, so that a kill leaves a whole stream or one that is known to be gone."""
         self.closed = True
         with self.lock:
-            if self._destroyed:
-                return  # by now the directory may belong to a successor
-            self._destroyed = True
-            try:
-                self._log.close()
-            except (LogError, OSError) as error:
-                _logger.warning("%s: %s", self.directory, error)  # it is removed all the same
-            self._rows.close()
+            files = self._shut()
+            if files is not None:
+                discard(files, self.directory)
+
+    def leave(self, note: bytes, seal: bool) -> str:
+        """Like `Store.destroy`, but the files stay, with a note, where nobody takes them for a stream (leaving.py).
+
+        Returns where that is, "" when there are none. Blocks; any thread. Raises LogError, OSError: then nothing has
+        happened but that the store is closed.
+
+        Args:
+            note: what `left` streams are known by.
+            seal: whether everything that is applied is sealed before, if there are messages or removals in it.
+        """
+        self.closed = True
+        with self.lock:
             log = self._log
-            if isinstance(log, SegmentLog) and os.path.isdir(self.directory):
-                gone = f"{self.directory}{GONE}{time.time_ns()}"
-                log.files.replace(self.directory, gone)
-                log.files.sync_directory(os.path.dirname(self.directory))
-                log.files.remove_tree(gone)
+            if seal and not self._destroyed and isinstance(log, SegmentLog):
+                log.seal_rest(self._store.applied, lambda: self._last_seal(log))
+            self._store.live, self._store.subjects = SequenceSet(), SubjectIndex()  # reading finds nothing from now on
+            files = self._shut()
+            return leave(files, self.directory, note) if files is not None else ""
+
+    def _last_seal(self, log: SegmentLog) -> SealState | None:
+        return self._store.sealing_state() if log.open_segment.count or self._store.removals().any else None
+
+    def _shut(self) -> Files | None:
+        """Close everything for good; how files are written, if there are any, which from now on nobody uses."""
+        if self._destroyed:
+            return None  # by now the directory may belong to a successor
+        self._destroyed = True
+        try:
+            self._log.close()
+        except (LogError, OSError) as error:
+            _logger.warning("%s: %s", self.directory, error)  # it is removed all the same
+        self._rows.close()
+        return self._log.files if isinstance(self._log, SegmentLog) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from lakestream.log import leaving
 from lakestream.log.cache import ReadCache
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files, Io
@@ -64,7 +65,19 @@ class FileStores:
 
     def remove(self, account: str, name: str) -> None:
         """See `Stores.remove`."""
-        self._files.remove_tree(self._root.stream_directory(account, name))
+        leaving.discard(self._files, self._root.stream_directory(account, name))
+
+    def leave(self, account: str, name: str, note: bytes) -> str:
+        """See `Stores.leave`."""
+        return leaving.leave(self._files, self._root.stream_directory(account, name), note)
+
+    def left(self) -> list[tuple[str, bytes]]:
+        """See `Stores.left`."""
+        return [(path, leaving.note_in(self._files, path)) for path in self._root.left(self._files)]
+
+    def clear(self, directory: str) -> None:
+        """See `Stores.clear`."""
+        leaving.clear(self._files, directory)
 
     def _open(self, account: str, name: str, uid: str) -> Store:
         directory = self._root.stream_directory(account, name)

@@ -72,6 +72,12 @@ class MemoryStores:
     def remove(self, account: str, name: str) -> None:
         return
 
+    def leave(self, account: str, name: str, note: bytes) -> str:
+        return ""
+
+    def left(self) -> list[tuple[str, bytes]]:
+        return []
+
 
 class WaitingClock(ManualClock):
     """A `ManualClock` whose coroutines run when `ApiWorld.awaited` is awaited."""

@@ -19,6 +19,8 @@ from lakestream.jetstream.consumer.consumer import Consumer
 from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.ports import ClientInfo, Delivery
 from lakestream.jetstream.shared import EngineOptions, Shared
+from lakestream.log import leaving
+from lakestream.log.files import Files
 from lakestream.log.store import LogOptions, Store
 from lakestream.server.hub import Hub
 from lakestream.server.interest.interest import Subscription
@@ -129,6 +131,9 @@ class MemoryStores:
     def found(self) -> list[tuple[str, str]]:
         return []
 
+    def left(self) -> list[tuple[str, bytes]]:
+        return []
+
     def open(self, account: str, name: str) -> Store:
         raise AssertionError("nothing to open")
 
@@ -144,6 +149,12 @@ class DirectoryStores:
 
     def found(self) -> list[tuple[str, str]]:
         return [("$G", path.name) for path in sorted(self._root.iterdir())]
+
+    def left(self) -> list[tuple[str, bytes]]:
+        return []
+
+    def clear(self, directory: str) -> None:
+        leaving.clear(Files(), directory)
 
     def open(self, account: str, name: str) -> Store:
         return Store.open(str(self._root / name), self._io, LogOptions())

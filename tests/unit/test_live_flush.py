@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lakestream.jetstream import leaving
 from lakestream.lake import paths, staging
 from lakestream.server.lake.api import WATCH_NS, FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
@@ -145,18 +146,20 @@ def test_a_lake_that_is_away_when_a_stream_is_deleted_is_told_when_it_is_back(
     keeper: Any = world.keeper
     real, tries = staging.mark_deleted, 0
 
-    def away(lake: str, stream: staging.StreamIdentity) -> None:
+    def away(lake: str, stream: staging.StreamIdentity, keep: bool) -> None:
         nonlocal tries
         tries += 1
         if tries < 3:
             raise OSError("away")
-        real(lake, stream)
+        real(lake, stream, keep)
 
     monkeypatch.setattr("lakestream.lake.staging.mark_deleted", away)
-    keeper.deleted(world.stream)
+    done: list[None] = []
+    keeper.left(leaving.creation(world.stream), "", lambda: done.append(None))
     for _ in range(5):
         world.settle()
         world.clock.advance(LakeOptions().poll_ns)
     world.settle()
     assert tries == 3
+    assert done == [None]
     assert os.path.exists(f"{paths.staging(world.lake, 'S', world.stream.uid)}/{paths.DELETED_FILE}")

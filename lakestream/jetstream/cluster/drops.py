@@ -1,7 +1,8 @@
 """Removed streams whose files are still going.
 
 Belongs here: telling the leader of the meta group when this node's files of a removed stream are gone, and there,
-waiting for that from every node before the removal is answered.
+waiting for that from every node before the removal is answered. They are gone once nothing can take them for a stream
+any more; what the lake is owed of them comes behind that (leaving.py).
 """
 
 from __future__ import annotations

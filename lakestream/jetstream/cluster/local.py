@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakestream.jetstream import leaving
 from lakestream.jetstream.cluster import scaling
 from lakestream.jetstream.cluster.advisories import Advisories
 from lakestream.jetstream.cluster.leaders import Leaders
@@ -96,7 +97,7 @@ class LocalStreams:
             self._follow(applied.after)
         elif applied.before is not None:
             self._leaders.forget(applied.before.uid)
-            self._drop(applied.before.uid)
+            self._drop(applied.before.uid, applied.before)
 
     def _follow(self, assignment: Assignment) -> None:
         uid = assignment.uid
@@ -136,8 +137,9 @@ class LocalStreams:
         else:
             self.replicas.hold(create, Membership(voters))
 
-    def _drop(self, uid: str) -> None:
-        """Remove what is here of a stream, because an applied entry says so."""
+    def _drop(self, uid: str, before: Assignment | None = None) -> None:
+        """Remove what is here of a stream, because an applied entry says so; `before`: as it was assigned until then,
+        which is the same on all nodes. One that was away goes by what it knows."""
         replica = self.replicas.by_uid.get(uid)
         stream = replica.stream if replica is not None else None
         led, removed = uid in self._leading, self._meta.state.removed(uid)
@@ -145,15 +147,16 @@ class LocalStreams:
         def dropped(error: ApiError | None) -> None:
             if error is not None and replica is not None:
                 self._shared.log.error(f"stream {replica.name}: its files cannot be removed: {error}")
-            if stream is not None and stream.hidden:
-                pass  # the lake never heard of it
-            elif stream is not None and removed:
-                self._shared.lake.deleted(stream)
-            elif stream is not None:
+            if stream is not None and not stream.hidden and not removed:
                 self._shared.lake.detached(stream)
             self._dropped(uid)
 
-        self.replicas.drop(uid, dropped)
+        deleted = None
+        if removed and stream is not None and not stream.hidden:  # else the lake never heard of it
+            deleted = leaving.creation(stream)
+            if before is not None:
+                deleted = msgspec.structs.replace(deleted, config=before.config)
+        self.replicas.drop(uid, dropped, deleted)
         if led and removed and stream is not None:
             self._engines.of(stream.account).events.stream_action(stream.name, "DELETED", "delete")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakestream.jetstream import leaving
 from lakestream.jetstream.cluster.replica_transfer import Fetch, Offer
 from lakestream.jetstream.copies.clone_replica import AGAIN_NS, YIELD_NS, BaseUnreadable, Holding, held_from, prepare
 from lakestream.jetstream.stream.config import StreamConfig
@@ -81,6 +82,8 @@ class Replica:
         """The node that leads, as far as this one knows; "" when nobody does."""
         self.leader_since_ns = 0
         self.closed = self.making = self.removed = False
+        self.deleted: CreateStream | None = None
+        """The stream, as it was when it was deleted, which is why this replica goes."""
         self.wanted = self.started = False
         """Whether it is known to be assigned to this node, and whether it takes part in its group."""
         self._caught_up: Stream | None = None
@@ -505,6 +508,23 @@ class Replica:
         stores = self._replicas.stores
         if self._mine(stores.identity(self.account, self.name)):  # else it could not be made because of another's files
             stores.remove(self.directory)
+
+    def leave(self, create: CreateStream) -> str:
+        """The stream was deleted: have its files wait for what the lake is owed of them (leaving.py); where. Blocks;
+        after `stop`.
+
+        What this member has applied is sealed, whatever the others have: of a range of entries all have the same.
+        """
+        stream, stores, left = self.stream, self._replicas.stores, ""
+        if stream is not None:
+            # A log that has failed takes no seal. The others, if there are any, have what it holds, or it was never
+            # acked. Alone it refuses: its files stay, and the next start, which knows of the deletion, can seal it.
+            alone = set(self.membership.voters) <= {self._replicas.peers.me}
+            seal = (alone or stream.failed is None) and self._replicas.shared.lake.keeps(create)
+            left = stream.store.upkeep.leave(leaving.note(create), seal)
+        if self._mine(stores.identity(self.account, self.name)):
+            left = stores.leave(self.directory, leaving.note(create)) or left
+        return left
 
     def _mine(self, there: bytes | None) -> bool:
         """Whether the directory, with this identity, can be this stream's. One that a server without a cluster made

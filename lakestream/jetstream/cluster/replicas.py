@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from lakestream.jetstream import leaving
 from lakestream.jetstream.cluster.replica import Opened, Replica, decode_identity
 from lakestream.jetstream.cluster.replica_repair import Repairs
 from lakestream.jetstream.cluster.replica_transfer import Sender
@@ -84,6 +85,9 @@ class ReplicaStores(Protocol):
 
     def remove(self, directory: str) -> None:
         """Remove everything."""
+
+    def leave(self, directory: str, note: bytes) -> str:
+        """Have the files of a deleted stream, which is not open, wait for the lake; see `Stores.leave`."""
 
     def salvage(self, directory: str) -> None:
         """Cut a damaged log to what is intact, or to nothing."""
@@ -254,13 +258,18 @@ class Replicas:
 
         self.shared.io.submit(lambda: replica.make(membership, lost), made)
 
-    def drop(self, uid: str, done: Callable[[ApiError | None], None]) -> None:
-        """Remove the replica with its files; `done(None)` once they are gone, also when there was none."""
+    def drop(self, uid: str, done: Callable[[ApiError | None], None], deleted: CreateStream | None = None) -> None:
+        """Remove the replica with its files; `done(None)` once they are gone, also when there was none.
+
+        `deleted`: so was this stream, so the files are gone once that cannot be undone any more: what the lake is
+        owed of them comes behind (leaving.py).
+        """
         replica = self.by_uid.pop(uid, None)
         if replica is None:
             done(None)
             return
         self.host.gone(replica)
+        replica.deleted = deleted
         replica.stop(deleted=True)
         if replica.directory in self._going:  # of its predecessor: it has no files yet
             done(None)
@@ -269,27 +278,34 @@ class Replicas:
         if replica.making:
             return  # destroyed when that is done
         if replica.group is None:
-            self._destroy(replica, None)
+            self._destroy(replica)
         else:  # a state that is being put in place makes the directory anew
-            replica.group.stop(lambda: self._destroy(replica, None))
+            replica.group.stop(lambda: self._destroy(replica))
 
     def too_late(self, replica: Replica, opened: Opened | None) -> None:
         """It was opened while it was being removed, or while the server ended: then its files stay."""
         if replica.removed:
-            self._destroy(replica, opened.store.destroy if opened is not None else None)
+            if opened is not None:
+                replica.stream = opened.stream
+            self._destroy(replica)
         elif opened is not None:
             opened.store.abandon()
 
-    def _destroy(self, replica: Replica, first: Callable[[], None] | None) -> None:
-        def destroy() -> None:
-            if first is not None:
-                first()
-            replica.destroy()
+    def _destroy(self, replica: Replica) -> None:
+        deleted = replica.deleted
 
-        def destroyed(_: object, error: BaseException | None) -> None:
+        def destroy() -> str:
+            if deleted is not None:
+                return replica.leave(deleted)
+            replica.destroy()
+            return ""
+
+        def destroyed(left: str | None, error: BaseException | None) -> None:
             if error is not None:
                 self.log.error(f"stream {replica.name}: its files could not be removed: {error}")
                 self._removal[replica.uid] = api_error(10050, err=str(error))
+            elif deleted is not None:
+                leaving.begin(self.shared, deleted, left or "")
             for waiting in self._going.pop(replica.directory, []):
                 waiting()
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import paths, staging
+from lakestream.lake import paths, staging, whereabouts
 from lakestream.lake.cloning import request as clone_request
 from lakestream.lake.compaction import departed, layouts, plan, poison, policy, segments
 from lakestream.lake.compaction.plan import Batch
@@ -93,19 +93,62 @@ class StreamCompaction:
         spark: a session with Delta.
         lake: the lake's root.
         stream: the stream's staging directory, as `staging.scan` found it.
+        table: where its table is, if not in its place.
     """
 
-    def __init__(self, spark: SparkSession, lake: str, stream: StagedStream, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: str,
+        stream: StagedStream,
+        options: Options | None = None,
+        table: str | None = None,
+    ) -> None:
         self._spark = spark
         self._storage = open_storage(lake)
         self._directory = stream.directory
         self._identity = stream.identity
         self._options = options or Options()
-        self._table = StreamTable(spark, self._storage, stream.identity)
+        self._table = StreamTable(spark, self._storage, stream.identity, table)
         self.table = self._table.path
         self._watch = PositionWatch(self.table, self._identity.uid)
         self._fence: Lock | None = None
         self._cleared = False  # whether what died by the last commit is known to have left the table
+
+    @classmethod
+    def of_deleted(
+        cls, spark: SparkSession, lake: str, stream: StagedStream, options: Options | None = None
+    ) -> StreamCompaction:
+        """The same for a deleted stream, whose name another one may have taken: its table is moved aside then, or made
+        there if it has none yet.
+
+        Raises:
+            ForeignTable: a Delta table that lakestream did not make is in its place.
+        """
+        storage, identity = open_storage(lake), stream.identity
+        found = StreamTable(spark, storage, identity).find()
+        taken = found is not None and found.uid != identity.uid and found.created_ns > identity.created_ns
+        moved = taken or whereabouts.is_aside(storage, identity)
+        return cls(spark, lake, stream, options, whereabouts.aside(storage, identity) if moved else None)
+
+    def owes(self) -> bool:
+        """Whether the stream was deleted and its table, which is kept, has yet to get what is staged. What waits for a
+        decision how the table is to begin never gets there: the table was not begun."""
+        return policy.of_config(bytes(self._identity.config)).keep_table and not self._waits() and self.behind()
+
+    def put_away(self) -> None:
+        """The stream was deleted, and is not owed anything: remove its table, unless it is kept, and then what is
+        staged.
+
+        Raises:
+            StillCloned: clones need the table's files.
+        """
+        if policy.of_config(bytes(self._identity.config)).keep_table and not self._waits():
+            self.drop_table()
+            staging.discard_through(self._directory, self._identity, self._watch.read() or 0)
+            return
+        self.drop_table()
+        staging.discard(self._directory)
 
     def behind(self) -> bool:
         """Whether segments are staged, or were set aside, that the table does not hold yet. Touches no JVM."""

@@ -168,8 +168,8 @@ class Compactor:
     def once(self) -> BatchReport:
         """Compact everything that is staged now, then return. Failures are in the report."""
         with self._busy:
-            live, _ = staging.current(self._scanner.scan())
-            goal = {each.directory: each.last_index for each in live}
+            live, gone = staging.current(self._scanner.scan())
+            goal = {each.directory: each.last_index for each in [*live, *gone]}
             self._clones.look(live)
         query = self._start({"availableNow": True})
         query.awaitTermination()
@@ -197,23 +197,31 @@ class Compactor:
             raise query.exception() or LakeError("the streaming query has ended")
 
     def sweep(self, retry_now: bool = False) -> BatchReport:
-        """Housekeeping: remove tables of deleted streams, try failed ones again, notice any that is behind."""
+        """Housekeeping: remove tables of deleted streams, or bring those up that are kept, try failed streams again,
+        notice any that is behind."""
         with self._busy:
             live, gone = staging.current(self._scanner.scan())
             self._clones.look(live, at_once=retry_now)
             now = time.monotonic()
             tally = _Tally()
-            for stream in gone:
-                if retry_now or self._failures.get(stream.directory) is None or self._is_due(stream.directory, now):
-                    self._forget(stream, tally)
-            names = {stream.directory for stream in live}
+            owed = [
+                stream
+                for stream in gone
+                if retry_now or stream.directory not in self._failures or self._is_due(stream.directory, now)
+                if self._forget(stream, tally)
+            ]
+            names = {stream.directory for stream in live} | {stream.directory for stream in owed}
             for directory in self._failures.keys() - names - {stream.directory for stream in gone}:
                 del self._failures[directory]
             self._unfinished &= names
             unfinished = self._unfinished
             due = [e for e in live if retry_now or e.directory in unfinished or self._is_due(e.directory, now)]
             self._reached = {name: index for name, index in self._reached.items() if name in names}
-            return self._compact(due, tally)
+            report = self._compact([*owed, *due], tally)
+            for stream in owed:
+                if stream.directory not in tally.failures and stream.directory not in self._unfinished:
+                    self._forget(stream, tally)
+            return report
 
     def stop(self) -> None:
         """End the query between two batches; commits under way are finished. Returns when it has ended."""
@@ -345,20 +353,27 @@ class Compactor:
             self._streams[stream.directory] = known
         return known
 
-    def _forget(self, stream: StagedStream, tally: _Tally) -> None:
-        """The stream is gone: its table goes, then what is left of its staging area."""
+    def _forget(self, stream: StagedStream, tally: _Tally) -> bool:
+        """The stream is gone: its table goes, unless it is kept, then what is left of its staging area.
+
+        True: the table is kept, and what is staged has to get there first. Then it takes its turns like others.
+        """
         self._streams.pop(stream.directory, None)
         try:
-            StreamCompaction(self._spark, self._lake, stream, self._options).drop_table()
-            staging.discard(stream.directory)
+            last = StreamCompaction.of_deleted(self._spark, self._lake, stream, self._options)
+            if last.owes():
+                self._streams[stream.directory] = last
+                return True
+            last.put_away()
         except StillCloned as error:
             self._clones.release(error.table)  # and then again
             self._postpone(stream.directory, FIRST_RETRY_SECONDS)
-            return
+            return False
         except Exception as error:
             self._fail(stream.directory, error, tally)
-            return
+            return False
         self._failures.pop(stream.directory, None)
+        return False
 
     # Failures
 

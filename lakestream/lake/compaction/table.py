@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake import paths
+from lakestream.lake.compaction import policy as policies
 from lakestream.lake.compaction.layouts import PAGE_SETTING, RUN_SEQS, SAMPLE
 from lakestream.lake.compaction.policy import (
     MANAGED_PROPERTIES,
@@ -34,7 +35,7 @@ from lakestream.lake.schema import (
     layout_of,
     quoted,
 )
-from lakestream.lake.staging import StreamIdentity
+from lakestream.lake.staging import StreamIdentity, read_identity
 from lakestream.lake.storage import Storage
 
 if TYPE_CHECKING:
@@ -89,13 +90,16 @@ class StreamTable:
         spark: a session with Delta.
         storage: the lake.
         identity: the stream.
+        path: where the table is, if not in its place.
     """
 
-    def __init__(self, spark: SparkSession, storage: Storage, identity: StreamIdentity) -> None:
+    def __init__(
+        self, spark: SparkSession, storage: Storage, identity: StreamIdentity, path: str | None = None
+    ) -> None:
         self._spark = spark
         self._storage = storage
         self._identity = identity
-        self.path = paths.table(storage.root, identity.name, identity.account)
+        self.path = path or paths.table(storage.root, identity.name, identity.account)
         self.spark_path = storage.spark_path(self.path)
         spark.conf.set(*PAGE_SETTING)
 
@@ -249,7 +253,7 @@ class StreamTable:
         """
         if self.is_cloned():
             raise StillCloned(self.path)
-        if not found.kept:
+        if not found.kept and not self._is_to_be_kept(found.uid):
             self.remove(found.uid)
             return
         if not self._storage.local:
@@ -260,6 +264,12 @@ class StreamTable:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(self.path, target)
         self._forget()
+
+    def _is_to_be_kept(self, uid: str) -> bool:
+        """Whether an earlier stream of this name said so since its last commit, and is not put away yet."""
+        identity = self._identity
+        earlier = read_identity(paths.staging(self._storage.root, identity.name, uid, identity.account))
+        return earlier is not None and policies.of_config(bytes(earlier.config)).keep_table
 
     def is_cloned(self) -> bool:
         """Whether shallow clones need files of the table."""

@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from lakestream.log import leaving
 from lakestream.log.base import remove_base
 from lakestream.log.cache import ReadCache
 from lakestream.log.checkpoint import NAME as CHECKPOINT
@@ -24,7 +25,7 @@ from lakestream.log.checkpoint import read_checkpoint
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files, Io
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
-from lakestream.log.recovery import GONE, StoreRoot
+from lakestream.log.recovery import StoreRoot
 from lakestream.log.salvage import salvage
 from lakestream.log.segment import SUFFIX
 from lakestream.log.store import LOG_DIRECTORY, LogOptions, Store
@@ -132,11 +133,12 @@ class ReplicaStores:
     def remove(self, directory: str) -> None:
         """See `ReplicaStores.remove`. Renamed first: half a replica must not be taken for a stream later on."""
         self.files.remove_tree(directory + INCOMING)
-        if os.path.isdir(directory):
-            gone = f"{directory}{GONE}{time.time_ns()}"
-            self.files.replace(directory, gone)
-            self.files.sync_directory(os.path.dirname(directory))
-            self.files.remove_tree(gone)
+        leaving.discard(self.files, directory)
+
+    def leave(self, directory: str, note: bytes) -> str:
+        """See `ReplicaStores.leave`."""
+        self.files.remove_tree(directory + INCOMING)
+        return leaving.leave(self.files, directory, note)
 
     # ------------------------------------------------------------------ a state from another node
     def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from lakestream.log.base import Base, Origin
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files
 from lakestream.log.store import SealedSegment, Store
+from lakestream.server.lake import leaving
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
 from lakestream.server.logging import Logger
@@ -55,10 +56,13 @@ class _Kept:
         self.staged_through = 0
         self.position = 0
         self.asking = False
-        self.deleted = False
+        self.on_deleted: Callable[[], None] | None = None
+        """The stream was deleted while an errand was under way: what comes behind that."""
         self.trouble = ""
         """Why the table does not follow the stream; empty when it does."""
         self.checked = False
+        self.ahead = False
+        """Whether the store is an older copy than the table, which has all that it could be owed."""
         self._skipped = 0
         self.directory = paths.staging(lake, stream.name, stream.uid, stream.account)
 
@@ -126,6 +130,8 @@ class LakeKeeper:
         self._cache = SharedCache()
         self._kept: dict[tuple[str, str], _Kept] = {}
         """By account and name."""
+        self._leaving: dict[str, tuple[tuple[str, str], str]] = {}
+        """By uid: deleted streams, by account and name, of which the lake cannot be told yet, and why."""
         self._stopped = False
         self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
 
@@ -148,7 +154,8 @@ class LakeKeeper:
 
     def troubles(self) -> dict[str, str]:
         """Streams whose tables do not follow them, with the reason: what monitoring shows."""
-        return {_shown(key): kept.trouble for key, kept in self._kept.items() if kept.trouble}
+        found = {_shown(key): trouble for key, trouble in self._leaving.values()}
+        return found | {_shown(key): kept.trouble for key, kept in self._kept.items() if kept.trouble}
 
     # ------------------------------------------------------------------ LakeLink
     def refusal(self, config: StreamConfig) -> str | None:
@@ -215,43 +222,49 @@ class LakeKeeper:
         """See `jetstream.clone_replica.Bases.read_base`."""
         self._clones.read(lambda: self.make_base(files, directory, account, name, origin), done)
 
-    def deleted(self, stream: Stream) -> None:
-        """See `LakeLink.deleted`."""
-        kept = self._kept.pop((stream.account, stream.name), None)
-        if kept is None:
+    def keeps(self, create: CreateStream) -> bool:
+        """See `LakeLink.keeps`."""
+        identity = leaving.identity_of(create)
+        if identity is None or not leaving.keeps(identity):
+            return False
+        kept = self._kept.get((identity.account, identity.name))
+        return kept is None or kept.stream.uid != identity.uid or not kept.ahead
+
+    def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
+        """See `LakeLink.left`."""
+        identity = leaving.identity_of(create)
+        if identity is None:
+            done()
             return
-        kept.deleted = True
-        self._tell(kept, f"stream {stream.name} was deleted")
-        if not kept.asking:
-            self._mark_deleted(kept)
-
-    def forgotten(self, create: CreateStream) -> None:
-        """See `LakeLink.forgotten`."""
-        name = msgspec.json.decode(create.config, type=StreamConfig).name
-        identity = staging.StreamIdentity(name, create.account, create.uid, create.created_ns)
-
-        def settled(_: object, error: BaseException | None) -> None:
-            if error is not None:
-                self._log.error(f"stream {name}: cannot tell the lake that it is deleted, its table stays: {error}")
-
-        self._io.submit(lambda: staging.mark_deleted(self.root, identity), settled)
-
-    def _mark_deleted(self, kept: _Kept) -> None:
-        """Not while an errand of the stream is under way: it would stage anew what the compactor then takes away."""
-        stream = kept.stream
+        kept = self._kept.get((identity.account, identity.name))
+        if kept is None or kept.stream.uid != identity.uid:
+            self._see_off(identity, directory, done)
+            return
+        del self._kept[identity.account, identity.name]
+        self._tell(kept, f"stream {identity.name} was deleted")
         if kept.history is not None:
             kept.history.close()
+        if kept.asking:  # that errand would stage anew what the compactor then takes away
+            kept.on_deleted = lambda: self._see_off(identity, directory, done)
+        else:
+            self._see_off(identity, directory, done)
+
+    def _see_off(self, identity: staging.StreamIdentity, directory: str, done: Callable[[], None]) -> None:
+        """Have the lake know that a stream is gone, and have what it is owed. What it could not be told is tried again,
+        now and by the next start: or the table would stay as it is for good, and readers would take the stream for a
+        living one."""
 
         def settled(_: object, error: BaseException | None) -> None:
-            if error is None or self._stopped:
-                return
-            if not kept.trouble:
-                kept.trouble = str(error)
-                self._log.error(f"stream {stream.name}: cannot tell the lake yet that it is deleted: {error}")
-            # Until it is told: or its table would stay for good, and readers would take the stream for a living one.
-            self._clock.call_later(self._options.poll_ns, lambda: self._mark_deleted(kept))
+            if error is None:
+                self._leaving.pop(identity.uid, None)
+                done()
+            elif not self._stopped:
+                if identity.uid not in self._leaving:
+                    self._log.error(f"stream {identity.name}: cannot tell the lake yet that it is deleted: {error}")
+                self._leaving[identity.uid] = (identity.account, identity.name), str(error)
+                self._clock.call_later(self._options.poll_ns, lambda: self._see_off(identity, directory, done))
 
-        self._io.submit(lambda: staging.mark_deleted(self.root, kept.identity), settled)
+        self._io.submit(lambda: leaving.settle(self.root, identity, directory, self._log), settled)
 
     # ------------------------------------------------------------------ flushes
     def when_staged(self, stream: Stream, done: Callable[[str], None]) -> None:
@@ -319,10 +332,10 @@ class LakeKeeper:
         def settled(found: tuple[int | None, str] | None, error: BaseException | None) -> None:
             kept.asking = False
             for done in served:
-                staged = found is not None and leads and not kept.deleted
+                staged = found is not None and leads and kept.on_deleted is None
                 done("" if staged else str(error or "the stream was deleted, or another server leads it now"))
-            if kept.deleted:
-                self._mark_deleted(kept)
+            if kept.on_deleted is not None:
+                kept.on_deleted()
                 return
             if kept.waiting:  # they came while this errand was under way
                 self._clock.call_soon(lambda: self._ask(kept))
@@ -347,6 +360,7 @@ class LakeKeeper:
         """An older copy of the store or of the lake has consequences, until somebody has helped."""
         self._note(kept, str(error))
         if isinstance(error, OlderStore):
+            kept.ahead = True
             kept.stream.group.give_up(LogError(str(error)))
         elif isinstance(error, OlderLake) and kept.history is not None:
             kept.history.refusal = str(error)

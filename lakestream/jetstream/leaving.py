@@ -1,0 +1,54 @@
+"""Deleted streams whose files the lake still needs.
+
+Belongs here: what becomes of a stream's files once its deletion is decided, which is one rename (log/leaving.py). The
+lake is told, and gets what it is owed; then the files go. Whatever ends the process in between, the next start goes on
+(`resume`): so a deletion is answered when it is decided, and never waits for the lake.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.jetstream.stream.operations import CreateStream, decode_operation, encode
+
+if TYPE_CHECKING:
+    from lakestream.jetstream.shared import Shared
+    from lakestream.jetstream.stream.stream import Stream
+
+
+def creation(stream: Stream) -> CreateStream:
+    """Who a stream is, with its configuration of now."""
+    return CreateStream(stream.uid, stream.account, msgspec.json.encode(stream.config), stream.created_ns)
+
+
+def note(create: CreateStream) -> bytes:
+    """What is left with the files, so that a start knows whose they are."""
+    return encode(create)
+
+
+def begin(shared: Shared, create: CreateStream, directory: str) -> None:
+    """A stream's deletion is decided, and its files are in `directory` ("": it has none here)."""
+
+    def cleared(_: object, error: BaseException | None) -> None:
+        if error is not None:
+            shared.log.error(f"{directory}: what is left of a deleted stream goes with the next start: {error}")
+
+    def settled() -> None:
+        if directory:
+            shared.io.submit(lambda: shared.stores.clear(directory), cleared)
+
+    shared.lake.left(create, directory, settled)
+
+
+def resume(shared: Shared) -> None:
+    """Go on with the deletions that an earlier process did not get to the end of. Blocks, at start."""
+    for directory, content in shared.stores.left():
+        create = None
+        try:
+            create = decode_operation(content)
+        except msgspec.MsgspecError as error:
+            shared.log.error(f"{directory}: whose files these are can not be read: {error}")
+        if isinstance(create, CreateStream):
+            begin(shared, create, directory)
