@@ -209,6 +209,7 @@ def test_a_stream_whose_log_takes_no_seal_is_not_deleted_before_its_kept_table_h
     (error,) = delete(world)
     assert error.err_code == 10050
     assert "a bad disk" in error.description
+    assert world.ask("A", "$JS.API.STREAM.INFO.S")["state"]["messages"] == 5, "it is there as before"
     world.stop()
     again = World(tmp_path, "A", lake=True)
     assert delete(again) == [None]
