@@ -293,6 +293,27 @@ def test_a_table_that_is_kept_since_its_last_commit_is_moved_when_the_name_is_us
     assert records(paths.kept(str(lake), "ORDERS", "OLD")) == old.expected()
 
 
+@pytest.mark.parametrize("reused", [False, True], ids=["gone", "its name used again"])
+def test_a_table_goes_whose_stream_did_not_keep_it_any_more_when_it_was_deleted(
+    compactor: Callable[[Path], Compactor], lake: Path, tmp_path: Path, reused: bool
+) -> None:
+    old, new = kept(tmp_path, "OLD"), kept(tmp_path, "NEW", created=1)
+    old.publish(flights(10))
+    old.stage(lake)
+    running = compactor(lake)
+    without(running.once().failures)
+    old.configure({})
+    staging.mark_deleted(str(lake), old.identity)
+    if reused:
+        new.publish(flights(3))
+        new.stage(lake)
+    without(running.once().failures)
+    assert os.path.exists(new.table(lake)) == reused
+    assert not os.path.exists(paths.kept(str(lake), "ORDERS", "OLD"))
+    if reused:
+        assert records(new.table(lake)) == new.expected()
+
+
 def test_a_damaged_segment_of_a_deleted_stream_is_reported_and_its_place_stays(
     compactor: Callable[[Path], Compactor], lake: Path, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ class StreamCompaction:
         self._storage = open_storage(lake)
         self._directory = stream.directory
         self._identity = stream.identity
+        self._deleted = stream.deleted
         self._options = options or Options()
         self._table = StreamTable(spark, self._storage, stream.identity, table)
         self.table = self._table.path
@@ -217,12 +218,12 @@ class StreamCompaction:
             found = self._table.find()
             if found is None or not self._owns(found):
                 return False
-            # The table knows what its last commit was told; the stream may have been told otherwise since.
+            # The table knows what its last commit was told. What the stream said when it was deleted counts.
             wanted = policy.of_config(self._identity.config)
             whole = found.uid == self._identity.uid
             if whole and wanted.keep_table and not found.kept:
                 self._table.adapt(found, wanted)
-            if whole and (wanted.keep_table or found.kept):
+            if whole and (wanted.keep_table or (found.kept and not self._deleted)):
                 return False
             if self._table.is_cloned():
                 raise StillCloned(self.table)

@@ -35,7 +35,7 @@ from lakestream.lake.schema import (
     layout_of,
     quoted,
 )
-from lakestream.lake.staging import StreamIdentity, read_identity
+from lakestream.lake.staging import StreamIdentity, is_marked, read_identity
 from lakestream.lake.storage import Storage
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class StreamTable:
         """
         if self.is_cloned():
             raise StillCloned(self.path)
-        if not found.kept and not self._is_to_be_kept(found.uid):
+        if not self._is_to_be_kept(found):
             self.remove(found.uid)
             return
         if not self._storage.local:
@@ -265,11 +265,14 @@ class StreamTable:
         os.rename(self.path, target)
         self._forget()
 
-    def _is_to_be_kept(self, uid: str) -> bool:
-        """Whether an earlier stream of this name said so since its last commit, and is not put away yet."""
-        identity = self._identity
-        earlier = read_identity(paths.staging(self._storage.root, identity.name, uid, identity.account))
-        return earlier is not None and policies.of_config(bytes(earlier.config)).keep_table
+    def _is_to_be_kept(self, found: Found) -> bool:
+        """Whether an earlier stream of this name said so: when it was deleted, else by its last commit or since."""
+        directory = paths.staging(self._storage.root, self._identity.name, found.uid, self._identity.account)
+        earlier = read_identity(directory)
+        if earlier is None:  # it was put away
+            return found.kept
+        keeps = policies.of_config(bytes(earlier.config)).keep_table
+        return keeps or (found.kept and not is_marked(self._storage, directory))
 
     def is_cloned(self) -> bool:
         """Whether shallow clones need files of the table."""
