@@ -23,7 +23,7 @@ def _index(count: int) -> SubjectIndex:
 @pytest.mark.parametrize("pattern", [b">", b"a.*.>", b"a.3.*", b"b.*", b"b.1", b"none.*", b"none"])
 @pytest.mark.parametrize("offset", [0, 2, 100, 10**6])
 def test_in_steps_and_at_once_agree(pattern: bytes, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject_pages, "AT_ONCE", 10)
+    monkeypatch.setattr(subject_pages, "COUNTED", 10)
     monkeypatch.setattr(subject_pages, "SUBJECTS_LIMIT", 64)
     index = _index(333)
     expected = subject_pages.page_at_once(index, pattern, offset)
@@ -32,7 +32,7 @@ def test_in_steps_and_at_once_agree(pattern: bytes, offset: int, monkeypatch: py
 
 
 def test_a_subject_that_goes_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject_pages, "AT_ONCE", 10)
+    monkeypatch.setattr(subject_pages, "COUNTED", 10)
     index = SubjectIndex()
     index.add_run([b"a.%02d" % n for n in range(40)], 1)
 
