@@ -347,6 +347,7 @@ def names_and_lists(t: Script) -> None:
 @scenario
 def a_page_of_names_ends_at_1024(t: Script) -> None:
     wire, replies = t.wire, []
+    wire.timeout = 60.0  # some seconds on a machine that is busy
     for n in range(1030):
         body = json.dumps({"name": f"P{n:04d}", "subjects": [f"p{n}"], "storage": "memory"}).encode()
         replies.append(wire.new_reply())
