@@ -87,8 +87,13 @@ class LogPast:
 
         What somebody asked to be shredded does not return.
         """
-        packed = [each.footer.departures for each in self.segments if each.footer is not None]
-        here = self._store.departures
+        here, index = self._store.departures, self._store.departures_index
+        # Right after a seal it is the sealed segment's own list: what is there twice would not ascend.
+        packed = [
+            each.footer.departures
+            for each in self.segments
+            if each.footer is not None and each.header.first_index != index
+        ]
         latest = None if here is None else here.behind(point)  # the list itself goes on
         shredded = frozenset(seq for first, last in self.shredded() for seq in range(first, last + 1))
 

@@ -312,8 +312,13 @@ class Store:
 
     @property
     def departures(self) -> Departures | None:
-        """When messages left while the open segment was open, if the stream keeps that."""
+        """When messages left while the segment that begins at `departures_index` was open, if the stream keeps that."""
         return self._gone.departures
+
+    @property
+    def departures_index(self) -> int:
+        """The first entry of that segment: the open one, or one that was sealed and after which nothing was removed."""
+        return self._gone.index
 
     def keep_departures(self, wanted: bool) -> None:
         """Whether to note from now on when messages leave (see departures.py). Only files keep it."""

@@ -83,3 +83,21 @@ def test_a_point_that_has_yet_to_come_is_behind_all_that_happened(tmp_path: Path
     assert log.by_now(Point(before_ns=last_time + 9999)) == Point(before_ns=last_time + 501)
     assert log.by_now(Point(before_ns=last_time + 100)) == Point(before_ns=last_time + 100)
     assert log.by_now(Point(seq=2)) == Point(seq=2)
+
+
+def test_what_was_removed_is_found_once_right_after_a_seal(tmp_path: Path) -> None:
+    stream = MiniStream(str(tmp_path), LogOptions(seal_bytes=1000, seal_age_ns=1 << 60))
+    store = stream.store
+    store.keep_departures(True)
+    for number in range(1, 11):
+        stream.publish((b"a.%d" % number, b"", b"x"))
+    store.remove_all([(seq, b"a.%d" % seq) for seq in (3, 4, 7, 8)])
+    stream.publish((b"b", b"", b"x" * 1000))
+    stream.publish((b"c", b"", b"x"))  # in the next segment; nothing has been removed since
+    log = LogPast(store)
+    assert [each.footer is None for each in log.segments] == [False, True]
+    found = [seq for seqs in log.returning(Point(seq=9), 9)() for seq in seqs]
+    assert found == [3, 4, 7, 8]
+    assert log.subjects(found) == [b"a.3", b"a.4", b"a.7", b"a.8"]
+    store.remove_all([(10, b"a.10")])
+    assert [list(seqs) for seqs in LogPast(store).returning(Point(seq=9), 10)()] == [[3, 4, 7, 8, 10]]
