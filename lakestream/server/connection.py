@@ -23,9 +23,11 @@ from lakestream.server.accounts.guard import RESERVED_REPLIES, RESERVED_SUBJECT,
 from lakestream.server.hub import TRACED
 from lakestream.server.interest.interest import Subscription
 from lakestream.server.logging import Logger
+from lakestream.server.settings.account_options import lower_limit
 from lakestream.server.settings.options import Options
 from lakestream.server.tracer import Tracer
 from lakestream.server.turn import Congested
+from lakestream.server.unsent import Receiver, Unsent
 
 HIGH_WATER = 1 << 20
 """Unsent bytes (default 1 MiB) above which a connection counts as congested and JetStream holds its deliveries.
@@ -47,6 +49,7 @@ class Owner(Protocol):
     accounts: Accounts
     authenticator: Authenticator
     log: Logger
+    unsent: Unsent
 
     @property
     def clock(self) -> Clock:
@@ -66,7 +69,7 @@ class Owner(Protocol):
         """Forget."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(Receiver, asyncio.Protocol):
     """A client's side of the wire. One instance per accepted socket; everything runs in the event loop."""
 
     def __init__(self, owner: Owner, identifier: int) -> None:
@@ -146,11 +149,12 @@ class Connection(asyncio.Protocol):
                 publish = self._publish  # a CONNECT may have bound it to another
             if self.close_reason:
                 return
+        turn.read(len(data))
         if turn.overrun is not None:
             self._stall(turn.overrun)
 
     def _stall(self, receiver: Congested) -> None:
-        """Read no more from this client until what it publishes to has drained (or is gone)."""
+        """Read no more from this client until what it publishes to has drained (or is gone), or the turn is over."""
         transport = self._transport
         if self._stalled or transport is None or transport.is_closing():
             return
@@ -172,6 +176,7 @@ class Connection(asyncio.Protocol):
         label = f"{self.host}:{self.port} - cid:{self.id}"
         self.owner.log.debug(f"{label} - Client connection closed: {self.close_reason}")
         self._leave()
+        self.owner.unsent.left(self)
         self.owner.closed(self)
 
     def _leave(self) -> None:
@@ -289,7 +294,7 @@ class Connection(asyncio.Protocol):
         self._write()
 
     def _write(self) -> None:
-        """Write what was gathered so far; a receiver too far behind is cut (max_pending)."""
+        """Write what was gathered so far; a receiver too far behind is cut (max_pending, max_pending_total)."""
         out, self._out = self._out, []
         self._gathered = 0
         transport = self._transport
@@ -297,11 +302,17 @@ class Connection(asyncio.Protocol):
             return
         if self._tracer is not None:
             self._tracer.outbound(out)
-        transport.write(b"".join(out))
-        if transport.get_write_buffer_size() > self.owner.options.max_pending:
-            self.close_reason = "Slow Consumer (Pending Bytes)"
+        data = b"".join(out)
+        transport.write(data)
+        self.owner.unsent.wrote(self, len(data), transport.get_write_buffer_size())
+
+    def cut(self, reason: str, detail: str) -> None:
+        """See `Receiver.cut`."""
+        if not self.close_reason:
+            self.close_reason, self.slow = reason, detail
             self._leave()
-            transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def _send(self, frame: bytes) -> None:
         self._out.append(frame)
@@ -472,8 +483,8 @@ class Connection(asyncio.Protocol):
     def limit(self) -> None:
         """Keep to the limits as they are now: the account's, and the server's where they are lower."""
         limits, options = self.account.options.limits, self.owner.options
-        self._max_subscriptions = _lower(limits.max_subscriptions, options.max_subscriptions or -1)
-        self.max_payload = _lower(limits.max_payload, options.max_payload)
+        self._max_subscriptions = lower_limit(limits.max_subscriptions, options.max_subscriptions or -1)
+        self.max_payload = lower_limit(limits.max_payload, options.max_payload)
         self._parser.max_payload = self.max_payload
 
     def permit(self) -> None:
@@ -544,10 +555,13 @@ class Connection(asyncio.Protocol):
     def refuse(self, refusal: refusals.Refusal) -> None:
         """It may not do that."""
         self._error(refusal.told)
+        self.owner.log.error(f"{self.described()} - {refusal.logged}")
+
+    def described(self) -> str:
+        """Return the client's address, name and user as the log shows them."""
         who = (self.version, self.lang, self.name)
         user = self.login.user.user if self.login.user is not None else ""
-        label = refusals.described(f"{self.host}:{self.port} - cid:{self.id}", who, (self.account.name, user))
-        self.owner.log.error(f"{label} - {refusal.logged}")
+        return refusals.described(f"{self.host}:{self.port} - cid:{self.id}", who, (self.account.name, user))
 
     def _fail(self, text: str, reason: str) -> None:
         if text:
@@ -584,8 +598,3 @@ class Connection(asyncio.Protocol):
         self._ping_sent_ns = self.owner.clock.now()
         self._send(b"PING\r\n")
         self._timer = self.owner.clock.call_later(options.ping_interval_ns, self._ping)
-
-
-def _lower(one: int, other: int) -> int:
-    """The lower of two limits; below 0: none."""
-    return min(one, other) if one >= 0 and other >= 0 else max(one, other)

@@ -29,3 +29,17 @@ def bound_arenas() -> bool:
         return bool(ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS))
     except (AttributeError, OSError):
         return False
+
+
+def trim() -> bool:
+    """Give free memory of the C library's heap back to the system; returns whether there was any.
+
+    glibc returns only the end of its heap by itself: after a gigabyte of unsent bytes has gone, one live block behind
+    it keeps all of it. Other C libraries return memory themselves. It may take some ms: call it in a thread.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (AttributeError, OSError):
+        return False

@@ -29,6 +29,7 @@ from lakestream.server.cluster.cluster import Cluster, node_info
 from lakestream.server.cluster.peer_wire import NodeInfo
 from lakestream.server.connection import Connection
 from lakestream.server.errors import StartError, reason_of
+from lakestream.server.heap import trim
 from lakestream.server.identity import NATS_VERSION, Identity, advertised, new_server_id
 from lakestream.server.jetstream import JetStream
 from lakestream.server.lake.api import announce, withdraw
@@ -40,6 +41,7 @@ from lakestream.server.settings.options import Options
 from lakestream.server.statistics import Statistics
 from lakestream.server.system.system import System
 from lakestream.server.turn import Turn
+from lakestream.server.unsent import Unsent
 
 if TYPE_CHECKING:
     from lakestream.server.remote.remotes import Remotes
@@ -97,6 +99,7 @@ class Node:
         options = self.options
         self.clock = LoopClock(loop, self.log)
         self.io = ThreadIo(loop)
+        self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
         self.accounts = Accounts(options, Turn(loop.call_soon), self.log)
         self.hub = self.accounts.default.hub
         self.identity = self._identity(server_id, options.port)
@@ -287,9 +290,8 @@ class Node:
         self.connections.pop(connection.id, None)
         self.statistics.ended(connection, self.clock.now())
         self.system.events.disconnected(connection)
-        if connection.close_reason.startswith("Slow Consumer"):
-            who = f"{connection.host}:{connection.port} - cid:{connection.id}"
-            self.log.info(f"{who} - Slow Consumer Detected: MaxPending of {self.options.max_pending} Exceeded")
+        if connection.slow:
+            self.log.info(f"{connection.described()} - Slow Consumer Detected: {connection.slow}")
 
     # ------------------------------------------------------------------ signals and end
     def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -20,8 +20,6 @@ NOT_MEASURED = {
     "feature_flags",
     "disk_io_wait_stats",
     "stalled_clients",
-    "slow_consumer_stats",
-    "stale_connection_stats",
     # nats-server's cache of its subject tree.
     "num_cache",
     "num_inserts",

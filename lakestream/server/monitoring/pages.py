@@ -173,6 +173,9 @@ class Pages:
         if options.server_metadata:
             page["metadata"] = options.server_metadata
         page["system_account"] = node.accounts.system.name
+        nodes = routed(node.cluster)
+        page["slow_consumer_stats"] = _by_kind(node.statistics.slow_consumers, nodes.slow_consumers)
+        page["stale_connection_stats"] = _by_kind(node.statistics.stale_connections, nodes.stale_connections)
         keeper = node.jetstream.keeper if node.jetstream is not None else None
         if keeper is not None:
             page["lake"] = {"url": keeper.root, "lag": keeper.lag(), "errors": keeper.troubles()}
@@ -290,3 +293,7 @@ def unhealthy(health: Health, details: bool) -> dict[str, Any]:
 def json_answer(page: Mapping[str, Any] | Sequence[Any]) -> Answer:
     """A page as indented JSON with Go's escapes."""
     return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
+
+
+def _by_kind(clients: int, routes: int) -> dict[str, int]:
+    return {"clients": clients, "routes": routes, "gateways": 0, "leafs": 0}

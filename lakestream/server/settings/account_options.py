@@ -139,3 +139,8 @@ class AccountOptions(msgspec.Struct, frozen=True, kw_only=True):
     imports: tuple[StreamImport | ServiceImport, ...] = ()
     mappings: tuple[SubjectMapping, ...] = ()
     default_permissions: Permissions | None = None
+
+
+def lower_limit(one: int, other: int) -> int:
+    """Return the lower of two limits; below 0: none."""
+    return min(one, other) if one >= 0 and other >= 0 else max(one, other)

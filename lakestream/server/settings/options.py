@@ -193,6 +193,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_payload: int = MIB
     max_control_line: int = 4 * KIB
     max_pending: int = 64 * MIB
+    max_pending_total: int = 1024 * MIB
     max_connections: int = 65_536
     max_subscriptions: int = 0
     ping_interval_ns: int = 2 * MINUTE
@@ -230,6 +231,7 @@ RELOADABLE = frozenset(
         "max_payload",
         "max_control_line",
         "max_pending",
+        "max_pending_total",
         "max_connections",
         "max_subscriptions",
         "ping_interval_ns",
@@ -404,6 +406,11 @@ def _check(options: Options) -> None:
     if options.max_payload > options.max_pending:
         raise StartError(
             f"max_payload ({options.max_payload}) cannot be higher than max_pending ({options.max_pending})"
+        )
+    if options.max_pending > options.max_pending_total:
+        raise StartError(
+            f"max_pending ({options.max_pending}) cannot be higher than max_pending_total "
+            f"({options.max_pending_total}); set max_pending_total too"
         )
 
 

@@ -15,7 +15,7 @@ from lakestream.server.settings.account_options import User
 from lakestream.server.settings.accounts import as_accounts, as_mappings, settle
 from lakestream.server.settings.cluster import as_cluster
 from lakestream.server.settings.conf import Item, load
-from lakestream.server.settings.options import SECOND, LakeOptions
+from lakestream.server.settings.options import SECOND, LakeOptions, Options
 from lakestream.server.settings.remote import as_remotes
 from lakestream.server.settings.users import as_permissions, as_users, with_default
 from lakestream.server.settings.values import (
@@ -92,6 +92,11 @@ def _grace(key: str, item: Item) -> int:
     if duration < 0:
         raise item.error(f'"{key}" must not be negative')
     return duration
+
+
+def _write_deadline(key: str, item: Item) -> int:
+    """0 means the default, as in nats-server."""
+    return as_pause(key, item) or Options().write_deadline_ns
 
 
 def _server_name(key: str, item: Item) -> str:
@@ -317,6 +322,8 @@ TOP: dict[str, Rule] = {
     "max_payload": ("max_payload", as_positive32),
     "max_control_line": ("max_control_line", as_positive32),
     "max_pending": ("max_pending", number_in(1, INT64)),
+    "max_pending_total": ("max_pending_total", number_in(1, INT64)),
+    "write_deadline": ("write_deadline_ns", _write_deadline),
     "max_connections": ("max_connections", as_limit),
     "max_conn": ("max_connections", as_limit),
     "max_subscriptions": ("max_subscriptions", as_limit),
@@ -352,7 +359,6 @@ TOP_HARMLESS = (
     "disable_sublist_cache",
     "no_fast_producer_stall",
     "max_closed_clients",
-    "write_deadline",
     "connect_error_reports",
     "reconnect_error_reports",
     "no_system_account",
@@ -395,7 +401,7 @@ TOP_MISSING = {
     "profiler_port": "use py-spy on the process",
     "max_subscription_tokens": "",
     "max_sub_tokens": "",
-    "write_timeout": "a slow client is closed at max_pending",
+    "write_timeout": "a client that is slower than write_deadline is closed",
     "no_header_support": "headers are always there",
     "feature_flags": "",
 }
