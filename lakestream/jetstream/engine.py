@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.jetstream import leaving
 from lakestream.jetstream.consumer.acks import Acks
-from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
 from lakestream.jetstream.get.direct import DirectGet
 from lakestream.jetstream.ports import Bus, Subscribed
 from lakestream.jetstream.shared import GLOBAL, LakeLink, Shared
@@ -38,6 +38,8 @@ ACCOUNT = GLOBAL
 
 MAX_WAITING = 10_000
 """Requests that may wait until an account's streams are open; further ones are refused (10008)."""
+FROZEN_AGAIN_NS = 60_000_000_000
+"""A frozen stream is logged again after this long (1 minute)."""
 SETTLE_NS = 10_000_000
 """How soon to look again whether what a stream has taken is on disk (10 ms)."""
 
@@ -139,7 +141,7 @@ class Engine:
             if store is None:
                 del self._creating[name]
                 self.log.error(f"stream {name}: cannot create its store: {error}")
-                done(api_error(10049, err=f"cannot create the store: {error}"))
+                done(api_error(10049, err=f"cannot create the store: {for_clients(error)}"))
                 return
             stream = self._stream(create, store)
             stream.propose(create, lambda result: created(stream, result))
@@ -211,7 +213,7 @@ class Engine:
             del self._deleting[name]
             if error is not None:
                 self.log.error(f"stream {name}: {error}")
-                done(api_error(10050, err=str(error)))
+                done(api_error(10050, err=for_clients(error)))
             else:
                 leaving.begin(self.shared, create, directory or "")
                 done(None)
@@ -237,7 +239,7 @@ class Engine:
             if error is not None:
                 self.offline[name] = reason
                 self.log.error(f"stream {name}: {error}")
-                done(api_error(10050, err=str(error)))
+                done(api_error(10050, err=for_clients(error)))
             else:
                 if create is not None:
                     leaving.begin(self.shared, create, directory or "")
@@ -270,6 +272,14 @@ class Engine:
     def _failed(self, stream: Stream, error: Exception) -> None:
         if isinstance(error, LogFrozen) and error.out_of_space:
             self.shared.out_of_storage(stream.name)
+        if self.cluster is None:  # else the replica has logged it
+            self.log.error(f"stream {stream.name}: takes no more messages: {error}")
+        self.clock.call_later(FROZEN_AGAIN_NS, lambda: self._still_frozen(stream, error))
+
+    def _still_frozen(self, stream: Stream, error: Exception) -> None:
+        if not stream.closed and self.streams.get(stream.name) is stream:
+            self.log.error(f"stream {stream.name}: still takes no messages: {error}")
+            self.clock.call_later(FROZEN_AGAIN_NS, lambda: self._still_frozen(stream, error))
 
     def refresh(self, stream: Stream) -> None:
         """Its subjects may have changed, or whether it takes messages here."""
@@ -440,7 +450,7 @@ class Engine:
         """A stream found on disk is open, or is not (nor was it ever made, without an error)."""
         if error is not None:
             reason = str(error) if isinstance(error, LogError | OSError) else repr(error)
-            self.offline[name] = reason
+            self.offline[name] = for_clients(error)
             self.log.error(f"stream {name} is offline: {reason}")
         elif stream is not None and self.cluster is not None:
             self.cluster.adoption.found(stream)

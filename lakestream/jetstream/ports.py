@@ -195,5 +195,9 @@ class Past(Protocol):
         """
 
 
-class PastUnavailableError(Exception):
+class PublicError(Exception):
+    """An error whose text clients may see: it names no file and no address of the server's."""
+
+
+class PastUnavailableError(PublicError):
     """What a stream held then can not be told any more, or not now; the text says why."""

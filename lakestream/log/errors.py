@@ -10,14 +10,24 @@ import errno
 
 
 class LogError(Exception):
-    """The root of all errors of log/."""
+    """The root of all errors of log/. The message names files and is for the server's log.
+
+    Args:
+        message: the error, and what to do about it.
+        for_clients: the same without the names of the server's files.
+    """
+
+    def __init__(self, message: str, for_clients: str = "") -> None:
+        super().__init__(message)
+        self.for_clients = for_clients or "the stream's log cannot be used; the server's log says why"
 
 
 class CorruptRecord(LogError):
     """Bytes that do not hold the record they should. `offset` counts from the start of the buffer."""
 
     def __init__(self, offset: int, what: str) -> None:
-        super().__init__(f"record at offset {offset}: {what}")
+        message = f"record at offset {offset}: {what}"
+        super().__init__(message, message)
         self.offset = offset
         self.what = what
 
@@ -28,7 +38,8 @@ class CorruptLog(LogError):
     def __init__(self, file: str, offset: int, what: str) -> None:
         super().__init__(
             f"{file}: damaged at offset {offset}: {what}; restore this file from a backup or a replica "
-            "(the stream stays closed so that nothing is lost silently)"
+            "(the stream stays closed so that nothing is lost silently)",
+            f"a file of the stream is damaged at offset {offset}: {what}; the server's log names it",
         )
         self.file = file
         self.offset = offset
@@ -43,8 +54,10 @@ class LogFrozen(LogError):
     """A write or a sync failed: what is on the disk is unknown, so this log takes no more entries in this process."""
 
     def __init__(self, file: str, cause: BaseException) -> None:
+        why = cause.strerror if isinstance(cause, OSError) and cause.strerror else "a write failed"
         super().__init__(
-            f"{file}: {cause}; the log takes no more entries: make room or repair the device, then restart the server"
+            f"{file}: {cause}; the log takes no more entries: make room or repair the device, then restart the server",
+            f"{why}; the stream takes no more messages until its server was restarted",
         )
         self.file = file
         self.cause = cause

@@ -47,7 +47,10 @@ class FileStores:
             return Store.in_memory(self._io, uid)
         directory = self._root.stream_directory(account, name)
         if os.path.exists(directory):
-            raise LogError(f"{directory} is there already: another stream's files; move them away to use this name")
+            raise LogError(
+                f"{directory} is there already: another stream's files; move them away to use this name",
+                "another stream's files are in the way; the server's log names them",
+            )
         try:
             return self._open(account, name, uid)
         except BaseException:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lakestream.jetstream.get import batch as direct_batch
 from lakestream.jetstream.get import query
 from lakestream.jetstream.ports import PastUnavailableError
-from lakestream.log.errors import LogError
+from lakestream.log.errors import CorruptRecord
 from lakestream.log.record import Record
 from tests.unit.api_world import ApiWorld
 from tests.unit.direct_world import (
@@ -130,11 +130,11 @@ async def test_what_the_lake_can_not_read_is_said(world: ApiWorld, body: Any) ->
 
 def test_damage_is_said(world: ApiWorld) -> None:
     def damaged(seq: int) -> Any:
-        raise LogError("segment 1, offset 64: its crc\r\ndoes not match")
+        raise CorruptRecord(64, "its crc\r\ndoes not match")
 
     rows: Any = world.stream("A").store._rows
     rows.read = damaged
-    expected = [(b"NATS/1.0 500 segment 1, offset 64: its crc  does not match\r\n\r\n", b"")]
+    expected = [(b"NATS/1.0 500 record at offset 64: its crc  does not match\r\n\r\n", b"")]
     assert world.direct("A.a.1") == expected
     assert world.direct("A", {"seq": 1}) == expected
 

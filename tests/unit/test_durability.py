@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Any
 import pytest
 
 from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.formats.errors import ApiError
+from lakestream.jetstream.formats.errors import ApiError, for_clients
 from lakestream.jetstream.shared import EngineOptions, Shared
 from lakestream.jetstream.stream import intake
 from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.jetstream.stream.operations import DeleteMessage, Purge, Remove
+from lakestream.jetstream.stream.reader import HistoryUnavailableError
 from lakestream.jetstream.stream.stream import Stream
 from lakestream.jetstream.timing import expiry
-from lakestream.log.errors import CorruptLog
+from lakestream.log.errors import CorruptLog, LogError, LogFrozen
+from lakestream.server import stores
 from lakestream.server.hub import Hub
 from lakestream.server.logging import Logger
 from lakestream.server.settings.options import JetStreamOptions, LakeOptions
@@ -40,14 +43,14 @@ def killed(tmp_path: Path) -> World:
 class EngineWorld:
     """An engine over a directory."""
 
-    def __init__(self, directory: Path) -> None:
-        self.clock, self.io = ManualClock(), ManualIo()
-        self.hub = Hub(Turn(self.clock.call_soon), Logger())
+    def __init__(self, directory: Path, log: Logger | None = None) -> None:
+        self.clock, self.io, log = ManualClock(), ManualIo(), log or Logger()
+        self.hub = Hub(Turn(self.clock.call_soon), log)
         self.stores = FileStores(
             JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1), LakeOptions(), self.io
         )
         options = EngineOptions(server_name="srv", server_id="NSRV")
-        self.engines = Engines(Shared(self.clock, self.io, self.stores, options, Logger(), lambda account: self.hub))
+        self.engines = Engines(Shared(self.clock, self.io, self.stores, options, log, lambda account: self.hub))
         self.engine = self.engines.serve("$G")
         self.made: list[Stream | ApiError] = []
 
@@ -160,6 +163,67 @@ def test_what_fails_while_it_is_applied_freezes_the_stream(tmp_path: Path, monke
     assert killed(tmp_path).stream.store.applied > world.stream.store.applied, "no checkpoint of half an entry"
 
 
+class Report(Logger):
+    """Keeps the errors that are reported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[str] = []
+
+    def error(self, text: str) -> None:
+        self.errors.append(text)
+
+
+@pytest.mark.parametrize(("operation", "code"), [("write", errno.ENOSPC), ("sync", errno.EIO)])
+def test_a_frozen_stream_is_logged_at_once_and_every_minute_while_it_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, code: int
+) -> None:
+    files = FaultyFiles()
+    monkeypatch.setattr(stores, "Files", lambda: files)
+    log = Report()
+    world = EngineWorld(tmp_path, log)
+    world.create("A")
+    world.settle()
+    files.fail, files.code = operation, code
+    world.publish("A.x")
+    world.settle()
+    files.fail = ""
+    (line,) = log.errors
+    assert line.startswith("stream A: takes no more messages: ")
+    assert str(tmp_path) in line
+    assert os.strerror(code) in line
+    assert "make room or repair the device, then restart the server" in line
+    world.clock.advance(59_000_000_000)
+    world.publish("A.x")
+    world.settle()
+    assert log.errors == [line]
+    for minutes in (1, 2, 3):
+        world.clock.advance(60_000_000_000)
+        assert log.errors[1:] == [line.replace("takes no more messages", "still takes no messages")] * minutes
+    world.engine.delete_stream("A", world.made.append)
+    world.settle()
+    world.clock.advance(600_000_000_000)
+    assert len(log.errors) == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "told_as"),
+    [
+        (LogFrozen("/srv/js/S/log/1.seg", OSError(errno.ENOSPC, "No space left on device")), "No space left on device"),
+        (LogFrozen("/srv/js/S/log/1.seg", ValueError("/srv/js")), "a write failed"),
+        (CorruptLog("/srv/js/S/log/1.seg", 7, "the crc does not match"), "damaged at offset 7: the crc does not match"),
+        (LogError("/srv/js/S is there already"), "the server's log says why"),
+        (OSError(errno.EACCES, "Permission denied", "/srv/js/S"), "Permission denied"),
+        (RuntimeError("file:///srv/lake/streams/S"), "whose log says why"),
+        (HistoryUnavailableError("S: sequence 4 is not readable from the lake"), "sequence 4 is not readable"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_clients_are_told_the_reason_and_no_path(error: Exception, told_as: str) -> None:
+    assert told_as in for_clients(error)
+    assert "/srv" not in for_clients(error)
+
+
 def test_publishes_with_headers_are_refused_by_a_frozen_stream_whatever_was_in_flight(tmp_path: Path) -> None:
     files = FaultyFiles()
     world = World(str(tmp_path / "S"), files=files)
@@ -171,7 +235,7 @@ def test_publishes_with_headers_are_refused_by_a_frozen_stream_whatever_was_in_f
 
 
 def test_one_stream_that_cannot_be_recovered_does_not_keep_the_others_from_serving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     world = EngineWorld(tmp_path)
     world.create("A")
@@ -188,7 +252,8 @@ def test_one_stream_that_cannot_be_recovered_does_not_keep_the_others_from_servi
     again = EngineWorld(tmp_path)
     again.engines.recover()
     assert list(again.engine.streams) == ["B"]
-    assert "broken" in again.engine.offline["A"]
+    assert "whose log says why" in again.engine.offline["A"]
+    assert "broken" in capfd.readouterr().err
 
 
 def test_who_waits_for_an_operation_on_a_stream_that_is_deleted_is_told(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from lakestream.jetstream.consumer.consumer import Consumer
 from lakestream.jetstream.consumer.info import consumer_info, with_static_metadata
 from lakestream.jetstream.consumer.start import Start, needs_lookup, start_found, start_of
 from lakestream.jetstream.copies import sourcing
-from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
 from lakestream.jetstream.formats.gotime import ZERO, time_ns
 from lakestream.jetstream.formats.jsonio import Int, Time, Uint64
 from lakestream.jetstream.formats.request import Request, Routes, Where, level_refused
@@ -236,7 +236,7 @@ class ConsumerApi:
             try:
                 start = await start_found(config, stream)
             except Exception as error:
-                request.fail(api_error(10012, err=str(error)))
+                request.fail(api_error(10012, err=for_clients(error)))
                 finished()
                 raise
             self._propose(request, stream, name, config, start, finished)

@@ -21,7 +21,7 @@ from lakestream.jetstream.backup.restores import RestoreRequest, Restores, Targe
 from lakestream.jetstream.backup.snapshots import SnapshotRequest, Snapshots
 from lakestream.jetstream.copies.clone import check_update
 from lakestream.jetstream.copies.origin_rules import Find, check_filters
-from lakestream.jetstream.formats.errors import ApiError, api_error, invalid
+from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients, invalid
 from lakestream.jetstream.formats.gotime import format_time
 from lakestream.jetstream.formats.jsonio import Int, Uint64
 from lakestream.jetstream.formats.request import Request, Routes, Where
@@ -455,7 +455,7 @@ class StreamApi:
         except ApiError as error:
             request.fail(error)
         except (HistoryUnavailableError, LogError) as error:
-            request.fail(api_error(10051, err=str(error)))
+            request.fail(api_error(10051, err=for_clients(error)))
         except Exception:
             request.fail(api_error(10051, err="the message could not be read from the lake"))
             raise
@@ -547,7 +547,7 @@ def _read(stream: Stream, seq: int) -> Record | None:
     try:
         return stream.get(seq)
     except LogError as error:
-        raise api_error(10051, err=str(error)) from error
+        raise api_error(10051, err=for_clients(error)) from error
 
 
 def _answer_message(request: Request, record: Record | None, without_header: bool) -> None:

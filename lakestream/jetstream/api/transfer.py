@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.jetstream.cluster.replicas import asked_here
-from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
 from lakestream.jetstream.formats.jsonio import dumps
 from lakestream.jetstream.ports import ClientInfo, Subscribed
 from lakestream.jetstream.stream import limits, publish
@@ -98,7 +98,7 @@ class TransferApi:
         try:
             records = list(iter_records(body))
         except LogError as error:
-            self._fail(reply, ApiError(400, 0, f"the batch is damaged: {error}"))
+            self._fail(reply, ApiError(400, 0, f"the batch is damaged: {for_clients(error)}"))
             return
         self._bring(subject.rpartition(b".")[2].decode("utf-8", "replace"), records, reply)
 
@@ -193,10 +193,10 @@ class TransferApi:
                 first = max(first, at or stream.store.last_seq + 1)
             found = await stream.fetch_run(first, EXPORT_MSGS, EXPORT_BYTES)
         except (HistoryUnavailableError, LogError) as error:
-            self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, str(error)).as_dict()))
+            self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, for_clients(error)).as_dict()))
             return
         except Exception as error:  # the lake's own: whoever asked is told, and so is our log
-            self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, str(error)).as_dict()))
+            self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, for_clients(error)).as_dict()))
             raise
         self._bus.publish(reply, b"", b"", b"+" + b"".join(_records(found, request.last_seq)))
 

@@ -22,6 +22,7 @@ import msgspec
 
 from lakestream.jetstream.formats.json_syntax import JsonError
 from lakestream.jetstream.formats.jsonio import Int, Time, Uint64, parse
+from lakestream.jetstream.ports import PublicError
 from lakestream.log.record import MAX_SUBJECT, Record
 from lakestream.protocol import s2
 
@@ -41,7 +42,7 @@ _LAST_SEQ = (1 << 64) - 1
 _LONGEST_NUMBERS = 5 * 10
 
 
-class ArchiveError(Exception):
+class ArchiveError(PublicError):
     """The bytes are no archive that can be restored; the words are nats-server's where it has some."""
 
 

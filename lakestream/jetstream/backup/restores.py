@@ -26,7 +26,7 @@ from lakestream.jetstream.backup.events import BackupEvents
 from lakestream.jetstream.consumer import rules as consumer_rules
 from lakestream.jetstream.consumer.config import ConsumerConfig
 from lakestream.jetstream.consumer.state import Delta, encode_delta
-from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
 from lakestream.jetstream.formats.json_syntax import JsonError
 from lakestream.jetstream.formats.jsonio import dumps, parse
 from lakestream.jetstream.formats.nuid import nuid
@@ -104,7 +104,7 @@ class Restores:
         try:
             staged = tempfile.TemporaryFile(dir=engine.options.spool_dir or None)  # noqa: SIM115 - closed by `ended`
         except OSError as error:
-            raise api_error(10062, err=f"no file can be made for it: {error}") from None
+            raise api_error(10062, err=f"no file can be made for it: {for_clients(error)}") from None
         events = BackupEvents(engine, "RESTORE", config.name, request)
         self._running += 1
         transfer = _Transfer(engine, config.name, staged)
@@ -131,7 +131,7 @@ class Restores:
             answer |= await filling.run()
         except (ArchiveError, OSError, ApiError) as error:
             engine.log.warn(f"stream {transfer.stream}: restore failed: {error}")
-            answer["error"] = api_error(10062, err=str(error)).as_dict()
+            answer["error"] = api_error(10062, err=for_clients(error)).as_dict()
         except Exception:
             answer["error"] = api_error(10062, err="internal error").as_dict()
             raise
@@ -211,7 +211,7 @@ class _Transfer:
             if self._over:
                 return
             if error is not None:
-                self.failure = f"storage failure during restore: {error}"
+                self.failure = f"storage failure during restore: {for_clients(error)}"
                 self._end(some[-1][1])
                 return
             self._engine.bus.reply_many([(reply, b"") for _, reply in some])

@@ -19,7 +19,7 @@ from lakestream.jetstream.awaiting import Signal, in_thread
 from lakestream.jetstream.backup import archive
 from lakestream.jetstream.backup.events import BackupEvents
 from lakestream.jetstream.consumer.consumer import Consumer
-from lakestream.jetstream.formats.errors import api_error
+from lakestream.jetstream.formats.errors import api_error, for_clients
 from lakestream.jetstream.formats.jsonio import Int, dumps, shown
 from lakestream.jetstream.formats.nuid import nuid
 from lakestream.jetstream.formats.request import Request
@@ -130,9 +130,9 @@ class _Sending:
         except SnapshotFailed as failure:
             status = error = str(failure)
         except (HistoryUnavailableError, LogError) as failure:
-            status, error = f"500 {failure}", str(failure)
+            status, error = f"500 {for_clients(failure)}", for_clients(failure)
         except Exception as failure:  # the lake's own: whoever waits for the rest is told, and so is our log
-            self._end(f"500 {failure}")
+            self._end(f"500 {for_clients(failure)}")
             raise
         finally:
             subscription.cancel()

@@ -15,6 +15,7 @@ import msgspec
 from lakestream.jetstream import leaving
 from lakestream.jetstream.cluster.replica_transfer import Fetch, Offer
 from lakestream.jetstream.copies.clone_replica import AGAIN_NS, YIELD_NS, BaseUnreadable, Holding, held_from, prepare
+from lakestream.jetstream.formats.errors import for_clients
 from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.jetstream.stream.offline import Unsupported
 from lakestream.jetstream.stream.operations import CreateStream, decode_operation, encode
@@ -206,7 +207,10 @@ class Replica:
         stores = self._replicas.stores
         there = stores.identity(self.account, self.name)
         if not self._mine(there):
-            raise LogError(f"{self.directory} has the files of another stream; move them away")
+            raise LogError(
+                f"{self.directory} has the files of another stream; move them away",
+                "another stream's files are in the way; the server's log names them",
+            )
         if there is None or uid_of(there) == "":
             stores.begin(self.directory, self.identity)
         return self.open(membership, lost)
@@ -354,7 +358,7 @@ class Replica:
         stream.failure(error)
         self._replicas.host.follows(self)
         if isinstance(error, Unsupported):
-            self.trouble = str(error)
+            self.trouble = for_clients(error)
             self._replicas.host.gone(self)
         if isinstance(error, CorruptLog) and self.refillable and not self.closed:
             self._reopen(stream, str(error))
@@ -382,7 +386,7 @@ class Replica:
                 replicas.too_late(self, opened)
                 return
             if opened is None:
-                self.trouble = str(error)
+                self.trouble = for_clients(error)
                 replicas.log.error(f"stream {self.name} is offline here: {error}")
                 replicas.host.gone(self)
                 if isinstance(error, BaseUnreadable):

@@ -15,7 +15,7 @@ from lakestream.jetstream.cluster.replica import Opened, Replica, decode_identit
 from lakestream.jetstream.cluster.replica_repair import Repairs
 from lakestream.jetstream.cluster.replica_transfer import Sender
 from lakestream.jetstream.copies.clone_replica import AGAIN_NS, Bases, BaseUnreadable
-from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
 from lakestream.jetstream.stream.operations import CreateStream
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files
@@ -204,7 +204,7 @@ class Replicas:
         self.repairs.look_at(replica)
 
     def _broken(self, replica: Replica, error: BaseException) -> None:
-        replica.trouble = str(error)
+        replica.trouble = for_clients(error)
         self.log.error(f"stream {replica.name} is offline here: {error}")
         self.host.gone(replica)
         if isinstance(error, BaseUnreadable):
@@ -303,7 +303,7 @@ class Replicas:
         def destroyed(left: str | None, error: BaseException | None) -> None:
             if error is not None:
                 self.log.error(f"stream {replica.name}: its files could not be removed: {error}")
-                self._removal[replica.uid] = api_error(10050, err=str(error))
+                self._removal[replica.uid] = api_error(10050, err=for_clients(error))
             elif deleted is not None:
                 leaving.begin(self.shared, deleted, left or "")
             for waiting in self._going.pop(replica.directory, []):

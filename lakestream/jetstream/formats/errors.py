@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from lakestream.jetstream.ports import PublicError
+from lakestream.log.errors import LogError
+
 
 class ApiError(Exception):
     """A refusal in the API's own terms.
@@ -309,3 +312,17 @@ ERRORS: dict[int, ErrorKind] = {
     10228: ErrorKind(500, "stream source consumer stalled on flow control"),
 }
 """Every code that nats-server 2.15.1 defines, also those that no code path of it raises."""
+
+
+def for_clients(error: BaseException | None) -> str:
+    """Return the text of an error for clients: never the name of a file or an address of the server's.
+
+    An error that is not known to be free of them is only in the server's log: log it where this is used.
+    """
+    if isinstance(error, LogError):
+        return error.for_clients
+    if isinstance(error, ApiError | PublicError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return "it failed on the server, whose log says why"

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lakestream.jetstream.awaiting import in_thread
+from lakestream.jetstream.formats.errors import for_clients
 from lakestream.jetstream.ports import History, Past, PastUnavailableError
 from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.log.departures import Point
@@ -89,7 +90,7 @@ class _Past:
         try:
             was = await self._history.was(patterns, point, limit, log.shredded())
         except Exception as error:
-            raise PastUnavailableError(str(error)) from error
+            raise PastUnavailableError(for_clients(error)) from error
         if was.within:
             return None if was.newest is None else _Found(self, point, was.through, was.newest)
         log = LogPast(self._stream.store)
@@ -152,7 +153,7 @@ class _Past:
             try:
                 older = await self._history.was_rows(seqs[:before], point, max_bytes)
             except Exception as error:
-                raise PastUnavailableError(str(error)) from error
+                raise PastUnavailableError(for_clients(error)) from error
             if [record.seq for record in older] != list(seqs[: len(older)]):
                 raise PastUnavailableError(
                     f"{self._stream.name}: messages of that time can no longer be read from the lake"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Final
 
+from lakestream.jetstream.formats.errors import for_clients
 from lakestream.jetstream.formats.gotime import Stamps
 from lakestream.jetstream.ports import Delivery, Found, PastUnavailableError
 from lakestream.log.errors import LogError
@@ -200,7 +201,7 @@ class Run:
             bus.when_writable(reply, self._step)
 
     def _break_off(self, error: Exception) -> None:
-        text = str(error).replace("\r", " ").replace("\n", " ").encode()
+        text = for_clients(error).replace("\r", " ").replace("\n", " ").encode()
         self._stream.bus.publish(self._reply, b"", status(500, text), b"")
 
 

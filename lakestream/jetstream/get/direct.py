@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from lakestream.jetstream.formats.errors import for_clients
 from lakestream.jetstream.formats.json_syntax import JsonError, end_of_value, next_value
 from lakestream.jetstream.formats.jsonio import parse
 from lakestream.jetstream.formats.request import level_refused, prefixes
@@ -355,7 +356,7 @@ class Gets:
 
 def unreadable(error: Exception) -> bytes:
     """The status for a message that exists but can not be read now."""
-    return status(500, str(error).replace("\r", " ").replace("\n", " ").encode())
+    return status(500, for_clients(error).replace("\r", " ").replace("\n", " ").encode())
 
 
 def _problem(asked: MsgGetRequest) -> bytes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.jetstream.copies.copied_run import Run
-from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
 from lakestream.jetstream.ports import ClientInfo
 from lakestream.jetstream.stream import limits, publish, traces
 from lakestream.jetstream.stream.batch import MAX_BATCH_BYTES, After, Batch, Effect
@@ -438,7 +438,7 @@ class Intake:
         except Exception as error:
             _logger.error("%s: publishes are refused, they need history: %s", self._stream.name, error)
             self._fetching = False
-            self._refuse_deferred(api_error(10077, err=str(error)))
+            self._refuse_deferred(api_error(10077, err=for_clients(error)))
             return
         self._fetching = False
         if not self._stream.operations:

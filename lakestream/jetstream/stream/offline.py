@@ -25,6 +25,9 @@ C = TypeVar("C", StreamConfig, ConsumerConfig)
 class Unsupported(LogError):
     """A stream cannot be served by this release; the message says why, in nats-server's words."""
 
+    def __init__(self, why: str) -> None:
+        super().__init__(why, why)
+
 
 def stream_config(stored: bytes) -> StreamConfig:
     """A stream's configuration as its log has it. Raises Unsupported."""

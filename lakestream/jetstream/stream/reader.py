@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from lakestream.jetstream.ports import PublicError
 from lakestream.log.record import Record
 from lakestream.log.sequences import SequenceSet
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from lakestream.jetstream.stream.stream import Stream
 
 
-class HistoryUnavailableError(Exception):
+class HistoryUnavailableError(PublicError):
     """A live message is neither in the log nor readable from the lake."""
 
 

@@ -20,7 +20,7 @@ from lakestream.jetstream.batches.fast import Fast
 from lakestream.jetstream.consumer.read_ahead import Room
 from lakestream.jetstream.copies.copying import Copying
 from lakestream.jetstream.formats.advisory import advise
-from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
 from lakestream.jetstream.ports import Bus, Clock, Handler, History, Io, Past
 from lakestream.jetstream.stream import offline
 from lakestream.jetstream.stream.apply import Applier
@@ -424,7 +424,7 @@ class Stream:
 
         The group's `on_failure`. With other members, what is in flight may be stored by them: then nobody is told.
         """
-        self.failed = api_error(10077, err=str(error))
+        self.failed = api_error(10077, err=for_clients(error))
         self.on_failed(self, error)
         if self.replicated:
             self.follow()

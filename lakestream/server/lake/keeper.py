@@ -14,6 +14,7 @@ import msgspec
 
 from lakestream.jetstream.copies.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
 from lakestream.jetstream.copies.clone_replica import BaseUnreadable
+from lakestream.jetstream.formats.errors import for_clients
 from lakestream.jetstream.get.as_it_was import past_of
 from lakestream.jetstream.shared import GLOBAL
 from lakestream.jetstream.stream.config import StreamConfig
@@ -333,7 +334,8 @@ class LakeKeeper:
             kept.asking = False
             for done in served:
                 staged = found is not None and leads and kept.on_deleted is None
-                done("" if staged else str(error or "the stream was deleted, or another server leads it now"))
+                gone = "the stream was deleted, or another server leads it now"
+                done("" if staged else for_clients(error) if error is not None else gone)
             if kept.on_deleted is not None:
                 kept.on_deleted()
                 return
@@ -361,7 +363,8 @@ class LakeKeeper:
         self._note(kept, str(error))
         if isinstance(error, OlderStore):
             kept.ahead = True
-            kept.stream.group.give_up(LogError(str(error)))
+            older = "the server's store is an older copy than its lake; the server's log says what to do"
+            kept.stream.group.give_up(LogError(str(error), older))
         elif isinstance(error, OlderLake) and kept.history is not None:
             kept.history.refusal = str(error)
 
