@@ -6,6 +6,7 @@ threads, files and the lake. Which engines there are is engines.py's; what one o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -129,6 +130,28 @@ class _Lakeless:
         done()
 
 
+RESTORES_READ = 2
+"""Restores whose archives are read at the same time on one server; those whose chunks are all here wait in a file."""
+RESTORES_AHEAD = 64 << 20
+"""Bytes of all restores that came and are not staged yet (64 MiB); above it whoever sends more is refused."""
+
+
+class RestoreRoom:
+    """The memory that all restores of a server have together.
+
+    A restore that is read holds a block of its archive and one message, each up to three times: 16 MiB as a rule, 230
+    MiB with messages of the largest size (`archive.MAX_ENTRY`).
+
+    Attributes:
+        reading: held while an archive is read.
+        ahead: bytes that came and are not staged yet.
+    """
+
+    def __init__(self) -> None:
+        self.reading = asyncio.Semaphore(RESTORES_READ)
+        self.ahead = 0
+
+
 class Shared:
     """What every engine of a server has.
 
@@ -153,6 +176,7 @@ class Shared:
         self.cluster: JetStreamCluster | None = None
         """Set before the API and `Engines.recover` when this server is one of several."""
         self.batches = BatchRoom(options.batches)
+        self.restores = RestoreRoom()
         self.turns = Turns(options.request_queue_limit, self._too_many_requests)
         self.use = StorageUse(options.max_memory, options.max_file)
         self.events = StreamEvents(bus_of(system), clock, options.domain)

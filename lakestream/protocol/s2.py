@@ -10,6 +10,7 @@ Source: the Snappy framing format, and S2's extensions of it (identifier `S2sTwO
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 MAGIC = b"\xff\x06\x00\x00S2sTwO"
@@ -156,29 +157,28 @@ class Decoder:
         self._waiting = bytearray()
         self._begun = False
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """What whole chunks hold, in order. Blocks for their size. Raises S2Error."""
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the contents of whole chunks, in order; a block is unpacked when it is asked for. Raises S2Error.
+
+        Some bytes may unpack to 4 MiB, so no more than one block is held. Ask for all of them before the next call.
+        """
         waiting = self._waiting
         waiting += data
-        found: list[bytes] = []
-        start = 0
-        while len(waiting) - start >= 4:
-            length = int.from_bytes(waiting[start + 1 : start + 4], "little")
-            kind = waiting[start]
+        while len(waiting) >= 4:
+            length = int.from_bytes(waiting[1:4], "little")
+            kind = waiting[0]
             # A block that does not shrink is larger than what it holds by its length, its crc and its literals' tags.
             if kind < _FIRST_SKIPPABLE and length > MAX_BLOCK + MAX_BLOCK // 6 + 64:
                 raise S2Error(_CORRUPT)
             if not self._begun and kind != _IDENTIFIER:
                 raise S2Error(_CORRUPT)
-            end = start + 4 + length
+            end = 4 + length
             if end > len(waiting):
-                break
-            piece = self._chunk(kind, bytes(waiting[start + 4 : end]))
-            if piece:
-                found.append(piece)
-            start = end
-        del waiting[:start]
-        return found
+                return
+            body = bytes(waiting[4:end])
+            del waiting[:end]
+            if piece := self._chunk(kind, body):
+                yield piece
 
     def finish(self) -> None:
         """The stream is over. Raises S2Error when it is cut short."""

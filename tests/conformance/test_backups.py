@@ -136,6 +136,22 @@ def test_a_backup_of_an_older_release_is_taken(start_server: StartServer) -> Non
         assert "restore it with nats-server" in outcome["error"]["description"]
 
 
+def test_a_backup_of_the_real_server_that_is_packed_extremely_is_taken(start_server: StartServer) -> None:
+    """Payloads of zeros, as benchmarks send them: 24 MB in about a KiB."""
+    theirs, ours = start_server(of=Kind.REAL), start_server(of=Kind.OURS)
+    with Wire(theirs.address) as wire:
+        wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        for _ in range(24):
+            wire.request("s", bytes(1_000_000))
+        request, data = snapshot(wire)
+    assert len(data) < 24_000_000 // 10_000
+    with Wire(ours.address) as wire:
+        outcome = restore(wire, request, data)
+        assert "error" not in outcome, outcome
+        assert outcome["state"]["messages"] == 24
+        assert wire.api("STREAM.MSG.GET.S", {"seq": 24})["message"]["seq"] == 24
+
+
 def _messages(data: bytes) -> Any:
     return archive.Archive(archive.decoded([data])).messages()
 

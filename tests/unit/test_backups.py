@@ -7,6 +7,8 @@ import io
 import json
 import struct
 import tarfile
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.backup import archive, restores, snapshots
+from lakestream.jetstream.backup import archive, archive_tar, restores, snapshots
 from lakestream.jetstream.backup.archive import Archive, ArchiveError
 from lakestream.jetstream.backup.archive_tar import TarArchive
+from lakestream.jetstream.shared import RESTORES_AHEAD, RESTORES_READ
 from lakestream.jetstream.stream.operations import CreateStream, Restored, Skip, decode_operation, encode
 from lakestream.log.record import Record
 from lakestream.protocol import s2
@@ -305,6 +308,118 @@ async def test_a_restore_larger_than_the_storage_is_refused() -> None:
     reply = world.send(to, b"x" * 101)
     await run(world)
     assert json.loads(world.answers(reply)[0][1])["error"]["description"] == "restore failed: insufficient resources"
+
+
+def zeros(blocks: int) -> bytes:
+    """Chunks of an S2 stream that unpack to so many blocks of 4 MiB zeros; each takes some 20 bytes."""
+    size = s2.MAX_BLOCK
+    length = (size - 5 - 4 - (1 << 16)).to_bytes(3, "little")
+    block = b"\x80\x80\x80\x02" + b"\x00\x00" + b"\x01\x01" + b"\x1d\x00" + length
+    body = s2._masked(bytes(size)).to_bytes(4, "little") + block
+    return (b"\x00" + len(body).to_bytes(3, "little") + body) * blocks
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The most bytes that were allocated at a time."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_few_bytes_that_unpack_to_many_are_unpacked_a_block_at_a_time() -> None:
+    packed = s2.MAGIC + zeros(12)
+    assert len(packed) < 500
+    found: list[int] = []
+    peak = peak_of(lambda: found.extend(len(piece) for piece in archive.decoded([packed])))
+    assert found == [s2.MAX_BLOCK] * 12
+    assert peak < 5 * s2.MAX_BLOCK
+
+
+def test_an_archive_that_unpacks_to_implausibly_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = s2.MAGIC + zeros(4)
+    assert sum(map(len, archive.decoded([packed]))) == 4 * s2.MAX_BLOCK, "few bytes may unpack to anything"
+    monkeypatch.setattr(archive, "MAX_FREE", 3 * s2.MAX_BLOCK)
+    with pytest.raises(ArchiveError, match=r"implausible: .* bytes unpack to more than 10000 times as many"):
+        list(archive.decoded([packed]))
+    plain = s2.MAGIC + s2.encode(bytes(4 * s2.MAX_BLOCK))
+    assert sum(map(len, archive.decoded([plain]))) == 4 * s2.MAX_BLOCK
+
+
+async def test_what_a_backup_unpacks_to_counts_against_the_storage() -> None:
+    world = ApiWorld(max_file=s2.MAX_BLOCK)
+    outcome = await restore(world, s2.MAGIC + zeros(2))
+    assert outcome["error"]["err_code"] == 10062
+    assert outcome["error"]["description"].startswith("restore failed: ")
+    assert "R" not in world.engine.streams
+
+
+def test_a_block_of_older_releases_is_read_by_the_record() -> None:
+    files = {"msgs/1.blk": b"".join(old_record(seq, data=bytes(1 << 20)) for seq in range(1, 41))}
+    packed = tarred(files)
+    pieces = [packed[at : at + (1 << 20)] for at in range(0, len(packed), 1 << 20)]
+    seqs: list[int] = []
+
+    def read() -> None:
+        found = TarArchive(lambda: pieces, archive.ArchivedState(first_seq=1, last_seq=40, messages=40))
+        seqs.extend(record.seq for record in found.messages())
+
+    assert peak_of(read) < 12 << 20
+    assert seqs == list(range(1, 41))
+
+
+def test_a_header_of_a_tar_that_claims_much_is_refused() -> None:
+    for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME):
+        info = tarfile.TarInfo("x")
+        info.type, info.size = kind, 1 << 30
+        with pytest.raises(ArchiveError, match="a header is larger than 65536 bytes"):
+            TarArchive(lambda info=info: [info.tobuf(), bytes(1 << 20)], archive.ArchivedState())  # type: ignore[misc]
+
+
+def test_the_consumers_of_an_archive_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_KEPT", 1000)
+    monkeypatch.setattr(archive_tar, "MAX_KEPT", 1000)
+    config = json.dumps({"durable_name": "C", "description": "x" * 400}).encode()
+    state = archive.ConsumerState()
+    raw = archive.MAGIC + archive.entry(archive.STATE_NAME, 1, body=b'{"consumer_count":3}')
+    raw += b"".join(archive.consumer(f"C{number}", 1, config, state) for number in range(3)) + archive.END
+    with pytest.raises(ArchiveError, match="its consumers take more than"):
+        Archive([raw])
+    with pytest.raises(ArchiveError, match="its consumers take more than"):
+        old_archive({f"obs/C{number}/meta.inf": config for number in range(3)})
+
+
+async def test_few_archives_are_read_at_a_time_and_the_others_wait() -> None:
+    world = ApiWorld()
+    reading = world.engine.shared.restores.reading
+    for _ in range(RESTORES_READ):
+        await reading.acquire()
+    to = world.ask("STREAM.RESTORE.R", {"config": {"name": "R", "subjects": ["r.*"]}})["deliver_subject"]
+    world.send(to, packed(message(1), messages=1, last_seq=1))
+    await run(world)
+    reply = world.send(to)
+    await run(world)
+    assert world.answers(reply) == []
+    reading.release()
+    await run(world)
+    [(_, answer)] = world.answers(reply)
+    assert json.loads(answer)["state"]["messages"] == 1
+    reading.release()
+    assert reading._value == RESTORES_READ, "whoever was done made room"
+
+
+async def test_what_all_restores_send_ahead_is_limited_together() -> None:
+    world = ApiWorld()
+    room = world.engine.shared.restores
+    to = world.ask("STREAM.RESTORE.R", {"config": {"name": "R"}})["deliver_subject"]
+    room.ahead = RESTORES_AHEAD - 100  # others' chunks
+    world.send(to, b"x" * 60)
+    reply = world.send(to, b"x" * 60)
+    await run(world)
+    assert b"faster than they are acknowledged" in world.answers(reply)[0][1]
+    assert room.ahead == RESTORES_AHEAD - 100, "what it had sent counts no more"
 
 
 # ---------------------------------------------------------------------------- snapshots

@@ -36,6 +36,13 @@ MAX_ENTRY = 72 << 20
 headers."""
 MAX_JSON = 8 << 20
 """Most bytes of a state or a consumer that are read."""
+MAX_KEPT = 32 << 20
+"""Most bytes of all consumers of an archive (32 MiB), which are in memory together."""
+MAX_RATIO = 10_000
+"""An archive that unpacks to more than so many times its bytes is refused, unless that is below `MAX_FREE`."""
+MAX_FREE = 256 << 20
+"""Bytes that any archive may unpack to (256 MiB): messages of zeros unpack to some 20,000 times as many."""
+TOO_MANY_CONSUMERS = f"invalid archive: its consumers take more than {MAX_KEPT} bytes"
 
 _INVALID = "archive: invalid archive stream"
 _LAST_SEQ = (1 << 64) - 1
@@ -183,8 +190,8 @@ def consumer(name: str, time_ns: int, config: bytes, state: ConsumerState) -> by
 # ---------------------------------------------------------------------------- reading
 
 
-class _Bytes:
-    """Bytes that come in pieces, as a reader wants them."""
+class Bytes:
+    """Bytes that come in pieces, as a reader wants them. Holds one piece beside what it is asked for."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -201,18 +208,29 @@ class _Bytes:
         return True
 
     def peek(self, count: int) -> bytes:
-        """The next bytes, fewer at the end, without taking them."""
+        """The next bytes, fewer at the end, without taking them. `count` is small."""
         while len(self._buffer) - self._at < count and self.more():
             pass
         return self._buffer[self._at : self._at + count]
 
+    def up_to(self, count: int) -> bytes:
+        """The next bytes, fewer at the end."""
+        found = self._buffer[self._at : self._at + count]
+        self._at += len(found)
+        if len(found) == count:
+            return found
+        parts, missing = [found], count - len(found)
+        while missing and (piece := next(self._pieces, None)) is not None:
+            self._buffer, self._at = piece, min(missing, len(piece))
+            parts.append(piece[: self._at])
+            missing -= self._at
+        return b"".join(parts)
+
     def take(self, count: int) -> bytes:
         """The next bytes. Raises ArchiveError at the end."""
-        while len(self._buffer) - self._at < count:
-            if not self.more():
-                raise ArchiveError(_INVALID)
-        found = self._buffer[self._at : self._at + count]
-        self._at += count
+        found = self.up_to(count)
+        if len(found) < count:
+            raise ArchiveError(_INVALID)
         return found
 
     def numbers(self) -> list[int]:
@@ -239,12 +257,27 @@ class _Bytes:
         return found
 
 
-def decoded(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """What an S2 stream holds that comes in chunks. Raises ArchiveError."""
+def decoded(chunks: Iterable[bytes], most: int = 0) -> Iterator[bytes]:
+    """What an S2 stream holds that comes in chunks, a block at a time. `most`: bytes that it may hold, 0 for no limit.
+
+    Raises ArchiveError.
+    """
     decoder = s2.Decoder()
+    packed = unpacked = 0
     try:
         for chunk in chunks:
-            yield from decoder.feed(chunk)
+            packed += len(chunk)
+            for piece in decoder.feed(chunk):
+                unpacked += len(piece)
+                if unpacked > MAX_FREE and unpacked > packed * MAX_RATIO:
+                    raise ArchiveError(
+                        f"the archive is implausible: {packed} bytes unpack to more than {MAX_RATIO} times as many"
+                    )
+                if 0 < most < unpacked:
+                    raise ArchiveError(
+                        f"insufficient storage resources available: it unpacks to more than {most} bytes"
+                    )
+                yield piece
         decoder.finish()
     except s2.S2Error as error:
         raise ArchiveError(str(error)) from None
@@ -261,12 +294,13 @@ class Archive:
     """
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._bytes = _Bytes(iter(pieces))
+        self._bytes = Bytes(iter(pieces))
         beginning = self._bytes.peek(len(MAGIC))
         if beginning != MAGIC:
             raise ArchiveError("unexpected EOF" if beginning else "EOF")
         self._bytes.take(len(MAGIC))
         self.state = self._state()
+        self._kept = 0
         self.consumers = [self._consumer() for _ in range(self.state.consumer_count)]
 
     def _next(self) -> Entry | None:
@@ -305,6 +339,9 @@ class Archive:
         if found is None or found.seq or not found.name.startswith(CONSUMERS):
             shown = found.name.decode("utf-8", "replace") if found is not None else ""
             raise ArchiveError(f'expected consumer, found "{shown}"')
+        self._kept += len(found.body)
+        if self._kept > MAX_KEPT:
+            raise ArchiveError(TOO_MANY_CONSUMERS)
         name = found.name[len(CONSUMERS) :].decode("utf-8", "replace")
         try:
             read = msgspec.json.decode(found.body, type=_ConsumerJson)

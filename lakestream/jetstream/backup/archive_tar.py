@@ -25,9 +25,12 @@ import msgspec
 from lakestream.jetstream.backup.archive import (
     MAX_ENTRY,
     MAX_JSON,
+    MAX_KEPT,
+    TOO_MANY_CONSUMERS,
     ArchivedConsumer,
     ArchivedState,
     ArchiveError,
+    Bytes,
     ConsumerState,
     Pending,
     Position,
@@ -35,8 +38,11 @@ from lakestream.jetstream.backup.archive import (
 from lakestream.log.record import Record
 from lakestream.log.sequences import SequenceSet
 
-MAX_BLOCK = 256 << 20
-"""Most bytes of a block file that are read; nats-server's default is 8 MiB, or one message."""
+READ_BYTES = 256 << 10
+"""Bytes of a file in the tar that are read at a time."""
+
+MAX_EXTENDED = 64 << 10
+"""Most bytes of a header beyond the usual one, for long names."""
 
 TAR_HEADER = 512
 """Bytes by which a tar file is known."""
@@ -56,17 +62,19 @@ class _Piped:
     """Pieces of bytes as the file that `tarfile` wants."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._left = pieces, b""
+        self.read = Bytes(pieces).up_to
 
-    def read(self, count: int) -> bytes:
-        """The next bytes, fewer at the end."""
-        parts, missing = [self._left], count - len(self._left)
-        while missing > 0 and (piece := next(self._pieces, None)) is not None:
-            parts.append(piece)
-            missing -= len(piece)
-        found = b"".join(parts)
-        self._left = found[count:]
-        return found[:count]
+
+class _Member(tarfile.TarInfo):
+    """A member of the tar. Its extended header, which `tarfile` reads as a whole, is short."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        """See `tarfile.TarInfo.frombuf`. Raises tarfile.ReadError."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type not in tarfile.REGULAR_TYPES and member.size > MAX_EXTENDED:
+            raise tarfile.ReadError(f"a header is larger than {MAX_EXTENDED} bytes")
+        return member
 
 
 class TarArchive:
@@ -76,13 +84,16 @@ class TarArchive:
         self._pieces, self.state = pieces, state
         configs: dict[str, bytes] = {}
         states: dict[str, bytes] = {}
-        self._live = SequenceSet()
+        self._live, kept = SequenceSet(), 0
         for name, file in self._files():
             parts = name.split("/")
             if parts[0] == "obs" and len(parts) == 3 and parts[2] in ("meta.inf", "o.dat"):
-                (configs if parts[2] == "meta.inf" else states)[parts[1]] = _whole(file, MAX_JSON)
+                (configs if parts[2] == "meta.inf" else states)[parts[1]] = whole = _whole(file, MAX_JSON)
+                kept += len(whole)
+                if kept > MAX_KEPT:
+                    raise ArchiveError(TOO_MANY_CONSUMERS)
             elif _is_block(name):
-                self._survey(_whole(file, MAX_BLOCK))
+                self._survey(file)
         self.consumers = [_consumer(name, config, states.get(name)) for name, config in configs.items()]
         if len(self._live) != state.messages:
             raise ArchiveError(
@@ -96,7 +107,7 @@ class TarArchive:
         for name, file in self._files():
             if not _is_block(name):
                 continue
-            for record in _records(_whole(file, MAX_BLOCK)):
+            for record in _records(file):
                 if record.seq & (_ERASED | _TOMBSTONE) or record.seq not in self._live:
                     continue
                 if record.seq <= last:
@@ -104,8 +115,8 @@ class TarArchive:
                 last = record.seq
                 yield record
 
-    def _survey(self, block: bytes) -> None:
-        for record in _records(block):
+    def _survey(self, file: IO[bytes]) -> None:
+        for record in _records(file):
             seq = record.seq & ~(_ERASED | _TOMBSTONE)
             if record.seq & _TOMBSTONE:
                 self._live.discard(seq)
@@ -116,7 +127,7 @@ class TarArchive:
         """Names and contents, to be read in turn. Raises ArchiveError."""
         try:
             piped = cast(IO[bytes], _Piped(iter(self._pieces())))
-            with tarfile.open(fileobj=piped, mode="r|") as tar:
+            with tarfile.open(fileobj=piped, mode="r|", tarinfo=_Member) as tar:
                 for member in tar:
                     file = tar.extractfile(member) if member.isreg() else None
                     if file is not None:
@@ -140,19 +151,20 @@ def _whole(file: IO[bytes], most: int) -> bytes:
     return found
 
 
-def _records(block: bytes) -> Iterator[Record]:
+def _records(file: IO[bytes]) -> Iterator[Record]:
     """The records of a block, their sequences with the bits that say what they are. Raises ArchiveError."""
-    at, end = 0, len(block)
-    while at < end:
-        if end - at < _HEAD.size + _CHECKSUM:
+    source = Bytes(iter(lambda: file.read(READ_BYTES), b""))
+    while head := source.peek(_HEAD.size):
+        if len(head) < _HEAD.size:
             raise ArchiveError("invalid archive: a block is cut short")
-        length, seq, time_ns, subject_length = _HEAD.unpack_from(block, at)
+        length, seq, time_ns, subject_length = _HEAD.unpack(head)
         has_header, length = bool(length & _HEADERS), length & ~_HEADERS
-        subject_at = at + _HEAD.size
-        data_at, data_end = subject_at + subject_length, at + length - _CHECKSUM
+        subject_at = _HEAD.size
+        data_at, data_end = subject_at + subject_length, length - _CHECKSUM
         header = b""
-        if length > MAX_ENTRY or at + length > end or data_at > data_end:
+        if length > MAX_ENTRY or data_at > data_end:
             raise ArchiveError("invalid archive: a block is damaged")
+        block = source.take(length)
         if has_header and not seq & _ERASED:
             header_end = data_at + 4 + int.from_bytes(block[data_at : data_at + 4], "little")
             if header_end > data_end:
@@ -160,7 +172,6 @@ def _records(block: bytes) -> Iterator[Record]:
             header, data_at = block[data_at + 4 : header_end], header_end
         subject = block[subject_at : subject_at + subject_length]
         yield Record(seq, time_ns, subject, header, block[data_at:data_end])
-        at += length
 
 
 def _consumer(name: str, config: bytes, state: bytes | None) -> ArchivedConsumer:

@@ -32,6 +32,7 @@ from lakestream.jetstream.formats.jsonio import dumps, parse
 from lakestream.jetstream.formats.nuid import nuid
 from lakestream.jetstream.formats.request import TYPE_PREFIX, Request
 from lakestream.jetstream.ports import ClientInfo
+from lakestream.jetstream.shared import RESTORES_AHEAD
 from lakestream.jetstream.stream.config import LAST_SEQ, StreamConfig
 from lakestream.jetstream.stream.operations import CreateConsumer, Operation, Progress, Skip, encode
 from lakestream.log.frame import Kind
@@ -45,8 +46,10 @@ STALL_NS = 5_000_000_000
 """A restore in which nothing comes for so long (5 s) is given up, without a word, as by nats-server."""
 MAX_RESTORES = 64
 """Restores at the same time on one server; a further one is refused with 10062."""
-MAX_AHEAD = 64 << 20
-"""Bytes of chunks that came and are not staged yet (64 MiB): a client that does not wait for acks has to stop there."""
+MAX_AHEAD = 32 << 20
+"""Bytes of chunks that came and are not staged yet (32 MiB): a client that does not wait for acks has to stop there."""
+READ_BYTES = 64 << 10
+"""Bytes of the staged archive that are read at a time."""
 PART_BYTES = 1 << 20
 PART_MSGS = 2048
 """Messages in one entry of the log, and their bytes: what is applied in one turn of the event loop."""
@@ -128,11 +131,12 @@ class Restores:
         try:
             if transfer.failure:
                 raise ArchiveError(transfer.failure)
-            answer |= await filling.run()
+            async with engine.shared.restores.reading:
+                answer |= await filling.run()
         except (ArchiveError, OSError, ApiError) as error:
             engine.log.warn(f"stream {transfer.stream}: restore failed: {error}")
             answer["error"] = api_error(10062, err=for_clients(error)).as_dict()
-        except Exception:
+        except BaseException:  # the end of the server, too
             answer["error"] = api_error(10062, err="internal error").as_dict()
             raise
         finally:
@@ -153,6 +157,8 @@ class _Transfer:
         self.failure = ""
         self._chunks: deque[tuple[bytes, bytes]] = deque()
         self._ahead = 0
+        self._being_written = 0
+        self._room = engine.shared.restores
         self._writing = self._over = False
         self._last_ns = engine.clock.now()
 
@@ -182,10 +188,11 @@ class _Transfer:
             return
         self.size += len(body)
         self._ahead += len(body)
+        self._room.ahead += len(body)
         most = self._engine.options.max_file
         if 0 < most < self.size:
             self.failure = str(api_error(10023))
-        elif self._ahead > MAX_AHEAD:
+        elif self._ahead > MAX_AHEAD or self._room.ahead > RESTORES_AHEAD:
             self.failure = "chunks come faster than they are acknowledged"
         if self.failure:
             self._end(reply)
@@ -204,10 +211,13 @@ class _Transfer:
             self._end(self._chunks.popleft()[1])
             return
 
+        self._being_written = size = sum(len(body) for body, _ in some)
+
         def written(_: object, error: BaseException | None) -> None:
             self._writing = False
             self._last_ns = self._engine.clock.now()
-            self._ahead -= sum(len(body) for body, _ in some)
+            self._being_written = 0
+            self._no_longer_ahead(size)
             if self._over:
                 return
             if error is not None:
@@ -220,8 +230,15 @@ class _Transfer:
         self._writing = True
         self._engine.io.submit(lambda: self.staged.writelines(body for body, _ in some), written)
 
+    def _no_longer_ahead(self, size: int) -> None:
+        """So many bytes are not ahead any more."""
+        self._ahead -= size
+        self._room.ahead -= size
+
     def _end(self, reply: bytes | None) -> None:
         self._over = True
+        self._chunks.clear()
+        self._no_longer_ahead(self._ahead - self._being_written)
         self._subscription.cancel()
         self._ended(reply)
 
@@ -274,7 +291,7 @@ class Filling:
     def _pieces(self) -> Iterator[bytes]:
         """What was staged, from its beginning. In a thread."""
         self._staged.seek(0)
-        return decoded(iter(lambda: self._staged.read(PART_BYTES), b""))
+        return decoded(iter(lambda: self._staged.read(READ_BYTES), b""), self._engine.options.max_file)
 
     def _open(self) -> Archive | TarArchive:
         """In a thread."""
