@@ -62,10 +62,53 @@ class _BadOption(Exception):
 
 
 class _Origin(msgspec.Struct):
-    """The metadata value under IMPORT_KEY: the import's source and columns as a digest, and its first sequence."""
+    """The metadata value under IMPORT_KEY: the import's source and columns as a digest, and its first sequence.
+
+    `created`: the import has created the stream.
+    """
 
     id: str
     first: int
+    created: bool = False
+
+
+class _Target(msgspec.Struct, frozen=True):
+    """The stream that an import is for, as its options describe it.
+
+    `subjects` and `config` are what the user gave and are compared with an existing stream; `config_file` is where
+    `config` comes from. `template` gives the subjects of a new stream when nothing else does.
+    """
+
+    name: str
+    create: bool
+    append: bool
+    subjects: list[str]
+    config: dict[str, Any]
+    config_file: str
+    template: str
+
+    @classmethod
+    def of(
+        cls, name: str, create: bool, append: bool, subjects: list[str] | None, config: Path | None, template: str
+    ) -> _Target:
+        """Read the configuration file, and check that a stream could be created where that is wanted."""
+        given: Any = {}
+        if config is not None:
+            try:
+                given = json.loads(config.read_bytes())
+            except (OSError, ValueError) as error:
+                raise _BadOption(f"--config {config}: {error}") from None
+            if not isinstance(given, dict):
+                raise _BadOption(f"--config {config}: it is not a JSON object")
+        target = cls(name, create, append, subjects or [], given, str(config or ""), template)
+        if create and not target.new()["subjects"]:
+            raise _BadOption("--create needs --subjects: the column does not tell which there will be")
+        return target
+
+    def new(self) -> dict[str, Any]:
+        """Return the configuration of the stream to create."""
+        subjects = self.subjects or self.config.get("subjects") or mapping.subjects_of(self.template)
+        return {"storage": "file", **self.config, "subjects": subjects, "name": self.name}
 
 
 def import_(
@@ -117,8 +160,7 @@ def import_(
             _show(rows)
             return
         with Link(server) as link:
-            wanted = _wanted(stream, config, subjects, subject) if create else None
-            _Import(link, stream, rows, wanted, append).run()
+            _Import(link, rows, _Target.of(stream, create, append, subjects, config, subject)).run()
 
     _run(work)
 
@@ -212,7 +254,8 @@ class _Rows:
         """The same for the same messages in the same order."""
 
     def messages(self) -> Iterator[list[Record]]:
-        """All messages; each one's `seq` is its row."""
+        """All messages; each one's `seq` is its row. Bad rows are counted anew."""
+        self.bad, self.bad_count = [], 0
         if self.mapper.columns.time and not self._ordered and not self._ascending():
             return tabular.sorted_by_time(self._mapped())
         return self._mapped()
@@ -239,29 +282,12 @@ class _Rows:
         return True
 
 
-def _wanted(stream: str, config: Path | None, subjects: list[str] | None, template: str) -> dict[str, Any]:
-    """The configuration of the stream to create."""
-    wanted: dict[str, Any] = {"storage": "file"}
-    if config is not None:
-        try:
-            wanted |= json.loads(config.read_bytes())
-        except (OSError, ValueError) as error:
-            raise _BadOption(f"--config {config}: {error}") from None
-    if subjects:
-        wanted["subjects"] = subjects
-    if not wanted.get("subjects"):
-        wanted["subjects"] = mapping.subjects_of(template)
-    if not wanted["subjects"]:
-        raise _BadOption("--create needs --subjects: the column does not tell which there will be")
-    return {**wanted, "name": stream}
-
-
 class _Import:
     """One run of an import: a new one, or the rest of one that was interrupted."""
 
-    def __init__(self, link: Link, stream: str, rows: _Rows, wanted: dict[str, Any] | None, append: bool) -> None:
-        self._link, self._stream, self._rows = link, stream, rows
-        self._wanted, self._append = wanted, append
+    def __init__(self, link: Link, rows: _Rows, target: _Target) -> None:
+        self._link, self._rows = link, rows
+        self._stream, self._target = target.name, target
 
     def run(self) -> None:
         """Send what is not there yet, and say what was done."""
@@ -285,29 +311,71 @@ class _Import:
                 print(f"  {bad}", file=sys.stderr)
 
     def _begin(self) -> tuple[int, int]:
-        """The stream as it has to be; returns the first sequence of this import, and the stream's last."""
+        """Make the stream as it has to be. Returns the first sequence of this import, and the stream's last one."""
         info = self._link.stream(self._stream)
-        origin = _Origin(self._rows.id, 1)
+        target = self._target
         if info is None:
-            if self._wanted is None:
+            if not target.create:
                 raise TransferFailed(f"there is no stream {self._stream}; --create makes it")
-            origin.first = max(int(self._wanted.get("first_seq", 1)), 1)
-            self._link.api(f"STREAM.CREATE.{self._stream}", _with_origin(self._wanted, origin))
-            return origin.first, origin.first - 1
-        last = int(info["state"]["last_seq"])
-        noted = (info["config"].get("metadata") or {}).get(IMPORT_KEY)
-        if noted:
-            before = msgspec.json.decode(noted, type=_Origin)
-            if before.id == origin.id:
-                return before.first, last
-        if last and not self._append:
+            wanted = target.new()
+            first = max(int(wanted.get("first_seq", 1)), 1)
+            self._link.api(f"STREAM.CREATE.{self._stream}", _with_origin(wanted, _Origin(self._rows.id, first, True)))
+            return first, first - 1
+        config, last = info["config"], int(info["state"]["last_seq"])
+        before = _noted(config)
+        if before is not None and before.created and target.create and last < before.first:
+            # An import has created it and brought nothing: what is asked for now holds.
+            wanted = {**target.new(), "metadata": {**_metadata(config), **_metadata(target.config)}}
+            return self._note(wanted, _Origin(self._rows.id, last + 1, True)), last
+        self._compare(config)
+        if before is not None and before.id == self._rows.id:
+            return before.first, last
+        if last and not target.append:
+            if before is None or not self._made_alike(before.first, last, int(info["state"]["messages"])):
+                raise TransferFailed(
+                    f"stream {self._stream} has messages (the last is {last}), and they are not of this source and "
+                    "these options; --append puts the import behind them"
+                )
+            return self._note(config, _Origin(self._rows.id, before.first, before.created)), last
+        return self._note(config, _Origin(self._rows.id, last + 1)), last
+
+    def _note(self, config: dict[str, Any], origin: _Origin) -> int:
+        """Give the stream a configuration that names this import; returns the import's first sequence."""
+        self._link.api(f"STREAM.UPDATE.{self._stream}", _with_origin(config, origin))
+        return origin.first
+
+    def _compare(self, config: dict[str, Any]) -> None:
+        """Raise TransferFailed when the stream is not as --subjects and --config say."""
+        target, has = self._target, config.get("subjects") or []
+        if target.subjects and set(target.subjects) != set(has):
             raise TransferFailed(
-                f"stream {self._stream} has messages (the last is {last}), and they are not of this source and these "
-                "options; --append puts the import behind them"
+                f"stream {self._stream} has the subjects {', '.join(has) or '(none)'}, and --subjects says "
+                f"{', '.join(target.subjects)}; leave it out, or change the stream first"
             )
-        origin.first = last + 1
-        self._link.api(f"STREAM.UPDATE.{self._stream}", _with_origin(info["config"], origin))
-        return origin.first, last
+        if target.config:
+            wanted = {**target.new(), "metadata": {**_metadata(config), **_metadata(target.config)}}
+            if not (target.subjects or target.config.get("subjects")):
+                wanted["subjects"] = has
+            try:
+                self._link.api(f"STREAM.CREATE.{self._stream}", wanted)  # the server compares
+            except TransferFailed as error:
+                raise TransferFailed(
+                    f"stream {self._stream} is not as --config {target.config_file}: {error}"
+                ) from None
+
+    def _made_alike(self, first: int, last: int, count: int) -> bool:
+        """Return True if all messages of an earlier import are what this one makes of its first rows."""
+        if count < last - first + 1:
+            return False
+        rows = (each for some in self._rows.messages() for each in some)
+        seq = first
+        for block in self._link.messages(self._stream, first, last):
+            for found in block:
+                ours = next(rows, None)
+                if ours is None or found.seq != seq or not same(ours, found):
+                    return False
+                seq += 1
+        return seq == last + 1
 
     def _behind(self, done: int, last: int) -> Iterator[list[Record]]:
         """The messages after the first `done`."""
@@ -339,8 +407,18 @@ class _Import:
             )
 
 
+def _metadata(config: dict[str, Any]) -> dict[str, str]:
+    return config.get("metadata") or {}
+
+
+def _noted(config: dict[str, Any]) -> _Origin | None:
+    """Return which import has filled a stream last, if one has."""
+    noted = _metadata(config).get(IMPORT_KEY)
+    return msgspec.json.decode(noted, type=_Origin) if noted else None
+
+
 def _with_origin(config: dict[str, Any], origin: _Origin) -> dict[str, Any]:
-    return {**config, "metadata": {**(config.get("metadata") or {}), IMPORT_KEY: msgspec.json.encode(origin).decode()}}
+    return {**config, "metadata": {**_metadata(config), IMPORT_KEY: msgspec.json.encode(origin).decode()}}
 
 
 def _show(rows: _Rows) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,67 @@ def test_what_cannot_be_is_refused_in_one_line(server: Server, tmp_path: Path) -
     assert [message.subject for message in messages(server, "HAS")][:2] == [b"has.one", b"has.0"]
     server.kill()
     assert "cannot connect" in refused(server, *has)
+
+
+def test_newer_rows_with_times_of_their_own_go_behind_what_a_stream_has(server: Server, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.parquet", tmp_path / "second.parquet"
+    pq.write_table(orders(5), first)
+    pq.write_table(orders(5, 5), second)
+    with Wire(server.address) as wire:
+        wire.api("STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+    done(server, "import", str(first), *ORDERS)
+    done(server, "import", str(second), *ORDERS, "--append")
+    assert [message.time_ns for message in messages(server, "ORDERS")] == [BASE_NS + n * 1001 for n in range(10)]
+    older = refused(server, "import", str(first), *ORDERS, "--append")
+    assert "earlier than the message before it" in older
+
+
+def test_an_import_that_created_the_stream_and_failed_can_be_tried_again(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "o.parquet"
+    pq.write_table(orders(5), file)
+    assert "is not one of the stream's" in refused(
+        server, "import", str(file), *ORDERS, "--create", "--subjects", "other.>"
+    )
+    done(server, "import", str(file), *ORDERS, "--create", "--subjects", "orders.>")
+    assert [message.time_ns for message in messages(server, "ORDERS")] == [BASE_NS + n * 1001 for n in range(5)]
+
+
+def test_an_import_that_failed_halfway_goes_on_where_the_mended_source_makes_the_same_messages(
+    server: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "o.parquet"
+    table = orders(50)
+    late = pa.array([*table.column("at")[:49].to_pylist(), datetime(2200, 1, 1, tzinfo=UTC)], pa.timestamp("ns", "UTC"))
+    pq.write_table(table.set_column(3, "at", late), file)
+    source = ("import", str(file), *ORDERS, "--create")
+    assert "row 50: the server refuses it" in refused(server, *source)
+    assert len(messages(server, "ORDERS")) == 49
+    pq.write_table(orders(50), file)
+    assert "--append" in refused(server, *source, "--data", "id")
+    result = run(server, *source)
+    assert "1 messages imported" in result.stdout
+    assert "49 messages are there already" in result.stderr
+    assert [message.time_ns for message in messages(server, "ORDERS")] == [BASE_NS + n * 1001 for n in range(50)]
+    assert "0 messages imported" in done(server, *source)
+
+
+def test_the_configuration_that_is_asked_for_is_compared_with_the_stream_that_is_there(
+    server: Server, tmp_path: Path
+) -> None:
+    file, config = tmp_path / "o.parquet", tmp_path / "config.json"
+    pq.write_table(orders(5), file)
+    with Wire(server.address) as wire:
+        asked = {"name": "ORDERS", "subjects": ["orders.>"], "max_msgs": 100, "metadata": {"a": "b"}}
+        wire.api("STREAM.CREATE.ORDERS", asked)
+    other = refused(server, "import", str(file), *ORDERS, "--subjects", "x.>")
+    assert "has the subjects orders.>, and --subjects says x.>" in other
+    assert "has the subjects" in refused(server, "import", str(file), *ORDERS, "--create", "--subjects", "x.>")
+    config.write_text('{"max_msgs": 50}')
+    assert "is not as --config" in refused(server, "import", str(file), *ORDERS, "--config", str(config))
+    assert messages(server, "ORDERS") == []
+    config.write_text('{"max_msgs": 100}')
+    done(server, "import", str(file), *ORDERS, "--config", str(config), "--subjects", "orders.>")
+    assert len(messages(server, "ORDERS")) == 5
 
 
 def test_an_import_that_was_killed_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:

@@ -227,8 +227,9 @@ def test_an_update_that_gives_the_metadata_and_takes_messages_says_when_it_did(t
         world.acked("s.a", b"%d" % number)
     last_time = world.stream.store.last_time
     config = msgspec.structs.replace(world.stream.config, metadata=TRAVELS, max_msgs=1)
-    before = world.stream.intake.stamp()
-    world.stream.propose(UpdateStream(msgspec.json.encode(config)))
+    update = UpdateStream(msgspec.json.encode(config))
+    before = world.stream.intake.stamp(update)
+    world.stream.propose(update)
     world.settle()
     departures = world.stream.store.departures
     assert departures is not None

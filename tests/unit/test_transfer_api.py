@@ -6,9 +6,12 @@ import contextlib
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from lakestream.jetstream.api.transfer import MAX_SUBJECT, TransferApi
+from lakestream.jetstream.stream import limits
+from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.log.record import Record, encode_record, iter_records
 from tests.unit.api_world import ApiWorld
@@ -51,11 +54,11 @@ def world() -> TransferWorld:
     return world
 
 
-def records(world: ApiWorld, count: int, first: int = 1, header: bytes = b"") -> list[Record]:
+def records(world: ApiWorld, count: int, first: int = 1, header: bytes = b"", subject: bytes = b"s") -> list[Record]:
     """Messages a second apart that end a minute ago."""
     now = world.clock.now() - 60 * SECOND
     return [
-        Record(seq, now - (100 - seq) * SECOND, b"s.%d" % seq, header, b"%d" % seq)
+        Record(seq, now - (100 - seq) * SECOND, b"%b.%d" % (subject, seq), header, b"%d" % seq)
         for seq in range(first, first + count)
     ]
 
@@ -121,6 +124,57 @@ def test_a_limit_that_refuses_new_messages_holds(world: TransferWorld) -> None:
     if answer.get("again"):
         answer = world.bring("L", Record(2, now, b"l.x", b"", b""))
     assert "maximum messages exceeded" in answer["error"]["description"]
+
+
+@pytest.mark.parametrize("metadata", [{}, {"lakestream.time_travel": "30d"}])
+def test_an_update_that_removes_nothing_does_not_move_the_streams_time(
+    world: TransferWorld, metadata: dict[str, str]
+) -> None:
+    world.create("T", subjects=["t.>"], metadata=metadata)
+    first, second, third = records(world, 3, subject=b"t")
+    noted = {"name": "T", "subjects": ["t.>"], "metadata": {**metadata, "a": "b"}}
+    assert "error" not in world.ask("STREAM.UPDATE.T", noted)
+    assert world.bring("T", first)["seq"] == 1
+    limit = -1 if metadata else 1
+    assert "error" not in world.ask("STREAM.UPDATE.T", {**noted, "max_msgs": limit})
+    assert world.bring("T", second)["seq"] == 2
+    earlier = Record(3, first.time_ns, third.subject, b"", b"")
+    assert "earlier than the message before" in world.bring("T", earlier)["error"]["description"]
+
+
+def test_a_stream_without_a_past_takes_older_messages_after_a_purge(world: TransferWorld) -> None:
+    first, second = records(world, 2)
+    world.bring("S", first)
+    assert world.ask("STREAM.PURGE.S")["purged"] == 1
+    assert world.bring("S", second)["seq"] == 2
+
+
+def test_no_message_is_earlier_than_a_removal_of_the_past_that_a_stream_keeps(world: TransferWorld) -> None:
+    world.create("T", subjects=["t.>"], metadata={"lakestream.time_travel": "30d"})
+    first, second = records(world, 2, subject=b"t")
+    world.bring("T", first)
+    world.ask("STREAM.PURGE.T")
+    assert "earlier than" in world.bring("T", second)["error"]["description"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "lowers"),
+    [
+        ({}, False),
+        ({"max_age": 1}, False),
+        ({"max_msgs": 10}, False),
+        ({"max_msgs": 11}, False),
+        ({"max_msgs": 9}, True),
+        ({"max_bytes": 5}, True),
+        ({"max_msgs": 9, "discard": "new"}, False),
+        ({"max_msgs_per_subject": 1}, True),
+        ({"max_msgs_per_subject": 1, "discard": "new"}, True),
+    ],
+)
+def test_an_update_can_remove_messages_if_it_lowers_a_limit(changed: dict[str, Any], lowers: bool) -> None:
+    before = StreamConfig(name="S", max_msgs=10)
+    assert limits.lowered(before, msgspec.structs.replace(before, **changed)) is lowers
+    assert limits.lowered(msgspec.structs.replace(before, discard="new"), before) is True
 
 
 def test_damage_and_unknown_streams_are_told(world: TransferWorld) -> None:

@@ -28,6 +28,7 @@ import msgspec
 from lakestream.jetstream.cluster.replicas import asked_here
 from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
 from lakestream.jetstream.formats.jsonio import dumps
+from lakestream.jetstream.get.as_it_was import travels
 from lakestream.jetstream.ports import ClientInfo, Subscribed
 from lakestream.jetstream.stream import limits, publish
 from lakestream.jetstream.stream.batch import Effect
@@ -143,7 +144,8 @@ class TransferApi:
             shown = record.subject[:256].decode("utf-8", "replace")
             raise Refused(f"subject {shown!r} is not one of the stream's ({', '.join(stream.config.subjects)})")
         if record.time_ns and not stream.last_time <= record.time_ns <= now:
-            bound = "earlier than the message before it" if record.time_ns <= now else "in the future"
+            before = "the message before it" + (", or than the last removal" if travels(stream.config) else "")
+            bound = f"earlier than {before}" if record.time_ns <= now else "in the future"
             raise Refused(f"its time ({record.time_ns} ns) is {bound}")
         effect = self._effect(stream, record) if record.header or stream.guarded else None
         message = publish.Publish(record.subject, reply, record.header, record.data)

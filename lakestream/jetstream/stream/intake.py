@@ -17,12 +17,13 @@ import msgspec
 
 from lakestream.jetstream.copies.copied_run import Run
 from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
+from lakestream.jetstream.get.as_it_was import travels
 from lakestream.jetstream.ports import ClientInfo
-from lakestream.jetstream.stream import limits, publish, traces
+from lakestream.jetstream.stream import limits, offline, publish, traces
 from lakestream.jetstream.stream.batch import MAX_BATCH_BYTES, After, Batch, Effect
 from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.jetstream.stream.confirming import Confirming
-from lakestream.jetstream.stream.operations import Purge, UpdateStream
+from lakestream.jetstream.stream.operations import Purge, Removing, UpdateStream
 from lakestream.jetstream.stream.publish import Publish
 from lakestream.jetstream.stream.republish import Republisher
 from lakestream.jetstream.stream.state import Asked
@@ -113,13 +114,24 @@ class Intake:
             return
         self._append(subject, reply, b"", payload)
 
-    def stamp(self) -> int:
-        """The time for an operation that is proposed now: not before what was decided, nor after what will be.
+    def stamp(self, operation: Removing) -> int:
+        """Return the time (ns) of an operation that is proposed now, which is not before any message decided so far.
 
-        Except in a mirror, whose messages are to come with the times that they have in their origin.
+        Only a stream that keeps its past (time travel) compares times of removals with times of messages. There an
+        operation that can remove messages moves the stream's time to now, so that no later message is earlier. All
+        others have the time of the last message, so that an import may still bring messages that are older than now. A
+        mirror's time is never moved: its messages have the times of their origin.
         """
+        config = self._stream.config
+        if isinstance(operation, UpdateStream):
+            after = offline.stream_config(operation.config)
+            dated = travels(after) and limits.lowered(config, after)
+        else:
+            dated = travels(config)
+        if not dated:
+            return self.last_time
         now = max(self.last_time, time.time_ns())
-        if self._stream.config.mirror is None:
+        if config.mirror is None:
             self.last_time = now
         return now
 

@@ -83,6 +83,16 @@ def trims_by_size(config: StreamConfig) -> bool:
     return config.discard == "old" and (config.max_msgs > 0 or config.max_bytes > 0)
 
 
+def lowered(before: StreamConfig, after: StreamConfig) -> bool:
+    """Return True if an update from `before` to `after` can make `enforce_all` remove messages."""
+    trims = trims_by_size(after)
+    if trims and not trims_by_size(before):
+        return True
+    pairs = [(before.max_msgs, after.max_msgs), (before.max_bytes, after.max_bytes)] if trims else []
+    pairs.append((before.max_msgs_per_subject, after.max_msgs_per_subject))
+    return any(now > 0 and not 0 < was <= now for was, now in pairs)
+
+
 def most_trimmed(config: StreamConfig, store: Store, msgs: int, size: int) -> int:
     """How many of the oldest messages go at most once so many more of together `size` bytes are stored."""
     if not trims_by_size(config):

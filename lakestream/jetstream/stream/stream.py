@@ -250,7 +250,7 @@ class Stream:
             return
         self.operations += 1
         if isinstance(operation, Removing):
-            operation = msgspec.structs.replace(operation, at_ns=self.intake.stamp())
+            operation = msgspec.structs.replace(operation, at_ns=self.intake.stamp(operation))
         if isinstance(operation, Purge | UpdateStream):
             self.intake.guard()  # it may move the sequence or change the rules: publishes behind it wait for it
         self.intake.close_batch()
