@@ -13,6 +13,7 @@ Spark loads this module in Python workers: `lakestream` has to be on their path 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from lakestream.lake import live, live_rows, paths
 from lakestream.lake.compaction.segments import Dead
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, Flusher, FlushFailed, StreamNotFound, read_server_file
+from lakestream.lake.flush import DEFAULT_TIMEOUT_S, Credentials, Flusher, FlushFailed, StreamNotFound, lake_flusher
 from lakestream.lake.live import END, LiveView, TailPart
 from lakestream.lake.schema import REMOVED_DDL, TABLE_DDL
 from lakestream.lake.storage import open_storage
@@ -220,6 +221,8 @@ class Reader(DataSourceReader):
     def partitions(self) -> Sequence[Piece]:
         """Open the view and cut it into pieces."""
         view = self._asked.open()
+        if self._asked.flush and not view.flushed:
+            warn_of_missing(view.stream, view.note)
         first, last = self._asked.start_seq or view.last_seq + 1, self._asked.end_seq
         for condition in self._conditions:
             low, high = condition.bounds()
@@ -252,7 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = list(columns)
         self._target: int | None = None
         self._flusher: Flusher | None = None
-        self._server_id = ""
+        self._missing = ""
 
     def __getstate__(self) -> dict[str, Any]:
         """For the tasks, which have no connection."""
@@ -322,39 +325,44 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The stream's identity and last sequence: after a flush if the server answers, else of what is staged."""
         asked = self._asked
         if asked.flush:
+            why = f"no server has said in {paths.servers(asked.lake)} that it is running"
             try:
                 found = self._flushed()
-            except FlushFailed:
+            except FlushFailed as error:
                 self.stop()
                 if asked.server is not None:
                     raise
-                found = None
+                found, why = None, str(error)
             if found is not None:
+                self._missing = ""
                 return found
+            if why != self._missing:  # once, not with every micro-batch
+                self._missing = why
+                warn_of_missing(asked.stream, why)
         view = asked.open(flush=False)
         return view.uid, view.last_seq
 
     def _flushed(self) -> tuple[str, int] | None:
-        """None: the lake names no server, or another one answers in its place."""
+        """None: the lake names no server."""
         asked = self._asked
         if self._flusher is None:
             if asked.server is not None:
-                urls = asked.server.split(",")
+                self._flusher = Flusher([asked.server.split(",")], asked.credentials)
             else:
-                named = read_server_file(open_storage(asked.lake))
-                if named is None:
-                    return None
-                urls, self._server_id = named.urls, named.server_id
-            self._flusher = Flusher(urls, asked.credentials)
+                self._flusher = lake_flusher(open_storage(asked.lake), asked.account, asked.credentials)
+            if self._flusher is None:
+                return None
         answer = self._flusher.flush(asked.stream, asked.timeout)
-        if self._server_id and answer.server_id != self._server_id:
-            self.stop()
-            return None
         if answer.error is not None:
             if answer.error.code == 404:
                 raise StreamNotFound(asked.stream, f"the server of the lake at {asked.lake}")
             raise FlushFailed(answer.error.description)
         return answer.uid, answer.last_seq
+
+
+def warn_of_missing(stream: str, why: str) -> None:
+    """Say on stderr that a stream is read without its newest messages; Spark passes it on to the driver's."""
+    print(f"lakestream: stream {stream}: messages that are not staged yet are missing: {why}", file=sys.stderr)
 
 
 def register(spark: SparkSession, lake: str | None = None) -> None:

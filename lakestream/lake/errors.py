@@ -17,6 +17,16 @@ class UnsupportedLake(LakeError):
         super().__init__(f"lake {lake!r}: {reason}")
 
 
+class NotALake(LakeError):
+    """There is a directory or prefix that no server has written to, or none at all."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(
+            f"there is no lake at {root}; name the lake of a server (--lake), start `lakestream up` or `lakestream "
+            "serve -js` to make one, or make an empty one with --create"
+        )
+
+
 class StorageFailed(LakeError):
     """The object store did not do what it was asked."""
 

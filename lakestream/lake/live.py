@@ -31,7 +31,8 @@ from lakestream.lake.flush import (
     Flusher,
     FlushFailed,
     StreamNotFound,
-    read_server_file,
+    lake_flusher,
+    other_account,
 )
 from lakestream.lake.schema import REMOVED_COLUMN, TABLE_DDL, UID_PROPERTY, Layout, layout_of
 from lakestream.lake.storage import Storage, open_storage
@@ -223,8 +224,8 @@ def open_view(
 
     Args:
         lake: the lake's root.
-        server: the server's URL; without it, the lake says which one it is.
-        flush: have the server stage what it has. When the server that the lake names does not answer, the view is of
+        server: the server's URL; without it, the lake says which ones it has.
+        flush: have the server stage what it has. When none of the servers that the lake names answers, the view is of
             what is staged, and says so (`LiveView.flushed`).
         timeout: seconds for the flush.
         credentials: for logging in to the server.
@@ -260,12 +261,6 @@ def open_view(
     raise failure
 
 
-def find_server(storage: Storage) -> list[str]:
-    """URLs of the server that says that the lake is its; none when it has ended."""
-    found = read_server_file(storage)
-    return found.urls if found else []
-
-
 # ------------------------------------------------------------------ the flush
 
 
@@ -280,37 +275,24 @@ def _flush(
 ) -> tuple[Flushed | None, str]:
     """The server's answer, or why there is none."""
     if server is not None or flusher is not None:
-        with _Lent(flusher) if flusher else Flusher((server or "").split(","), credentials) as connection:
+        with _Lent(flusher) if flusher else Flusher([(server or "").split(",")], credentials) as connection:
             answer = connection.flush(stream, timeout)
-        if other := _other_account(account, answer):
+        if other := other_account(account, answer):
             raise FlushFailed(other)
         if answer.error is not None:
             raise _refusal(storage, stream, answer)
         return answer, ""
-    found = read_server_file(storage)
-    if found is None:
-        return None, f"no server has said in {paths.server_file(storage.root)} that it is running"
+    named = lake_flusher(storage, account, credentials)
+    if named is None:
+        return None, f"no server has said in {paths.servers(storage.root)} that it is running"
     try:
-        with Flusher(found.urls, credentials) as connection:
-            answer = connection.flush(stream, timeout)
+        with named:
+            answer = named.flush(stream, timeout)
     except FlushFailed as error:
         return None, str(error)
-    if answer.server_id != found.server_id:
-        return None, f"another server than the lake's answers at {', '.join(found.urls)}"
-    if other := _other_account(account, answer):
-        return None, other
     if answer.error is not None:
-        if answer.error.code in (400, 404):
-            raise _refusal(storage, stream, answer)
-        return None, answer.error.description
+        raise _refusal(storage, stream, answer)
     return answer, ""
-
-
-def _other_account(account: str, answer: Flushed) -> str:
-    """What is wrong when the server was asked by a user of another account: it spoke of another stream of the name."""
-    if answer.account in ("", account):
-        return ""
-    return f"the server was asked by a user of account {answer.account}; log in as one of account {account}"
 
 
 class _Lent:

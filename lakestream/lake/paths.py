@@ -10,7 +10,9 @@ Belongs here: every path under the lake's root, and the spelling of names in the
     segments/<STREAM>/<uid>/clone.json                        the stream's table shall begin as a clone
     accounts/<ACCOUNT>/segments/<STREAM>/<uid>/...            the same for another account
     _compactor/                                               the compactor's checkpoint
-    _server.json                                              the server whose lake it is, and where it listens
+    _lake.json                                                the lake's id
+    _servers/<node>.json                                      a running server of the lake, and where it listens
+    _server.json                                              the same, of older releases
     _removed/                                                 tables on their way out
 """
 
@@ -35,6 +37,8 @@ KEPT = "kept"
 STREAM_FILE = "stream.json"
 DELETED_FILE = "deleted"
 CLONE_FILE = "clone.json"
+LAKE_FILE = "_lake.json"
+SERVERS = "_servers"
 SERVER_FILE = "_server.json"
 
 MAX_NAME_BYTES = 240
@@ -148,8 +152,23 @@ def checkpoint(lake: str) -> str:
     return f"{normalise(lake)}/{CHECKPOINT}"
 
 
+def lake_file(lake: str) -> str:
+    """File with the lake's id."""
+    return f"{normalise(lake)}/{LAKE_FILE}"
+
+
+def servers(lake: str) -> str:
+    """Directory of the files by which readers find the lake's servers."""
+    return f"{normalise(lake)}/{SERVERS}"
+
+
+def server(lake: str, node: str) -> str:
+    """File of one server; `node` is what names it, over restarts too."""
+    return f"{servers(lake)}/{directory_name(node)}.json"
+
+
 def server_file(lake: str) -> str:
-    """The file by which readers find the server."""
+    """File by which readers found the server in releases that named one only."""
     return f"{normalise(lake)}/{SERVER_FILE}"
 
 

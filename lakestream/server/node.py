@@ -230,8 +230,8 @@ class Node:
         self._write_files()
         if self.keeper is not None:
             root, urls = self.keeper.root, ports_file.urls("nats", options.host, bound)
-            await self.io.call(lambda: announce(root, self.identity, urls, self.log))
-            self._cleanups.append(lambda: withdraw(root, self.identity.server_id, self.log))
+            self.keeper.lake_id = await self.io.call(lambda: announce(root, self.identity, urls, self.log))
+            self._cleanups.append(lambda: withdraw(root, self.identity, urls, self.log))
 
     def _write_files(self) -> None:
         """The pid file and the ports file, once every listener is up."""

@@ -60,7 +60,7 @@ def main() -> None:
         lake = str(server.store / "lake")
         try:
             asyncio.run(prepare(server.url))
-            with Flusher([server.url]) as flusher:
+            with Flusher([[server.url]]) as flusher:
                 asyncio.run(publish(server.url, BATCH))
                 flusher.flush("S")
                 print("flush without news      ", timed(50, lambda: flusher.flush("S")))

@@ -119,9 +119,13 @@ async def test_what_cannot_be_flushed_is_refused(server: Server) -> None:
     await client.close()
 
 
+def named(server: Server) -> list[Path]:
+    return sorted((server.store / "lake" / "_servers").iterdir())
+
+
 async def test_a_reader_finds_the_server_by_itself(server: Server, tmp_path: Path) -> None:
     lake = str(server.store / "lake")
-    path = server.store / "lake" / "_server.json"
+    (path,) = named(server)
     found = msgspec.json.decode(path.read_bytes(), type=ServerFile)
     assert found.urls == [server.url]
     client = await nats.connect(server.url)
@@ -138,18 +142,68 @@ async def test_a_reader_finds_the_server_by_itself(server: Server, tmp_path: Pat
     assert seqs(await asyncio.to_thread(lambda: look(flush=False))) == [1]
     assert seqs(await asyncio.to_thread(lambda: look(server=server.url))) == [1, 2]
 
-    # One that has taken over the address of the lake's own.
+    await js.publish("A", b"3")
     path.write_bytes(msgspec.json.encode(ServerFile("SOMEBODY", "else", [server.url])))
     view = await asyncio.to_thread(look)
-    assert (view.flushed, "another server" in view.note) == (False, True)
+    assert (view.flushed, seqs(view)) == (True, [1, 2, 3]), "the answer is judged by the lake that it is about"
     await client.close()
     server.stop()
-    assert path.exists(), "it is not this server's file"
+    assert named(server) == [path], "it is not this server's file"
     server.start()
     server.stop()
-    assert not path.exists()
+    assert len(named(server)) <= 1  # the port is another one now
+    path.unlink(missing_ok=True)
     view = await asyncio.to_thread(look)
-    assert (view.flushed, seqs(view)) == (False, [1, 2])
+    assert (view.flushed, seqs(view)) == (False, [1, 2, 3])
+    assert "no server has said" in view.note
+
+
+async def test_a_reader_tries_every_server_that_the_lake_names(server: Server, tmp_path: Path) -> None:
+    lake = server.store / "lake"
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="A", subjects=["A"])
+    await js.publish("A", b"1")
+    other = Server(Kind.OURS, tmp_path / "other", config=CONFIG)
+    other.start()
+    try:
+        # One that has ended without a word, one that cannot be read, and one of whose addresses another lake's server
+        # has taken over.
+        for name, text in {
+            "dead": msgspec.json.encode(ServerFile("DEAD", "dead", ["nats://127.0.0.1:1"])),
+            "torn": b"{",
+            "taken": msgspec.json.encode(ServerFile("TAKEN", "taken", [other.url])),
+        }.items():
+            (lake / "_servers" / f"{name}.json").write_bytes(text)
+        view = await asyncio.to_thread(lambda: live.open_view(str(lake), "A"))
+        assert (view.flushed, view.note, seqs(view)) == (True, "", [1])
+        await client.close()
+        server.kill()
+        view = await asyncio.to_thread(lambda: live.open_view(str(lake), "A"))
+        assert (view.flushed, seqs(view)) == (False, [1])
+        assert "127.0.0.1:1" in view.note
+        assert "it has another lake" in view.note
+    finally:
+        other.kill()
+
+
+async def test_a_lake_of_an_older_release_names_its_server_in_one_file(server: Server) -> None:
+    lake = server.store / "lake"
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    await js.add_stream(name="A", subjects=["A"])
+    await js.publish("A", b"1")
+    (path,) = named(server)
+    path.rename(lake / "_server.json")
+    (lake / "_lake.json").unlink()
+    view = await asyncio.to_thread(lambda: live.open_view(str(lake), "A"))
+    assert (view.flushed, seqs(view)) == (True, [1])
+    await client.close()
+    server.wanted_port = server.port
+    server.kill()
+    server.start()
+    assert not (lake / "_server.json").exists(), "the server is named in a file of its own now"
+    assert len(named(server)) == 1
 
 
 async def test_a_server_that_asks_for_a_password(tmp_path: Path) -> None:
@@ -167,7 +221,7 @@ async def test_a_server_that_asks_for_a_password(tmp_path: Path) -> None:
         view = await asyncio.to_thread(lambda: live.open_view(lake, "A"))
         assert (view.flushed, seqs(view)) == (False, [1])
         assert "authorization" in view.note.lower()
-        assert b'"p"' not in (server.store / "lake" / "_server.json").read_bytes()
+        assert all(b'"p"' not in path.read_bytes() for path in named(server))
         view = await asyncio.to_thread(lambda: live.open_view(lake, "A", credentials=Credentials("u", "p")))
         assert (view.flushed, seqs(view)) == (True, [1, 2])
         await client.close()

@@ -17,7 +17,7 @@ from lakestream.lake.compaction import plan, segments
 from lakestream.lake.compaction.grace import Grace
 from lakestream.lake.compaction.position import PositionWatch, application
 from lakestream.lake.errors import PoisonedSegment, SegmentGap
-from lakestream.lake.flush import FlushFailed, ServerFile, StreamNotFound, write_server_file
+from lakestream.lake.flush import FlushFailed, ServerFile, StreamNotFound, name_server
 from lakestream.lake.live import LiveView, SegmentGone, open_view
 from lakestream.lake.live_rows import VersionGone
 from lakestream.lake.schema import BOUNDS_METADATA, REMOVED_COLUMN, SUBJECT, UID_PROPERTY, Layout
@@ -351,8 +351,8 @@ def test_without_a_server_the_view_says_so(tmp_path: Path, lake: Path) -> None:
     model.publish(flights(5))
     model.stage(lake)
     view = open_view(str(lake), "ORDERS")
-    assert (view.flushed, "_server.json" in view.note) == (False, True)
-    write_server_file(open_storage(str(lake)), ServerFile("S1", "gone", ["nats://127.0.0.1:1"]))
+    assert (view.flushed, "_servers" in view.note) == (False, True)
+    name_server(open_storage(str(lake)), ServerFile("S1", "gone", ["nats://127.0.0.1:1"]))
     view = open_view(str(lake), "ORDERS", timeout=1.0)
     assert not view.flushed
     assert "127.0.0.1:1" in view.note

@@ -2,7 +2,7 @@
 
 Belongs here: `$LAKE.API.FLUSH.<stream>`, which seals the stream's open segment and stages it, so that the lake's
 staging area has every message that was acked before the request; and the file in the lake by which readers find this
-server. A flush goes the log's own way: its seal waits for the write that is under way, and nothing is sealed that holds
+node. A flush goes the log's own way: its seal waits for the write that is under way, and nothing is sealed that holds
 neither messages nor removals.
 """
 
@@ -15,9 +15,9 @@ import msgspec
 from lakestream.jetstream.cluster.replicas import asked_here
 from lakestream.jetstream.formats.errors import ApiError, api_error
 from lakestream.jetstream.ports import ClientInfo, Subscribed
-from lakestream.lake import paths
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import FLUSH, RESPONSE_TYPE, ServerFile, read_server_file, write_server_file
+from lakestream.lake.flush import FLUSH, RESPONSE_TYPE, ServerFile, name_server, unname_server
+from lakestream.lake.identity import identify
 from lakestream.lake.storage import open_storage
 from lakestream.server.identity import Identity
 from lakestream.server.logging import Logger
@@ -156,26 +156,32 @@ class FlushApi:
 
     def _answer(self, replies: list[bytes], fields: dict[str, Any]) -> None:
         who = {"server_id": self._engine.server_id, "account": self._engine.account}
+        if self._keeper is not None:
+            who["lake_id"] = self._keeper.lake_id
         body = msgspec.json.encode({"type": RESPONSE_TYPE, **fields, **who})
         for reply in replies:
             if reply:
                 self._bus.publish(reply, b"", b"", body)
 
 
-def announce(root: str, identity: Identity, urls: list[str], log: Logger) -> None:
-    """Tell readers of the lake where this server is. Blocks. Without it they have to be told."""
-    try:
-        write_server_file(open_storage(root), ServerFile(identity.server_id, identity.server_name, urls))
-    except (LakeError, OSError) as error:
-        log.error(f"readers of the lake at {root} cannot find this server by themselves: {error}")
+def announce(root: str, identity: Identity, urls: list[str], log: Logger) -> str:
+    """Tell readers of the lake where this server is, and return the lake's id. Blocks.
 
-
-def withdraw(root: str, server_id: str, log: Logger) -> None:
-    """The server ends: take the file away, unless it is another server's by now. Blocks."""
+    "": the lake is not there. Readers then have to be told where the server is.
+    """
     try:
         storage = open_storage(root)
-        found = read_server_file(storage)
-        if found is not None and found.server_id == server_id:
-            storage.delete(paths.server_file(root))
+        lake_id = identify(storage)
+        name_server(storage, ServerFile(identity.server_id, identity.server_name, urls))
+        return lake_id
+    except (LakeError, OSError) as error:
+        log.error(f"readers of the lake at {root} cannot find this server by themselves: {error}")
+        return ""
+
+
+def withdraw(root: str, identity: Identity, urls: list[str], log: Logger) -> None:
+    """Take the server's name out of the lake: it ends. Blocks."""
+    try:
+        unname_server(open_storage(root), ServerFile(identity.server_id, identity.server_name, urls))
     except (LakeError, OSError) as error:
         log.error(f"the lake at {root} still names this server: {error}")

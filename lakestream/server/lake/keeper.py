@@ -124,6 +124,8 @@ class LakeKeeper:
 
     def __init__(self, root: str, options: LakeOptions, clock: LoopClock, io: ThreadIo, log: Logger) -> None:
         self.root = paths.root(root)
+        self.lake_id = ""
+        """The lake's id; "" until the lake was reached."""
         self._options = options
         self._clock = clock
         self._io = io

@@ -1,0 +1,85 @@
+"""SQL on the lake of a cluster has every acked message, whichever of the nodes are there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakestream.lake.sql import Session
+from lakestream.lake.sql_tail import Server
+from tests.cluster.nodes import Cluster, Node
+from tests.servers import Kind
+
+pytestmark = [pytest.mark.lake, pytest.mark.cluster]
+
+COUNT = "SELECT count(*) FROM delta.`streams/{}`"
+
+
+def publish(cluster: Cluster, subject: str, count: int) -> None:
+    with cluster.wire(timeout=20) as wire:
+        for _ in range(count):
+            assert "error" not in wire.request(subject, b"x").json()
+
+
+def counted(lake: Path, stream: str) -> tuple[int, list[str]]:
+    """How many messages SQL finds, and what it says beside that."""
+    said: list[str] = []
+    with Session(lake, server=Server(), notify=said.append) as session:
+        return session.query(COUNT.format(stream)).fetchall()[0][0], said
+
+
+def named(lake: Path) -> list[str]:
+    return sorted(path.stem for path in (lake / "_servers").iterdir())
+
+
+def test_sql_has_no_lag_when_nodes_end_and_says_so_when_none_is_left(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    cluster = Cluster(Kind.OURS, tmp_path, 3, config=f'lake {{ url: "{lake}", seal_age: "1h" }}')
+    first, second, third = cluster.nodes
+    (lake / "_server.json").write_text('{"server_id":"GONE","server_name":"old","urls":["nats://127.0.0.1:1"]}')
+    try:
+        cluster.start()
+        cluster.stream("R3", ["r3"], 3)
+        cluster.stream("R1", ["r1"], 1)
+        assert named(lake) == ["n1", "n2", "n3"]
+        for leader in cluster.nodes:
+            cluster.lead("R3", leader)
+            publish(cluster, "r3", 1)
+            assert counted(lake, "R3") == (cluster.nodes.index(leader) + 1, [])
+        publish(cluster, "r1", 3)
+        home: Node = cluster.stream_leader("R1")
+        assert counted(lake, "R1") == (3, [])
+
+        gone = next(node for node in cluster.nodes if node is not home)
+        gone.stop()
+        assert gone.name not in named(lake)
+        cluster.stream_leader("R3")
+        publish(cluster, "r3", 2)
+        publish(cluster, "r1", 2)
+        assert counted(lake, "R3") == (5, [])
+        assert counted(lake, "R1") == (5, [])
+
+        gone.start()
+        cluster.wait_ready()
+        other = next(node for node in cluster.nodes if node not in (home, gone))
+        other.kill()
+        assert named(lake) == ["n1", "n2", "n3"]
+        cluster.stream_leader("R3")
+        publish(cluster, "r3", 2)
+        assert counted(lake, "R3") == (7, [])
+
+        publish(cluster, "r1", 1)
+        for node in cluster.nodes:
+            node.kill()
+        command = [sys.executable, "-m", "lakestream.cli.main", "sql", "--lake", str(lake), "--format", "csv"]
+        done = subprocess.run([*command, "-q", COUNT.format("R1")], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["count(*)", "5"]
+        (warning,) = done.stderr.splitlines()
+        assert warning.startswith("lakestream: messages that are not staged yet are missing: ")
+        assert all(node.url.removeprefix("nats://") in warning for node in (first, second, third))
+    finally:
+        cluster.kill()
