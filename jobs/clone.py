@@ -53,10 +53,11 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Find the version, start Spark, make the clone."""
     import time
 
-    from lakestream.lake import clones, paths
+    from lakestream.lake import clones, identity, paths
     from lakestream.lake.timetravel import CommitLog, NotATable, version_for_commit_time
 
     lake = paths.root(options.lake)
+    identity.require(lake)
     table = paths.table(lake, options.stream, options.account)
     version = options.version
     try:

@@ -22,6 +22,7 @@ if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
 from lakestream.lake import job  # noqa: E402
+from lakestream.lake.errors import StorageFailed  # noqa: E402
 from lakestream.lake.job import complain, say  # noqa: E402
 from lakestream.lake.maintenance.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
 
@@ -50,6 +51,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         metavar="DIR",
         help="the streaming checkpoint (default: <lake>/_compactor, or a temporary directory)",
     )
+    parser.add_argument("--create", action="store_true", help="make an empty lake where there is none")
     parser.add_argument("--once", action="store_true", help="compact what is staged now, then exit")
     parser.add_argument(
         "--interval",
@@ -92,10 +94,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
-    """Start Spark, become the lake's compactor, work until `stop` (or until done, with --once)."""
-    from lakestream.lake import paths
+    """Start Spark, become the lake's compactor, work until `stop` (or until done, with --once).
+
+    With --once and nothing to do there is no need of Spark.
+    """
+    from lakestream.lake import identity, paths
 
     lake = paths.root(options.lake)
+    identity.require(lake, options.create)
+    began, moved = time.monotonic(), 0
+    if options.once and not _has_work(lake):
+        _say_result(0, 0, time.monotonic() - began)
+        return 0
     spark = job.start_spark("lakestream compactor", lake, options, stop)
     from lakestream.lake.compaction.compaction import Options
     from lakestream.lake.compaction.compactor import Compactor
@@ -103,6 +113,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options.maintain_every, stop)
 
     def report(batch: BatchReport) -> None:
+        nonlocal moved
+        moved += batch.streams
         _say_batch(batch)
         if upkeep is not None:
             upkeep.note(batch.commits)
@@ -123,6 +135,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
             return 0 if stop.is_set() else 1
         if options.once:
             failures = compactor.once().failures
+            if not moved:
+                _say_result(0, 0, time.monotonic() - began)
             return 1 if failures or stop.is_set() else 0
         return _serve(compactor, upkeep, options.interval, stop)
     finally:
@@ -161,10 +175,25 @@ def _serve(compactor: Compactor, upkeep: Upkeep | None, interval: float, stop: t
     return 0
 
 
+def _has_work(lake: str) -> bool:
+    """Return True if the lake may have something to compact; also when that cannot be told, which is then said."""
+    from lakestream.lake.compaction import backlog
+
+    try:
+        return backlog.has_work(lake)
+    except StorageFailed:
+        raise
+    except Exception:  # a damaged table, say: the compactor names the stream, and goes on with the others
+        return True
+
+
+def _say_result(streams: int, rows: int, seconds: float) -> None:
+    say(f"compacted {streams} {'stream' if streams == 1 else 'streams'}, {rows} rows, {seconds:.2f} s")
+
+
 def _say_batch(report: BatchReport) -> None:
     if report.streams:
-        noun = "stream" if report.streams == 1 else "streams"
-        say(f"compacted {report.streams} {noun}, {report.rows} rows, {report.seconds:.2f} s")
+        _say_result(report.streams, report.rows, report.seconds)
     for directory, reason in report.failures.items():
         complain(f"{directory}: {reason}")
 

@@ -11,7 +11,6 @@ Belongs here: the command line and the loop. The work is lakestream.lake.mainten
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import threading
 import time
@@ -23,7 +22,6 @@ if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
 from lakestream.lake import job  # noqa: E402
-from lakestream.lake.errors import LakeError  # noqa: E402
 from lakestream.lake.job import complain, say  # noqa: E402
 from lakestream.lake.maintenance import plan as maintenance_plan  # noqa: E402
 from lakestream.lake.maintenance.plan import Policy  # noqa: E402
@@ -92,11 +90,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Start Spark, become the lake's maintainer, work until `stop` (or until done, with --once)."""
-    from lakestream.lake import paths
+    from lakestream.lake import identity, paths
 
     lake = paths.root(options.lake)
-    if paths.is_local(lake) and not os.path.isdir(lake):
-        raise LakeError(f"{lake} is not there: a lake begins when a server stages its first segment")
+    identity.require(lake)
     warning = maintenance_plan.check_retention(options.retain_hours)
     if warning is not None:
         complain(warning)

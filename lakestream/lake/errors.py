@@ -22,8 +22,8 @@ class NotALake(LakeError):
 
     def __init__(self, root: str) -> None:
         super().__init__(
-            f"there is no lake at {root}; name the lake of a server (--lake), start `lakestream up` or `lakestream "
-            "serve -js` to make one, or make an empty one with --create"
+            f"there is no lake at {root}: no server has written to it. Name a server's lake with --lake; "
+            "`lakestream up`, `lakestream serve -js` and `lakestream compact --create` make one"
         )
 
 

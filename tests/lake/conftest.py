@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lakestream.lake import identity
 from lakestream.lake import spark as sessions
 
 SMALL = {
@@ -31,7 +32,7 @@ def spark() -> Iterator[Any]:
 def lake(tmp_path: Path) -> Path:
     """An empty lake's root; its spelling is not the easiest."""
     root = tmp_path / "lake of $X #1"
-    root.mkdir()
+    identity.require(str(root), create=True)
     return root
 
 

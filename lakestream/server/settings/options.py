@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from lakestream.lake import paths
+from lakestream.lake.errors import UnsupportedLake
 from lakestream.server.errors import StartError
 from lakestream.server.settings.account_options import AccountOptions, SubjectMapping, User
 from lakestream.server.settings.remote_options import RemoteOptions
@@ -273,7 +275,7 @@ def load(flags: Flags) -> Options:
     }
     _credentials(flags, values)
     values["jetstream"] = _jetstream(flags, from_file.get("jetstream"))
-    values["lake"] = _lake(flags, values.get("lake", LakeOptions()))
+    values["lake"] = _lake(flags, values.get("lake", LakeOptions()), values["jetstream"])
     values["cluster"] = cluster = _cluster(flags, values.get("cluster"))
     values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *(cluster.warnings if cluster else ()))
     options = Options(flags=flags, config_file=flags.config, **values)
@@ -363,13 +365,20 @@ def _jetstream(flags: Flags, from_file: dict[str, Any] | None) -> JetStreamOptio
     return JetStreamOptions(**values)
 
 
-def _lake(flags: Flags, lake: LakeOptions) -> LakeOptions:
+def _lake(flags: Flags, lake: LakeOptions, jetstream: JetStreamOptions | None) -> LakeOptions:
+    if flags.lake is not None and jetstream is None:
+        raise StartError("--lake needs JetStream: add -js, or a jetstream block to the configuration file")
     url = lake.url if flags.lake is None else flags.lake
     if url and "://" not in url:
         url = os.path.abspath(url)
     enabled = lake.enabled if flags.no_lake is None else not flags.no_lake
     if flags.no_lake and flags.lake is not None:
         raise StartError("--lake cannot be used together with --no-lake")
+    if jetstream is not None and enabled:
+        try:
+            paths.root(url or os.path.join(jetstream.store_dir, "lake"))
+        except UnsupportedLake as error:
+            raise StartError(str(error)) from None
     return msgspec.structs.replace(lake, url=url, enabled=enabled)
 
 

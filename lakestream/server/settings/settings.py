@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakestream.lake import paths
+from lakestream.lake.errors import UnsupportedLake
 from lakestream.server.errors import StartError
 from lakestream.server.settings.account_options import User
 from lakestream.server.settings.accounts import as_accounts, as_mappings, settle
@@ -277,9 +279,20 @@ def _jetstream(key: str, item: Item) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- the lake, our own block
 
+
+def _lake_url(key: str, item: Item) -> str:
+    """A directory or s3://bucket/prefix."""
+    url = as_text(key, item)
+    try:
+        paths.root(url)
+    except UnsupportedLake as error:
+        raise item.error(str(error)) from None
+    return url
+
+
 _LAKE: dict[str, Rule] = {
     "enabled": ("enabled", as_boolean),
-    "url": ("url", as_text),
+    "url": ("url", _lake_url),
     "seal_bytes": ("seal_bytes", as_positive_size),
     "seal_age": ("seal_age_ns", as_positive_duration),
     "retain_bytes": ("retain_bytes", as_bytes),
@@ -292,7 +305,7 @@ _LAKE: dict[str, Rule] = {
 
 def _lake(key: str, item: Item) -> LakeOptions:
     if isinstance(item.value, str):
-        return LakeOptions(url=item.value)
+        return LakeOptions(url=_lake_url(key, item))
     if isinstance(item.value, bool):
         return LakeOptions(enabled=item.value)
     values: dict[str, Any] = {}
