@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -103,11 +104,11 @@ def sql(
         with contextlib.closing(_session(engine, root, committed, asked, tail_bytes)) as session:
             shell = _Shell(session, format)
             if query is not None:
-                code = shell.answer(query)
+                code = shell.script(query)
             elif sys.stdin.isatty():
                 code = shell.converse()
             else:
-                code = shell.answer(sys.stdin.read())
+                code = shell.script(sys.stdin.read())
     except LakeError as error:
         _complain(error)
         code = 1
@@ -143,6 +144,16 @@ class _Shell:
         self._session = session
         self._write = WRITERS[format]
 
+    def script(self, text: str) -> int:
+        """Answer a text that is no dialogue: commands, a line each, then statements. Returns the exit code."""
+        while (line := text.lstrip().partition("\n")[0].strip()).startswith("."):
+            code = self._command(line)
+            if code != 0:
+                return code or 0
+            end = len(text) - len(text.lstrip()) + len(line)
+            text = re.sub(r"\S", " ", text[:end]) + text[end:]  # places in what follows stay what they are
+        return self.answer(text)
+
     def answer(self, text: str) -> int:
         """Answer every statement of a text up to the first wrong one; the exit code."""
         try:
@@ -171,7 +182,7 @@ class _Shell:
                     pending = ""
                     continue
                 if not pending and line.strip().startswith("."):
-                    if not self._command(line.strip()):
+                    if self._command(line.strip()) is None:
                         return 0
                     continue
                 pending = self._take(pending + line + "\n")
@@ -188,18 +199,19 @@ class _Shell:
                 break
         return rest if rest.strip() else ""
 
-    def _command(self, line: str) -> bool:
-        """A line that begins with a dot. False: leave."""
+    def _command(self, line: str) -> int | None:
+        """Do what a line says that begins with a dot. Returns its exit code; None: leave."""
         word = line.rstrip(";").lower()
         if word in (".quit", ".exit"):
-            return False
+            return None
         if word == ".help":
             print(_HELP)
         elif word == ".tables":
-            self.answer("SHOW TABLES")
+            return self.answer("SHOW TABLES")
         else:
-            print(f"{line} is not a command; .help shows them", file=sys.stderr)
-        return True
+            print(f"lakestream: {line} is not a command; .help shows them", file=sys.stderr)
+            return 1
+        return 0
 
     def _described(self) -> str:
         count = len(self._session.tables())

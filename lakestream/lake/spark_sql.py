@@ -12,6 +12,7 @@ DuckDB would print escapes or fail.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -200,19 +201,24 @@ def _tree(part: str, offset: int, text: str) -> exp.Expression:
     except SqlglotError as error:
         raise BadSql(str(error), text, offset) from None
     assert isinstance(tree, exp.Expression)
+    for version in tree.find_all(exp.Version):
+        if version.expression is None:
+            table = version.find_ancestor(exp.Table)
+            place = int(table.this.meta.get("start", 0)) if table is not None else 0
+            raise BadSql("AS OF needs a version or a time behind it", text, offset + place)
     return tree
 
 
 def _bad(error: ParseError, part: str, offset: int, text: str) -> BadSql:
     first = error.errors[0] if error.errors else {}
-    reason = str(first.get("description") or error).rstrip(".")
+    reason = re.sub(r" but got <Token .*", "", str(first.get("description") or error), flags=re.DOTALL).rstrip(".")
     if reason.startswith("Required keyword"):
         reason = "something is missing here"
     elif reason.startswith("Invalid expression"):
         reason = "did not expect this here"
     line, column, word = first.get("line"), first.get("col"), first.get("highlight") or ""
     if line is None or column is None:
-        return BadSql(reason, text)
+        return BadSql(reason, text, offset + len(part) - len(part.lstrip()))
     # sqlglot counts from 1 and names the last character of the word.
     before = sum(len(earlier) for earlier in part.splitlines(keepends=True)[: line - 1])
     return BadSql(f"{reason}: {word!r}" if word else reason, text, offset + max(before + column - len(word), 0))

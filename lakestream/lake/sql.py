@@ -176,7 +176,7 @@ class Session:
             except self._duckdb.IOException as error:
                 failure: Exception = error
             except self._duckdb.Error as error:
-                raise _explained(str(error), text) from None
+                raise _explained(str(error), text, statement) from None
         raise SqlError(
             f"a file of the table could not be read: {_first_line(str(failure))}. An old version stays readable until "
             f"VACUUM removes its files; DESCRIBE HISTORY shows the versions; {KEEP_MORE}"
@@ -250,14 +250,23 @@ def _first_line(text: str) -> str:
     return text.strip().splitlines()[0].rstrip(".")
 
 
-def _explained(message: str, text: str) -> SqlError:
-    """DuckDB's complaint about the rewritten query, shown at its place in the query that the user wrote."""
+def _explained(message: str, text: str, statement: Statement) -> SqlError:
+    """Return DuckDB's complaint about the rewritten query, shown at its place in the query that the user wrote.
+
+    DuckDB's own place is one in the rewritten query. So the words that it complains of are looked for in the statement;
+    a syntax error of which none is found is shown at the statement's end or beginning.
+    """
     body = message.partition("\nLINE ")[0].strip()
+    syntax = body.startswith("Parser Error")
     body = re.sub(r"^[A-Z]\w+ Error: ", "", body)
     if "BLOB" in body and "No function matches" in body:
         body = f"{_first_line(body)}.\n`data` is binary: write CAST(data AS STRING) to use it as text"
+    part, offset = statement.text, statement.offset
     for word in re.findall(r'"([^"]+)"|[Ff]unction with name (\w+)', body):
         name = word[0] or word[1]
-        if found := re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text, re.IGNORECASE):
-            return BadSql(body, text, found.start())
-    return SqlError(body)
+        if found := re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", part, re.IGNORECASE):
+            return BadSql(body, text, offset + found.start())
+    if not syntax:
+        return SqlError(body)
+    begins, ends = len(part) - len(part.lstrip()), max(len(part.rstrip()) - 1, 0)
+    return BadSql(body, text, offset + (ends if "at end of input" in body else begins))

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.lake.errors import UnsupportedLake
+from lakestream.lake.spark_sql import BadSql
 from lakestream.lake.sql import LakeNotFound, Session, SqlError, UnknownStream
 from lakestream.lake.sql_duckdb import ExtensionMissing, extension_path
 from lakestream.lake.timetravel import Progress, rfc3339
@@ -429,6 +430,40 @@ def test_statements_come_through_a_pipe_and_stop_at_the_first_wrong_one(lake: Pa
     assert done.stdout == "a\n1\nb\n2\n"
     assert 'Referenced column "frm" was not found' in done.stderr
     assert done.stderr.startswith("lakestream: ")
+
+
+def test_commands_work_without_a_prompt_too(lake: Path) -> None:
+    shown = run("--lake", str(lake), "-q", "SHOW TABLES").stdout
+    assert "streams/ORDERS" in shown
+    for done in (
+        run("--lake", str(lake), "-q", " .tables;"),
+        run("--lake", str(lake), stdin=".tables\n.quit\nSELECT 1"),
+    ):
+        assert (done.returncode, done.stdout, done.stderr) == (0, shown, "")
+    after = run("--lake", str(lake), "-f", "csv", stdin=".help\n\nSELECT 1 AS a;\nSELEC 2")
+    assert after.stdout.startswith("Write Spark SQL")
+    assert "  line 4, column 7:\n" in after.stderr
+    unknown = run("--lake", str(lake), "-q", ".table")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert unknown.stderr == "lakestream: .table is not a command; .help shows them\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "place"),
+    [
+        ("SELECT FROM WHERE", "Expected table name: 'WHERE'", (1, 13)),
+        ("SELECT * FROM", "Expected table name: 'FROM'", (1, 10)),
+        ("SELECT 1;\nSELECT 1 GROUP BY", "syntax error at end of input", (2, 17)),
+        ("SELECT * FROM delta.`streams/ORDERS` VERSION AS OF", "AS OF needs a version or a time behind it", (1, 21)),
+        ("SELECT 1 AS frm; SELECT frm", 'Referenced column "frm" was not found', (1, 25)),
+    ],
+)
+def test_every_syntax_error_is_shown_at_its_place(lake: Path, text: str, said: str, place: tuple[int, int]) -> None:
+    with Session(lake) as session, pytest.raises(BadSql) as failure:
+        list(session.run(text))
+    assert str(failure.value).startswith(said)
+    line, column = place
+    assert f"\n  line {line}, column {column}:\n" in str(failure.value)
 
 
 def test_exit_codes(lake: Path, tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""The README's commands, then the quickstart's, as they are printed, on one server."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Kind, Server
+from tests.wire import Wire
+
+pytestmark = pytest.mark.conformance
+
+ROOT = Path(__file__).resolve().parents[2]
+README, QUICKSTART = ROOT / "README.md", ROOT / "docs" / "quickstart.md"
+BY_THE_NATS_CLI = {
+    "name": "ORDERS",
+    "subjects": ["orders.>"],
+    "storage": "file",
+    "max_msgs_per_subject": -1,
+    "duplicate_window": 120_000_000_000,
+    "allow_direct": True,
+}
+"""What `nats stream add ORDERS --subjects 'orders.>' --defaults` asks for."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(Kind.OURS, tmp_path / "data")
+    server.start()
+    yield server
+    server.kill()
+
+
+def found(file: Path, pattern: str) -> str:
+    """What the pattern's group finds in a document, which has to have it once."""
+    (text,) = re.findall(pattern, file.read_text(), re.DOTALL | re.MULTILINE)
+    return str(text)
+
+
+def shell(server: Server, line: str) -> str:
+    """Do a line that a document shows, in the directory where the server was started."""
+    program, *arguments = shlex.split(line)
+    assert program == "lakestream"
+    command = [sys.executable, "-m", "lakestream.cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=server.store.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_readme_then_the_quickstart_work_on_one_server(server: Server) -> None:
+    assert "nats stream add ORDERS --subjects 'orders.>' --defaults\n" in README.read_text()
+    with Wire(server.address) as wire:
+        assert "error" not in wire.api("STREAM.CREATE.ORDERS", BY_THE_NATS_CLI)
+        payload = found(README, r"nats pub orders\.de '([^']+)'")
+        assert "error" not in wire.request("orders.de", payload.encode()).json()
+    assert payload in shell(server, found(README, r"^    (lakestream sql -q '[^']+')     #"))
+
+    program = found(QUICKSTART, r"```python\n(.*?)```").replace("nats://127.0.0.1:4222", server.url)
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "seq=1000" in said.stdout
+
+    session = found(QUICKSTART, r"```\nsql> (SELECT.*?)```").replace("...>", "")
+    query, _, answer = session.partition("sql> .tables")[0].partition(";")
+    rows = [line.split() for line in answer.splitlines() if line.startswith(" sales.")]
+    printed = shell(server, shlex.join(["lakestream", "sql", "-q", query]))
+    assert [line.split() for line in printed.splitlines() if line.startswith(" sales.")] == rows
+    assert len(rows) == 2
+    assert "streams/SALES" in shell(server, found(QUICKSTART, r"`(lakestream sql -q \.tables)`"))
+    assert " 1000 " in shell(server, found(QUICKSTART, r"``(lakestream sql -q 'SELECT count[^']+')``"))
