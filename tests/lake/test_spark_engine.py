@@ -112,9 +112,9 @@ def test_only_reading_is_let_through(engine: SparkEngine, statement: str) -> Non
         (f"SELECT 1;\nSELECT\n  nope FROM {T}", "`nope` cannot be resolved", (3, 3)),
         ("SELECT nofun(1)", "Cannot resolve routine `nofun`", (1, 8)),
         ("SELECT 'abc", "Syntax error", (1, 8)),
-        ("SELECT 1;\nSELECT FROM WHERE x", "Syntax error at or near", (2, 13)),
+        ("SELECT 1;\nSELECT a b c d", "Syntax error at or near 'c'", (2, 12)),
         ("SELECT 1 GROUP BY", "Syntax error at or near end of input", (1, 18)),
-        (f"SELECT * FROM {T} VERSION AS OF", "Syntax error at or near", (1, 14 + len(T))),
+        (f"SELECT * FROM {T} VERSION AS OF", "Syntax error at or near end of input", (1, 29 + len(T))),
     ],
 )
 def test_mistakes_are_shown_at_their_place(engine: SparkEngine, text: str, said: str, place: tuple[int, int]) -> None:
