@@ -105,10 +105,14 @@ class _Target(msgspec.Struct, frozen=True):
             raise _BadOption("--create needs --subjects: the column does not tell which there will be")
         return target
 
+    def given(self) -> dict[str, Any]:
+        """Return what the user said of the stream's configuration."""
+        return {**self.config, **({"subjects": self.subjects} if self.subjects else {}), "name": self.name}
+
     def new(self) -> dict[str, Any]:
         """Return the configuration of the stream to create."""
-        subjects = self.subjects or self.config.get("subjects") or mapping.subjects_of(self.template)
-        return {"storage": "file", **self.config, "subjects": subjects, "name": self.name}
+        given = self.given()
+        return {"storage": "file", **given, "subjects": given.get("subjects") or mapping.subjects_of(self.template)}
 
 
 def import_(
@@ -288,6 +292,8 @@ class _Import:
     def __init__(self, link: Link, rows: _Rows, target: _Target) -> None:
         self._link, self._rows = link, rows
         self._stream, self._target = target.name, target
+        self._config: dict[str, Any] = {}
+        """The stream's configuration as it was found."""
 
     def run(self) -> None:
         """Send what is not there yet, and say what was done."""
@@ -322,26 +328,36 @@ class _Import:
             self._link.api(f"STREAM.CREATE.{self._stream}", _with_origin(wanted, _Origin(self._rows.id, first, True)))
             return first, first - 1
         config, last = info["config"], int(info["state"]["last_seq"])
+        self._config = config
         before = _noted(config)
-        if before is not None and before.created and target.create and last < before.first:
-            # An import has created it and brought nothing: what is asked for now holds.
-            wanted = {**target.new(), "metadata": {**_metadata(config), **_metadata(target.config)}}
-            return self._note(wanted, _Origin(self._rows.id, last + 1, True)), last
+        if before is not None and not self._continues(before, last, int(info["state"]["messages"])):
+            before = None
+        if before is not None and before.created and target.create:
+            # The stream was made for this import, so that what is asked for now holds.
+            given = target.new() if last < before.first else target.given()
+            wanted = {**config, **given, "metadata": {**_metadata(config), **_metadata(target.config)}}
+            return self._note(wanted, _Origin(self._rows.id, before.first, True)), last
         self._compare(config)
-        if before is not None and before.id == self._rows.id:
-            return before.first, last
-        if last and not target.append:
-            if before is None or not self._made_alike(before.first, last, int(info["state"]["messages"])):
-                raise TransferFailed(
-                    f"stream {self._stream} has messages (the last is {last}), and they are not of this source and "
-                    "these options; --append puts the import behind them"
-                )
+        if before is not None:
             return self._note(config, _Origin(self._rows.id, before.first, before.created)), last
+        if last and not target.append:
+            raise TransferFailed(
+                f"stream {self._stream} has messages (the last is {last}), and they are not of this source and these "
+                "options; --append puts the import behind them"
+            )
         return self._note(config, _Origin(self._rows.id, last + 1)), last
+
+    def _continues(self, before: _Origin, last: int, count: int) -> bool:
+        """Return True if this import goes on where an earlier one has stopped, in a stream of `count` messages."""
+        if before.id == self._rows.id or last < before.first:
+            return True
+        return not self._target.append and self._made_alike(before.first, last, count)
 
     def _note(self, config: dict[str, Any], origin: _Origin) -> int:
         """Give the stream a configuration that names this import; returns the import's first sequence."""
-        self._link.api(f"STREAM.UPDATE.{self._stream}", _with_origin(config, origin))
+        wanted = _with_origin(config, origin)
+        if wanted != self._config:
+            self._link.api(f"STREAM.UPDATE.{self._stream}", wanted)
         return origin.first
 
     def _compare(self, config: dict[str, Any]) -> None:
@@ -353,9 +369,8 @@ class _Import:
                 f"{', '.join(target.subjects)}; leave it out, or change the stream first"
             )
         if target.config:
-            wanted = {**target.new(), "metadata": {**_metadata(config), **_metadata(target.config)}}
-            if not (target.subjects or target.config.get("subjects")):
-                wanted["subjects"] = has
+            metadata = {**_metadata(config), **_metadata(target.config)}
+            wanted = {"storage": "file", "subjects": has, **target.given(), "metadata": metadata}
             try:
                 self._link.api(f"STREAM.CREATE.{self._stream}", wanted)  # the server compares
             except TransferFailed as error:
