@@ -23,7 +23,7 @@ from lakestream.jetstream.shared import Stores as Stores
 from lakestream.jetstream.stream.account_limits import UNLIMITED, JetStreamLimits
 from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.jetstream.stream.events import StreamEvents
-from lakestream.jetstream.stream.operations import CreateStream, decode_operation
+from lakestream.jetstream.stream.operations import CreateStream, decode_operation, stream_name
 from lakestream.jetstream.stream.state import StreamState
 from lakestream.jetstream.stream.storage_use import AccountUse
 from lakestream.jetstream.stream.stream import Stream
@@ -375,6 +375,12 @@ class Engine:
     def _take_up(self, name: str) -> None:
         """Open a stream found on disk, while the server runs."""
 
+        def recover() -> Stream | None:
+            stream = self._recover(name)
+            if stream is not None:
+                self._compare([stream])
+            return stream
+
         def opened(stream: Stream | None, error: BaseException | None) -> None:
             self._moving.discard(name)
             self._opened(name, stream, error)
@@ -385,7 +391,7 @@ class Engine:
             self._go_on()
 
         self._moving.add(name)
-        self.io.submit(lambda: self._recover(name), opened)
+        self.io.submit(recover, opened)
 
     def _go_on(self) -> None:
         if not self._moving:
@@ -438,13 +444,21 @@ class Engine:
     def recover(self, names: Iterable[str]) -> None:
         """Open these streams, found on disk. A damaged one is set aside with its reason; the others serve (invariant
         3)."""
+        found: list[tuple[str, Stream | None, Exception | None]] = []
         for name in names:
             try:
-                stream = self._recover(name)
+                found.append((name, self._recover(name), None))
             except Exception as error:  # a damaged log, no room, no permission, or a fault of ours: the others serve
-                self._opened(name, None, error)
-            else:
-                self._opened(name, stream, None)
+                found.append((name, None, error))
+        self._compare([stream for _, stream, _ in found if stream is not None])
+        for name, stream, trouble in found:
+            self._opened(name, stream, trouble)
+
+    def _compare(self, streams: list[Stream]) -> None:
+        """Freeze those of which the lake has more than their logs, before they could give a sequence twice. Blocks."""
+        if self.cluster is None:  # else other replicas may have what is missing here
+            for stream, error in self.lake.ahead(streams):
+                stream.group.give_up(error)
 
     def _opened(self, name: str, stream: Stream | None, error: BaseException | None) -> None:
         """A stream found on disk is open, or is not (nor was it ever made, without an error)."""
@@ -460,6 +474,8 @@ class Engine:
 
     def _recover(self, name: str) -> Stream | None:
         store = self.stores.open(self.account, name)
+        for note in store.notes:
+            self.log.warn(f"stream {name}: {note}")
         try:
             stream = self._replayed(store, name)
         except BaseException:
@@ -472,6 +488,7 @@ class Engine:
         frames = store.replay()
         state = msgspec.msgpack.decode(store.extra, type=StreamState) if store.extra else None
         if state is not None:
+            self._own(name, state.create)
             self._offline_creations[name] = state.create  # until it is in service
             stream = self._stream(state.create, store)
             stream.load(state)
@@ -482,7 +499,9 @@ class Engine:
                 self.log.warn(f"stream {name}: an unfinished creation is removed")
                 store.destroy()
                 return None
-            self._offline_creations[name] = create = self._creation(first[0])
+            create = self._creation(first[0])
+            self._own(name, create)
+            self._offline_creations[name] = create
             stream = self._stream(create, store)
             stream.apply_frame(*first)
         for frame, at in frames:
@@ -494,6 +513,15 @@ class Engine:
             return None
         stream.hidden = False
         return stream
+
+    def _own(self, name: str, create: CreateStream) -> None:
+        """Raise LogError unless the directory `name` of this account holds the stream of that name."""
+        theirs = stream_name(create)
+        if (theirs, create.account) != (name, self.account):
+            raise LogError(
+                f'its directory holds the log of stream {theirs} of account "{create.account}": a copied or renamed '
+                "directory is never served; move it back, or away"
+            )
 
     @staticmethod
     def _creation(frame: Frame) -> CreateStream:

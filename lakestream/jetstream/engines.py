@@ -14,6 +14,9 @@ from lakestream.jetstream.shared import LakeLink, Shared
 from lakestream.jetstream.stream.account_limits import UNLIMITED, JetStreamLimits
 from lakestream.jetstream.stream.stream import Stream
 
+MARK_NS = 1_000_000_000
+"""Pause between two rounds in which the synced marks of all logs are brought up to date (log/synced.py)."""
+
 
 class Engines:
     """See the module.
@@ -28,6 +31,8 @@ class Engines:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self._engines: dict[str, Engine] = {}
+        self._unmarked: set[str] = set()
+        """Streams, by uid, of which it was said that their synced marks cannot be written."""
         self.shared.engines = lambda: list(self)
 
     def of(self, account: str) -> Engine:
@@ -83,7 +88,7 @@ class Engines:
         The streams of accounts that do not serve stay where they are, until their account has JetStream again. Replicas
         are opened whatever their account: the cluster counts on them.
         """
-        found, cluster = self.shared.stores.found(), self.shared.cluster
+        found, cluster = self.shared.stores.found(self.shared.log.error), self.shared.cluster
         leaving.resume(self.shared)
         if cluster is not None:
             found = cluster.recover(found)
@@ -103,6 +108,36 @@ class Engines:
         """Begin what runs by the clock."""
         if self.shared.options.sync_interval_ns:
             self.shared.clock.call_later(self.shared.options.sync_interval_ns, self._sync_all)
+
+        self.shared.clock.call_later(MARK_NS, self._mark_all)
+
+    def _mark_all(self) -> None:
+        """Note of every log that grew how far it is synced: one log after the other, in one thread, so that a thousand
+        busy ones take longer and the disk no more of its time."""
+        clock = self.shared.clock
+        due = [stream for stream in self.streams() if stream.store.mark_due]
+        if not due:
+            clock.call_later(MARK_NS, self._mark_all)
+            return
+
+        def mark() -> None:
+            for stream in due:
+                try:
+                    stream.store.mark()
+                except OSError as error:
+                    if stream.uid not in self._unmarked:
+                        self._unmarked.add(stream.uid)
+                        self.shared.log.warn(
+                            f"stream {stream.name}: its synced mark cannot be written: {error}; until it can, damage "
+                            "at the end of its log may not be noticed at a start"
+                        )
+                else:
+                    self._unmarked.discard(stream.uid)
+
+        def marked(_: object, __: BaseException | None) -> None:
+            clock.call_later(MARK_NS, self._mark_all)
+
+        self.shared.io.submit(mark, marked)
 
     def _sync_all(self) -> None:
         self.shared.clock.call_later(self.shared.options.sync_interval_ns, self._sync_all)

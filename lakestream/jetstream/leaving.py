@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.jetstream.stream.operations import CreateStream, decode_operation, encode
+from lakestream.jetstream.stream.operations import CreateStream, decode_operation, encode, stream_name
 
 if TYPE_CHECKING:
     from lakestream.jetstream.shared import Shared
@@ -43,12 +43,30 @@ def begin(shared: Shared, create: CreateStream, directory: str) -> None:
 
 
 def resume(shared: Shared) -> None:
-    """Go on with the deletions that an earlier process did not get to the end of. Blocks, at start."""
-    for directory, content in shared.stores.left():
-        create = None
+    """Go on with the deletions that an earlier process did not get to the end of. Blocks, at start.
+
+    One whose note cannot be read, or is another stream's, belongs to nobody who could be told: it is set aside with
+    all it holds.
+    """
+    for account, name, directory in shared.stores.left():
         try:
-            create = decode_operation(content)
-        except msgspec.MsgspecError as error:
-            shared.log.error(f"{directory}: whose files these are can not be read: {error}")
-        if isinstance(create, CreateStream):
+            create = decode_operation(shared.stores.note_in(directory))
+            if not isinstance(create, CreateStream) or (create.account, stream_name(create)) != (account, name):
+                raise msgspec.ValidationError("it is not of this stream")
+        except (msgspec.MsgspecError, OSError) as error:
+            _set_aside(shared, name, directory, error)
+        else:
             begin(shared, create, directory)
+
+
+def _set_aside(shared: Shared, name: str, directory: str, error: Exception) -> None:
+    what = f"stream {name}: it was deleted, and the note of that in {directory} cannot be used ({error})"
+    try:
+        aside = shared.stores.set_aside(directory)
+    except OSError as again:
+        shared.log.error(f"{what}; the directory cannot be set aside: {again}; move it away")
+        return
+    shared.log.error(
+        f"{what}: the directory was set aside as {aside}; remove it unless the stream's table was to be kept and lacks "
+        "messages"
+    )

@@ -7,7 +7,7 @@ threads, files and the lake. Which engines there are is engines.py's; what one o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -20,6 +20,7 @@ from lakestream.jetstream.stream.operations import CreateStream
 from lakestream.jetstream.stream.storage_use import StorageUse
 from lakestream.jetstream.stream.stream import Stream
 from lakestream.jetstream.turns import Turns
+from lakestream.log.errors import LogError
 from lakestream.log.store import Store
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class Stores(Protocol):
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
         """An empty store. Blocks (fsync); call it in a thread. Raises LogError."""
 
-    def found(self) -> list[tuple[str, str]]:
-        """(account, stream) of every log on disk."""
+    def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
+        """Return (account, stream) of every log on disk; `tell` gets a line for whatever else lies there. Blocks."""
 
     def open(self, account: str, name: str) -> Store:
         """Open a log. Blocks. Raises LogError naming file and offset when it is damaged."""
@@ -76,8 +77,14 @@ class Stores(Protocol):
     def leave(self, account: str, name: str, note: bytes) -> str:
         """Have the files of a deleted stream, which is not open, wait for the lake (leaving.py); where. Blocks."""
 
-    def left(self) -> list[tuple[str, bytes]]:
-        """(directory, note) of the deleted streams whose files wait for the lake. Blocks."""
+    def left(self) -> list[tuple[str, str, str]]:
+        """Return (account, stream, directory) of the deleted streams whose files wait for the lake, as of `found`."""
+
+    def note_in(self, directory: str) -> bytes:
+        """Return the note that was left with one of them. Blocks. Raise OSError."""
+
+    def set_aside(self, directory: str) -> str:
+        """Rename one of them so that no start looks at it again; return its new path. Blocks. Raise OSError."""
 
     def clear(self, directory: str) -> None:
         """Remove one of them. Blocks."""
@@ -97,6 +104,10 @@ class LakeLink(Protocol):
 
     def keeps(self, create: CreateStream) -> bool:
         """Whether the stream's table outlives it, so that all that it holds has to be sealed when it is deleted."""
+
+    def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
+        """Return those of which the lake holds more than their logs, with what to do about it. Blocks; before they
+        serve. What the lake cannot be asked now is said in the log, and found out later."""
 
     def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
         """A stream is gone for good, whether it was attached here or not, and its files are in `directory` ("": there
@@ -125,6 +136,9 @@ class _Lakeless:
 
     def keeps(self, create: CreateStream) -> bool:
         return False
+
+    def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
+        return []
 
     def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
         done()

@@ -46,6 +46,18 @@ class CorruptLog(LogError):
         self.what = what
 
 
+class LostEntries(CorruptLog):
+    """Entries that were synced once are missing or damaged at the end of a log, and no other replica has them."""
+
+    def __init__(self, file: str, offset: int, what: str, known: str) -> None:
+        """`known`: the file that says that they were synced."""
+        super().__init__(file, offset, what)
+        self.args = (
+            f"{file}: damaged at offset {offset}: {what}; restore this file from a backup, or give these entries up: "
+            f"remove {known} and start again (until then the stream stays closed, so that no sequence is given twice)",
+        )
+
+
 class Compacted(LogError):
     """An entry that was asked for is no longer in the log: its state is in a snapshot."""
 

@@ -13,13 +13,16 @@ import time
 
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
-from lakestream.log.segment import SUFFIX, read_footer
+from lakestream.log.segment import first_index_of, is_segment_name, read_footer
 
 GONE = ".deleted-"
 """A stream's directory whose name goes on like this is no stream's; stream names cannot contain a dot."""
 OWING = "-owing"
 """One whose name also ends like this is not to be removed before its note has been seen to. Releases that do not know
 it remove it, as the rest of its name tells them to."""
+ASIDE = "aside"
+"""Where, beside an account's streams, lies what could not be used: it may be the only copy of something, so nothing
+there is ever opened or removed by a server, this release's or an earlier one's."""
 NOTE = "leaving"
 """The note in it: whose it is, in the words of whoever gave it."""
 LOG = "log"
@@ -49,6 +52,20 @@ def leave(files: Files, directory: str, note: bytes) -> str:
     return gone
 
 
+def set_aside(files: Files, path: str, directory: str = "") -> str:
+    """Rename what cannot be used, into `directory` or else beside itself, so that nobody takes it for what it was.
+
+    Return its new path. Blocks. Raise OSError.
+    """
+    beside = os.path.dirname(path)
+    target = os.path.join(directory or beside, f"{os.path.basename(path)}.{ASIDE}-{time.time_ns()}")
+    files.make_directory(os.path.dirname(target))
+    files.replace(path, target)
+    files.sync_directory(os.path.dirname(target))
+    files.sync_directory(beside)
+    return target
+
+
 def note_in(files: Files, directory: str) -> bytes:
     """The note that `leave` put into a directory. Raises OSError."""
     return files.read(os.path.join(directory, NOTE))
@@ -70,8 +87,8 @@ def sealed_in(files: Files, directory: str) -> list[tuple[str, int, int]]:
     the newest file, which may be an open one, the footer is asked.
     """
     log = os.path.join(directory, LOG)
-    names = [name for name in files.names(log) if name.endswith(SUFFIX)]
-    firsts = [int(name[: -len(SUFFIX)]) for name in names]
+    names = [name for name in files.names(log) if is_segment_name(name)]
+    firsts = [first_index_of(name) for name in names]
     paths = [os.path.join(log, name) for name in names]
     found = [(path, first, after - 1) for path, first, after in zip(paths, firsts, firsts[1:], strict=False)]
     if paths:

@@ -22,12 +22,14 @@ import fcntl
 import os
 from collections.abc import Callable
 
+import msgspec
+
 from lakestream.log.base import outlines_of
-from lakestream.log.errors import CorruptLog, StoreLocked, StoreVersionError
+from lakestream.log.errors import CorruptLog, LostEntries, StoreLocked, StoreVersionError
 from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame, Kind, decode_frame, later_write
-from lakestream.log.leaving import GONE, OWING
+from lakestream.log.leaving import GONE, OWING, set_aside
 from lakestream.log.names import RESERVED, account_directory, account_of
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.outline import OutlineFile, read_outline_info
@@ -35,21 +37,41 @@ from lakestream.log.packed import codec
 from lakestream.log.record import TIME_AT
 from lakestream.log.segment import (
     HEADER_SIZE,
-    SUFFIX,
     Header,
     Segment,
     decode_segment_header,
     encode_segment_header,
+    first_index_of,
     is_packed,
+    is_segment_name,
     iter_frames,
     read_end,
     record_spans,
 )
 from lakestream.log.segment_log import LogOptions, SegmentLog, begin_segment, last_term, write_frames
+from lakestream.log.synced import MarkFile
 
 STORE_VERSION = 1
+UNFINISHED = "{}; a crash in the middle of a write leaves this, and nothing says that it had been acknowledged"
+"""What is said of the end of a log that cannot be told from a torn write."""
 STREAMS = "streams"
 """Where an account's directory has its streams."""
+
+
+INCOMING = ".incoming"
+"""What the name of a directory ends with that takes a replica's state from another node."""
+UNKNOWN = "it is left as it is; move it away if it is not meant to be here"
+
+Tell = Callable[[str], None]
+"""Gets a line for the server's log about something that was found and cannot be used."""
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What lies in a store: (account, stream) of every stream, ascending, and (account, stream, directory) of every
+    deleted stream of which somebody is still owed something (leaving.py)."""
+
+    streams: list[tuple[str, str]]
+    left: list[tuple[str, str, str]]
 
 
 class StoreRoot:
@@ -73,7 +95,7 @@ class StoreRoot:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.exists(name):
                 files.write_whole(name, [b"%d\n" % STORE_VERSION])
-            _check_version(name, files.read(name))
+            _check_version(name, files)
         except BlockingIOError:
             os.close(lock)
             raise StoreLocked(f"{path}: another server uses this store; stop it or choose another store_dir") from None
@@ -91,23 +113,51 @@ class StoreRoot:
         found = [name for name in files.names(self.path) if name not in RESERVED]
         return [account_of(name) for name in found if os.path.isdir(os.path.join(self.path, name, STREAMS))]
 
-    def streams(self, files: Files | None = None) -> list[tuple[str, str]]:
-        """(account, stream) of every stream, ascending. Removes what is left of those that were discarded."""
-        files = files or Files()
-        found = []
-        for account in self.accounts(files):
-            base = os.path.dirname(self.stream_directory(account, "_"))
-            for name in files.names(base):
-                if GONE not in name and os.path.isdir(os.path.join(base, name)):
-                    found.append((account, name))
-                elif GONE in name and not name.endswith(OWING):
-                    files.remove_tree(os.path.join(base, name))
+    def survey(self, files: Files, tell: Tell) -> Survey:
+        """Look over everything that lies in the store. Blocks. Raise OSError when the store itself cannot be listed.
+
+        What is left of discarded streams is removed. What cannot be read or is not known is told, one line each, and
+        left alone: it never keeps the rest from being found.
+        """
+        found = Survey([], [])
+        for name in files.names(self.path):
+            base = os.path.join(self.path, name, STREAMS)
+            if name.partition(".")[0] in RESERVED:  # some have files or directories beside them for a while
+                continue
+            try:
+                if os.path.isdir(base):
+                    self._look(account_of(name), base, files, found, tell)
+                elif not os.path.isdir(os.path.dirname(base)) or files.names(os.path.dirname(base)):
+                    tell(f"{os.path.join(self.path, name)} has no directory `{STREAMS}`: {UNKNOWN}")
+            except OSError as error:
+                tell(f'account "{account_of(name)}": {base} cannot be read: {error}; its streams are not served')
         return found
 
-    def left(self, files: Files) -> list[str]:
-        """The directories of deleted streams of which somebody is still owed something; see leaving.py."""
-        bases = [os.path.dirname(self.stream_directory(account, "_")) for account in self.accounts(files)]
-        return [os.path.join(base, name) for base in bases for name in files.names(base) if name.endswith(OWING)]
+    def _look(self, account: str, base: str, files: Files, found: Survey, tell: Tell) -> None:
+        for name in files.names(base):
+            path = os.path.join(base, name)
+            if name.endswith(OWING):
+                found.left.append((account, name.partition(GONE)[0], path))
+            elif GONE in name:
+                self._remove(files, path, tell)
+            elif name.endswith(INCOMING):
+                continue  # of a replica, which sees to it
+            elif not os.path.isdir(path):
+                tell(f"{path} is not a stream's directory: {UNKNOWN}")
+            elif "." in name:
+                tell(f"{path}: no stream can have this name: {UNKNOWN}")
+            else:
+                found.streams.append((account, name))
+
+    @staticmethod
+    def _remove(files: Files, path: str, tell: Tell) -> None:
+        try:
+            if os.path.isdir(path):
+                files.remove_tree(path)
+            else:
+                files.remove(path)
+        except OSError as error:
+            tell(f"{path} is left of a deleted stream and cannot be removed: {error}; it is tried again at each start")
 
     def close(self) -> None:
         """Let go of the lock. Idempotent."""
@@ -116,11 +166,14 @@ class StoreRoot:
             self._lock = -1
 
 
-def _check_version(name: str, content: bytes) -> None:
+def _check_version(name: str, files: Files) -> None:
+    remedy = f"if the directory is a store of this release, write {STORE_VERSION} into that file and start again"
     try:
-        version = int(content)
+        version = int(files.read(name))
     except ValueError:
-        raise StoreVersionError(f"{name} does not hold a number: this is not a store, or it is damaged") from None
+        raise StoreVersionError(f"{name} does not hold a number: the file is damaged; {remedy}") from None
+    except OSError as error:
+        raise StoreVersionError(f"{name} cannot be read ({error.strerror}); {remedy}") from error
     if version > STORE_VERSION:
         raise StoreVersionError(
             f"{name} says that a newer lakestream (store version {version}) wrote this store, this release reads "
@@ -140,6 +193,22 @@ def find_outlines(directory: str, files: Files, based: bool = False) -> list[Out
     return base + [OutlineFile(path, read_outline_info(files, path)) for path in paths]
 
 
+def synced_through(marks: MarkFile, files: Files) -> tuple[int, list[str]]:
+    """Return the entry through which a log was synced, as its mark says, and what is to be told of the mark.
+
+    A mark that cannot be read protects nothing any more; it is set aside, and the next one takes its place. Blocks.
+    """
+    try:
+        return marks.read().index, []
+    except (CorruptLog, OSError) as error:
+        why = error.what if isinstance(error, CorruptLog) else str(error)
+        note = f"{marks.path} cannot be read ({why}): damage at the end of the log would not be noticed at this start"
+        try:
+            return 0, [f"{note}; it was set aside as {set_aside(files, marks.path)}"]
+        except OSError as again:
+            return 0, [f"{note}; it cannot be set aside: {again}"]
+
+
 def open_log(
     directory: str,
     files: Files,
@@ -149,20 +218,40 @@ def open_log(
     outlined: int = 0,
     checkpoint_index: int = 0,
     durable_through: int = 0,
+    known_from: str = "",
 ) -> SegmentLog:
     """The log in `directory`, which is made when it is not there; see `find_segments`. Blocks. Raises CorruptLog."""
     files.make_directory(directory)
-    segments = find_segments(directory, files, now, outlined, checkpoint_index, durable_through)
-    return SegmentLog(directory, files, options, now, segments, last_term(segments))
+    known = Known(outlined, checkpoint_index, max(checkpoint_index, durable_through), known_from)
+    notes: list[str] = []
+    segments = find_segments(directory, files, now, known, notes)
+    log = SegmentLog(directory, files, options, now, segments, last_term(segments))
+    log.notes = notes
+    return log
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known of a log's entries before its segments are looked at.
+
+    Entries through `outlined` are in outlines: segments of theirs are leftovers and are removed. The checkpoint covers
+    those through `checkpoint_index`: the records of later ones are left to the replay. Those through `durable_through`
+    were durable here, as the file `file` says if it is named (a synced mark).
+    """
+
+    outlined: int
+    checkpoint_index: int
+    durable_through: int
+    file: str = ""
+
+    def lost(self, path: str, offset: int, what: str) -> CorruptLog:
+        """Return the error for entries that were durable and cannot be read."""
+        if self.file and self.durable_through > self.checkpoint_index:
+            return LostEntries(path, offset, f"{what}; entries through {self.durable_through} were synced", self.file)
+        return CorruptLog(path, offset, what)
 
 
 def find_segments(
-    directory: str,
-    files: Files,
-    now: Callable[[], int],
-    outlined: int,
-    checkpoint_index: int,
-    durable_through: int = 0,
+    directory: str, files: Files, now: Callable[[], int], known: Known, notes: list[str]
 ) -> list[Segment]:
     """The segments of a log, ascending, the last one open and cut to whole frames. Raises CorruptLog.
 
@@ -170,38 +259,41 @@ def find_segments(
         directory: the stream's `log` directory, which exists.
         files: the file layer.
         now: wall time in ns, for the header of a new segment.
-        outlined: entries through this index are in outlines; segments of theirs are leftovers and are removed.
-        checkpoint_index: what the checkpoint covers. The records of entries above it are left to the replay.
-        durable_through: the entries that are known to have been durable here, beyond the checkpoint.
+        known: what must be there.
+        notes: gets a line for everything that is cut off, made anew or ignored.
     """
     segments: list[Segment] = []
-    names = _segment_names(directory, files, outlined)
-    durable_through = max(checkpoint_index, durable_through)
+    names = _segment_names(directory, files, known.outlined, notes)
     if len(names) > 1:
-        names = _join_split(directory, files, names, checkpoint_index)
+        names = _join_split(directory, files, names, known.checkpoint_index)
     for position, name in enumerate(names):
         path = os.path.join(directory, name)
         last = position == len(names) - 1
-        expected = segments[-1].last_index + 1 if segments else int(name[: -len(SUFFIX)])
-        if int(name[: -len(SUFFIX)]) != expected:
+        expected = segments[-1].last_index + 1 if segments else first_index_of(name)
+        if first_index_of(name) != expected:
             raise CorruptLog(path, 0, f"the segment that begins with entry {expected} is missing before it")
         first_seq = _next_seq(segments[-1]) if segments else 1
-        opened = _open_segment(path, files, now, expected, first_seq, last)
+        begun = Header(expected, first_seq, now(), 0)
+        opened = _open_segment(path, files, begun, last, known, notes)
         if opened.footer is None:
-            _scan(opened, files, checkpoint_index, durable_through)
+            _scan(opened, files, known, notes)
         segments.append(opened)
-    if not segments and max(outlined, durable_through):
-        raise CorruptLog(directory, 0, f"the segments after entry {max(outlined, durable_through)} are missing")
-    if names:  # what a killed process left in the page cache is taken for durable from here on
-        _make_durable(directory, files, segments[-1].path)
-    if not segments or segments[-1].footer is not None:
-        first_index, first_seq = (segments[-1].last_index + 1, _next_seq(segments[-1])) if segments else (1, 1)
+    durable_through, newest = known.durable_through, segments[-1] if segments else None
+    if newest is None and max(known.outlined, durable_through):
+        what = f"the segments after entry {max(known.outlined, durable_through)} are missing"
+        raise known.lost(directory, 0, what)
+    # Store.open says it of checkpoints.
+    if newest is not None and known.checkpoint_index <= newest.last_index < durable_through:
+        raise known.lost(newest.path, newest.end, f"the log ends before entry {durable_through}, which was durable")
+    if newest is not None:  # what a killed process left in the page cache is taken for durable from here on
+        _make_durable(directory, files, newest.path)
+    if newest is None or newest.footer is not None:
+        first_index, first_seq = (newest.last_index + 1, _next_seq(newest)) if newest is not None else (1, 1)
+        if newest is not None:
+            notes.append(f"no segment follows {newest.path}: {UNFINISHED.format('the next one was being made')}")
         fresh, fd = begin_segment(directory, files, first_index, first_seq, now())
         files.close(fd)
         segments.append(fresh)
-    newest = segments[-1]
-    if checkpoint_index <= newest.last_index < durable_through:  # Store.open says it of checkpoints
-        raise CorruptLog(newest.path, newest.end, f"the log ends before entry {durable_through}, which was durable")
     return segments
 
 
@@ -214,16 +306,18 @@ def _make_durable(directory: str, files: Files, path: str) -> None:
     files.sync_directory(directory)
 
 
-def _segment_names(directory: str, files: Files, outlined: int) -> list[str]:
+def _segment_names(directory: str, files: Files, outlined: int, notes: list[str]) -> list[str]:
     kept = []
     for name in files.names(directory):
         if name.endswith(".tmp"):
             files.remove(os.path.join(directory, name))
-        elif name.endswith(SUFFIX):
-            if int(name[: -len(SUFFIX)]) <= outlined:
+        elif is_segment_name(name):
+            if first_index_of(name) <= outlined:
                 files.remove(os.path.join(directory, name))
             else:
                 kept.append(name)
+        elif not name.endswith(OUTLINE_SUFFIX):
+            notes.append(f"{os.path.join(directory, name)} is no part of the log and is left alone")
     return kept
 
 
@@ -232,20 +326,21 @@ def _next_seq(segment: Segment) -> int:
     return segment.footer.last_seq + 1
 
 
-def _open_segment(
-    path: str, files: Files, now: Callable[[], int], first_index: int, first_seq: int, last: bool
-) -> Segment:
+def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Known, notes: list[str]) -> Segment:
+    """`begun`: the header of a segment that was just being made at this place; its salt does not count."""
+    first_index = begun.first_index
     fd = files.open(path, write=True)
     try:
-        end = read_end(files, fd)
+        end, size = read_end(files, fd), files.size(fd)
         header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
         if isinstance(header, str):
-            if not last or files.size(fd) > HEADER_SIZE or end is not None:
+            if not last or size > HEADER_SIZE or end is not None:
                 raise CorruptLog(path, 0, header)
+            if first_index <= known.durable_through:
+                raise known.lost(path, 0, header)
             # Killed while it was being made: the header is synced before the first frame.
-            _remake(files, fd, first_index, first_seq, now())
-            header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
-            assert not isinstance(header, str)
+            notes.append(f"{path} had {size} bytes and no header, and was begun anew: {UNFINISHED.format(header)}")
+            header = _remake(files, fd, begun)
         if header.first_index != first_index:
             raise CorruptLog(path, 0, f"the header says that it begins with entry {header.first_index}")
         if end is not None:
@@ -253,44 +348,52 @@ def _open_segment(
                 codec()  # before anybody waits for a message
             return Segment.sealed(path, header, end.footer, end.frames_end, end.file_bytes)
         if not last or is_packed(files.read_at(fd, HEADER_SIZE, 0)):
-            raise CorruptLog(path, files.size(fd), "the footer of this sealed segment is damaged")
+            raise CorruptLog(path, size, "the footer of this sealed segment is damaged")
         return Segment(path, header)
     finally:
         files.close(fd)
 
 
-def _remake(files: Files, fd: int, first_index: int, first_seq: int, now_ns: int) -> None:
+def _remake(files: Files, fd: int, begun: Header) -> Header:
+    header = msgspec.structs.replace(begun, salt=files.salt())
     files.truncate(fd, 0)
-    files.write(fd, [encode_segment_header(Header(first_index, first_seq, now_ns, files.salt()))], 0)
+    files.write(fd, [encode_segment_header(header)], 0)
     files.sync(fd)
+    return header
 
 
-def _scan(segment: Segment, files: Files, checkpoint_index: int, durable_through: int) -> None:
+def _scan(segment: Segment, files: Files, known: Known, notes: list[str]) -> None:
     """Walk the frames of the last segment and cut off what a crash tore. Raises CorruptLog."""
     fd = files.open(segment.path, write=True)
     try:
         content = files.read_at(fd, files.size(fd), 0)
-        _walk(segment, content, checkpoint_index, durable_through)
+        wrong = _walk(segment, content, known)
         if segment.end < len(content):
             files.truncate(fd, segment.end)
             files.sync(fd)
+            cut = len(content) - segment.end
+            notes.append(f"cut {cut} bytes at offset {segment.end} of {segment.path}: {UNFINISHED.format(wrong)}")
     finally:
         files.close(fd)
 
 
-def _walk(segment: Segment, content: bytes, checkpoint_index: int, durable_through: int) -> None:
-    """Enter the frames into the segment; `segment.end` is where the good ones end. Raises CorruptLog."""
+def _walk(segment: Segment, content: bytes, known: Known) -> str:
+    """Enter the frames into the segment; `segment.end` is where the good ones end. Return what is wrong with the bytes
+    behind them, "" when there are none. Raise CorruptLog."""
     offset, index, end = HEADER_SIZE, segment.first_index, len(content)
-    salt, term = segment.header.salt, -1
+    salt, term, wrong = segment.header.salt, -1, ""
     while offset < end:
         frame = decode_frame(content, offset, end, salt)
         if isinstance(frame, Frame) and frame.index != index:
             frame = f"the frame has index {frame.index} where {index} belongs"
         if isinstance(frame, str):
-            if later_write(content, offset, end, salt, index) >= 0 or index <= durable_through:
+            if index <= known.durable_through:
+                raise known.lost(segment.path, offset, frame)
+            if later_write(content, offset, end, salt, index) >= 0:
                 raise CorruptLog(segment.path, offset, frame)
+            wrong = frame
             break
-        if frame.kind == Kind.MESSAGES and index <= checkpoint_index:
+        if frame.kind == Kind.MESSAGES and index <= known.checkpoint_index:
             place_body(segment, frame.body, offset + FRAME_HEADER)
         elif frame.kind == Kind.MEMBERSHIP:
             segment.memberships.append((index, frame.body))
@@ -304,6 +407,7 @@ def _walk(segment: Segment, content: bytes, checkpoint_index: int, durable_throu
     segment.end = offset
     if segment.last_index >= segment.first_index:
         segment.first_append_ns = segment.header.created_ns
+    return wrong
 
 
 def _join_split(directory: str, files: Files, names: list[str], checkpoint_index: int) -> list[str]:
@@ -313,7 +417,7 @@ def _join_split(directory: str, files: Files, names: list[str], checkpoint_index
     segment_log.py), so whichever of the two has more of them has them all.
     """
     path, later = (os.path.join(directory, name) for name in names[-2:])
-    first_later = int(names[-1][: -len(SUFFIX)])
+    first_later = first_index_of(names[-1])
     if checkpoint_index >= first_later:
         return names  # what was applied behind a SEAL was applied after the seal
     old, moved = _intact_frames(path, files), _intact_frames(later, files)

@@ -27,7 +27,9 @@ from lakestream.log.segment import (
     SUFFIX,
     SealedEnd,
     decode_segment_header,
+    first_index_of,
     is_packed,
+    is_segment_name,
     read_end,
     read_tables,
 )
@@ -59,7 +61,7 @@ def salvage(directory: str, files: Files) -> Salvaged:
     damage = ""
     last = 0
     cut = 0
-    expected = int(names[0][: -len(SUFFIX)]) if names else 0
+    expected = first_index_of(names[0]) if names else 0
     for position, name in enumerate(names):
         path = os.path.join(log_directory, name)
         found = _Walk(path, files, expected)
@@ -77,7 +79,7 @@ def salvage(directory: str, files: Files) -> Salvaged:
     if not _segments(log_directory, files):
         _empty(directory, files)
         return Salvaged(0, cut, damage or f"{log_directory}: the segments are missing")
-    if not _usable(directory, files, int(names[0][: -len(SUFFIX)]), last):
+    if not _usable(directory, files, first_index_of(names[0]), last):
         _empty(directory, files)
         return Salvaged(0, cut + last, damage or f"{directory}: the checkpoint or an outline is damaged")
     files.sync_directory(log_directory)
@@ -85,7 +87,7 @@ def salvage(directory: str, files: Files) -> Salvaged:
 
 
 def _segments(directory: str, files: Files) -> list[str]:
-    return [name for name in files.names(directory) if name.endswith(SUFFIX)]
+    return [name for name in files.names(directory) if is_segment_name(name)]
 
 
 class _Walk:

@@ -42,6 +42,7 @@ VERSION = 1
 PACKED_VERSION = 2
 """Of a sealed segment whose frames are compressed (packed.py)."""
 SUFFIX = ".seg"
+_NAME_LENGTH = 20 + len(SUFFIX)
 _MAGIC = b"LKSG"
 _FOOTER_MAGIC = b"LKSF"
 _TAIL_GUESS = 8192  # metadata is mostly shorter, so that one read gets it
@@ -226,6 +227,11 @@ class Segment:
         made.tables = None
         return made
 
+    @property
+    def newest(self) -> tuple[int, int, int]:
+        """(index of the newest entry, first index of the segment, offset where that entry's frame ends)."""
+        return self.last_index, self.first_index, self.end
+
     def release(self) -> None:
         """See `cache.Loaded`. Only the tables of sealed segments are in the cache."""
         assert self.footer is not None
@@ -252,6 +258,16 @@ class Segment:
 def segment_name(first_index: int) -> str:
     """The file name of the segment that begins with entry `first_index`."""
     return f"{first_index:020d}{SUFFIX}"
+
+
+def is_segment_name(name: str) -> bool:
+    """Return True if `name` is spelled as `segment_name` spells it."""
+    return len(name) == _NAME_LENGTH and name.endswith(SUFFIX) and name[:20].isdecimal() and name.isascii()
+
+
+def first_index_of(name: str) -> int:
+    """Return the index of the first entry of the segment with this file name."""
+    return int(name[:20])
 
 
 def encode_segment_header(header: Header, version: int = VERSION) -> bytes:

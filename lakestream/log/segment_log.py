@@ -42,6 +42,7 @@ from lakestream.log.segment import (
     iter_frames,
     segment_name,
 )
+from lakestream.log.synced import MarkFile
 
 if TYPE_CHECKING:
     from lakestream.log.memory import MemorySegment
@@ -145,6 +146,12 @@ class SegmentLog:
         self._fd = files.open(segments[-1].path, write=True)
         self._write = 0  # relaxed mode: the first index since the last sync; 0 = nothing waits for a sync
         self.appended_bytes = 0  # by this process
+        self.synced = segments[-1].newest
+        """The newest entry that is on stable storage, as `Segment.newest`."""
+        self.marks: MarkFile | None = None
+        """Set by the store of a group of one: where that is noted."""
+        self.notes: list[str] = []
+        """Set by recovery: what it cut off or made anew, for the server's log."""
 
     @property
     def last_index(self) -> int:
@@ -217,6 +224,7 @@ class SegmentLog:
             self.files.write(self._fd, buffers, segment.end)
             if self.options.sync_always:
                 self.files.sync(self._fd)
+                self.synced = (index - 1, segment.first_index, offset)
             else:
                 self._write = write
         except BaseException as error:
@@ -241,6 +249,7 @@ class SegmentLog:
                 except BaseException as error:
                     raise self._freeze(self.segments[-1].path, error) from error
                 self._write = 0
+                self.synced = self.segments[-1].newest
 
     def settle(self) -> None:
         """Make durable what recovery found: a process that was killed may not have got to it. Raises LogFrozen."""
@@ -338,6 +347,7 @@ class SegmentLog:
         segment.footer = footer
         segment.frame_offsets = array("I")
         self.segments = [*self.segments, fresh]  # replaced, not changed: readers in the loop hold the old list
+        self.synced = fresh.newest
 
     def _split(self, state: SealState, index: int) -> list[Appended]:
         """Seal through `index`. The entries behind it are durable in the new segment before they go from the old one:
@@ -387,6 +397,7 @@ class SegmentLog:
             raise self._freeze(segment.path, error) from error
         _cut(segment, last_index)
         self._write = 0
+        self.synced = segment.newest
         self.last_term = last_term(self.segments)
 
     def frames(self, first_index: int, last_index: int = 1 << 62) -> Iterator[tuple[Frame, Appended]]:
@@ -444,14 +455,21 @@ class SegmentLog:
     def close(self) -> None:
         """Close the files, after a write that is under way; a frozen log is closed as it is. Idempotent."""
         with self._lock:
-            if self._fd >= 0:
-                fd, self._fd = self._fd, -1
-                try:
-                    if self._write and self.failed is None:
-                        self.files.sync(fd)
-                finally:
-                    self.files.close(fd)
-                    self.failed = self.failed or LogClosed(f"{self.directory}: the log is closed")
+            if self._fd < 0:
+                return
+            fd, self._fd = self._fd, -1
+            try:
+                if self._write and self.failed is None:
+                    self.files.sync(fd)
+                    self.synced = self.segments[-1].newest
+            finally:
+                self.files.close(fd)
+                self.failed = self.failed or LogClosed(f"{self.directory}: the log is closed")
+        if self.marks is not None:
+            try:
+                self.marks.close(self.synced)
+            except OSError as error:
+                _logger.warning("%s: its last synced mark was not written: %s", self.directory, error)
 
     def _check(self) -> None:
         """Invariant 4: nothing is written after a failure."""

@@ -37,6 +37,7 @@ from lakestream.log.sequences import SequenceSet
 from lakestream.log.shred import Shredder
 from lakestream.log.subject_index import SubjectIndex
 from lakestream.log.sweep import Sweep
+from lakestream.log.synced import MarkFile
 from lakestream.log.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class Store:
         cache: ReadCache | None = None,
         durable_through: int = 0,
         whole: bool = True,
+        alone: bool = False,
     ) -> Store:
         """Open the stream kept in `directory`, or begin one there. Blocks.
 
@@ -119,6 +121,7 @@ class Store:
         or is told by `describe`. `now` is wall time in ns. `cache` is best shared by all stores of a server.
         `durable_through`: the index through which the log is known to have been durable, for a member of a group.
         Not `whole`: what the checkpoint covers may have left the log without a trace (there are no messages in it).
+        `alone`: it is the log of a group of one, which keeps a synced mark (synced.py) and is held to the one there is.
 
         Raises CorruptLog naming file and offset, StoreVersionError, OSError.
         """
@@ -129,6 +132,12 @@ class Store:
         index = found[0].index if found else 0
         outlines = recovery.find_outlines(log_directory, files, found is not None and found[0].based)
         outlined = max((outline.info.last_index for outline in outlines), default=0)
+        marks = MarkFile(files, directory)
+        notes: list[str] = []
+        if alone:
+            durable_through, notes = recovery.synced_through(marks, files)
+        else:
+            files.remove(marks.path)  # of former days: the member's own file knows more
         log = recovery.open_log(
             log_directory,
             files,
@@ -137,7 +146,10 @@ class Store:
             outlined=outlined,
             checkpoint_index=index,
             durable_through=durable_through,
+            known_from=marks.path if alone else "",
         )
+        log.marks = marks if alone else None
+        log.notes[:0] = notes
         try:
             recovery.check_whole(log.segments, outlines, index, whole)
         except CorruptLog:
@@ -168,6 +180,22 @@ class Store:
         gone.departures = None if state.departures is None else Departures.from_bytes(state.departures)
         self.upkeep.restored(state.index, size, state.first_seq, state.based)
         self.shredder.restored(state.shredded)
+
+    @property
+    def notes(self) -> list[str]:
+        """What opening the log cut off, made anew or left alone: a line of each for the server's log."""
+        return self.log.notes if isinstance(self.log, SegmentLog) else []
+
+    @property
+    def mark_due(self) -> bool:
+        """Return True if entries were synced since `mark` noted it last."""
+        log = self.log
+        return isinstance(log, SegmentLog) and log.marks is not None and log.synced[0] > log.marks.index
+
+    def mark(self) -> None:
+        """Note beside the log through which entry it is synced. Block; any thread. Raise OSError: call it again."""
+        if isinstance(self.log, SegmentLog) and self.log.marks is not None:
+            self.log.marks.note(self.log.synced)
 
     def describe(self, uid: str, stream: str, account: str, config: bytes) -> None:
         """Whose log this is, for the footers of its segments. `config` is the stream's configuration as JSON."""

@@ -131,8 +131,10 @@ class JetStream:
         self._banner()
         try:
             self.engines.recover()
-        except LogError as error:  # of the meta group: a stream's own is set aside
-            raise StartError(f"cannot use the cluster's own log: {error}") from error
+        except (LogError, OSError, ValueError) as error:  # of the store or the meta group: a stream's own is set aside
+            if self.cluster is None:
+                raise StartError(f"cannot use the store {self.stores.root!r}: {error}") from error
+            raise StartError(f"cannot use the cluster's own log in {self.cluster.meta.directory}: {error}") from error
         if self.keeper is None:
             for stream in self.engines.streams():
                 if stream.store.left_through:

@@ -12,7 +12,7 @@ from lakestream.log import leaving
 from lakestream.log.cache import ReadCache
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files, Io
-from lakestream.log.recovery import StoreRoot
+from lakestream.log.recovery import StoreRoot, Survey, Tell
 from lakestream.log.store import LogOptions, Store
 from lakestream.server.cluster.replica_stores import ReplicaStores
 from lakestream.server.settings.options import JetStreamOptions, LakeOptions
@@ -29,6 +29,7 @@ class FileStores:
         self.root = os.path.join(options.store_dir, "jetstream")
         self._files = Files()
         self._root = StoreRoot.open(self.root, self._files)
+        self._survey = Survey([], [])
         self._io = io
         # A checkpoint of an index keeps what was in memory when it began, until it is written, and not all that is
         # freed between others goes back to the system: measured at ten million subjects, two and a half times as much.
@@ -57,10 +58,11 @@ class FileStores:
             self._files.remove_tree(directory)  # nothing of it was ever used
             raise
 
-    def found(self) -> list[tuple[str, str]]:
+    def found(self, tell: Tell) -> list[tuple[str, str]]:
         """See `Stores.found`."""
-        self.replicas.settle()
-        return self._root.streams(self._files)
+        self.replicas.settle(tell)
+        self._survey = self._root.survey(self._files, tell)
+        return self._survey.streams
 
     def open(self, account: str, name: str) -> Store:
         """See `Stores.open`."""
@@ -74,9 +76,18 @@ class FileStores:
         """See `Stores.leave`."""
         return leaving.leave(self._files, self._root.stream_directory(account, name), note)
 
-    def left(self) -> list[tuple[str, bytes]]:
+    def left(self) -> list[tuple[str, str, str]]:
         """See `Stores.left`."""
-        return [(path, leaving.note_in(self._files, path)) for path in self._root.left(self._files)]
+        return self._survey.left
+
+    def note_in(self, directory: str) -> bytes:
+        """See `Stores.note_in`."""
+        return leaving.note_in(self._files, directory)
+
+    def set_aside(self, directory: str) -> str:
+        """See `Stores.set_aside`."""
+        account = os.path.dirname(os.path.dirname(directory))
+        return leaving.set_aside(self._files, directory, os.path.join(account, leaving.ASIDE))
 
     def clear(self, directory: str) -> None:
         """See `Stores.clear`."""
@@ -84,7 +95,7 @@ class FileStores:
 
     def _open(self, account: str, name: str, uid: str) -> Store:
         directory = self._root.stream_directory(account, name)
-        return Store.open(directory, self._io, self._options, uid=uid, files=self._files, cache=self._cache)
+        return Store.open(directory, self._io, self._options, uid=uid, files=self._files, cache=self._cache, alone=True)
 
     def close(self) -> None:
         """Let another process have the store."""

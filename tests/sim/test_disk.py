@@ -106,15 +106,18 @@ def test_the_power_can_go_in_the_middle_of_a_write() -> None:
     assert len(SimFiles(disk, Random(0)).read("/d/f")) <= 100
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["", "marked"])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_log_on_it_keeps_every_acknowledged_message_through_kills_and_power_cuts(seed: int) -> None:
+def test_a_log_on_it_keeps_every_acknowledged_message_through_kills_and_power_cuts(seed: int, alone: bool) -> None:
+    """Also held to its synced mark, which never claims what a crash may take."""
     random = Random(f"log {seed}")
     disk, model, number = Disk(random), Model(), 0
     options = LogOptions(seal_bytes=700, seal_age_ns=1 << 60, retain_bytes=0)
     for _ in range(8):
         files = SimFiles(disk, random)
         try:
-            stream = MiniStream("/d", options, files, InlineIo())
+            stream = MiniStream("/d", options, files, InlineIo(), alone=alone)
+            assert not [note for note in stream.store.notes if "cannot be read" in note]
             if stream.store.last_seq == model.last_seq + 1:
                 model.publish(message(number))  # written when the power went, not acknowledged, and there
             model.check(stream.store)
@@ -126,8 +129,11 @@ def test_a_log_on_it_keeps_every_acknowledged_message_through_kills_and_power_cu
                     model.publish(message(number))
                 if not files.dead and random.random() < 0.1:
                     stream.store.checkpoint(b"")
+                if not files.dead and random.random() < 0.2:
+                    stream.store.mark()
         except PowerCut:
             assert files.dead
+        stream.store.log.marks = None  # type: ignore[union-attr]  # a process that is gone notes nothing
         close_all()
         if random.random() < 0.7:
             disk.cut_power()

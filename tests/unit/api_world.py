@@ -63,7 +63,7 @@ class MemoryStores:
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
         return Store.in_memory(self._io, uid)
 
-    def found(self) -> list[tuple[str, str]]:
+    def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
         return []
 
     def open(self, account: str, name: str) -> Store:
@@ -75,7 +75,7 @@ class MemoryStores:
     def leave(self, account: str, name: str, note: bytes) -> str:
         return ""
 
-    def left(self) -> list[tuple[str, bytes]]:
+    def left(self) -> list[tuple[str, str, str]]:
         return []
 
 

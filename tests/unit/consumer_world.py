@@ -128,10 +128,10 @@ class MemoryStores:
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
         return Store.in_memory(self._io, uid)
 
-    def found(self) -> list[tuple[str, str]]:
+    def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
         return []
 
-    def left(self) -> list[tuple[str, bytes]]:
+    def left(self) -> list[tuple[str, str, str]]:
         return []
 
     def open(self, account: str, name: str) -> Store:
@@ -147,10 +147,10 @@ class DirectoryStores:
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
         return Store.open(str(self._root / name), self._io, LogOptions(), uid=uid)
 
-    def found(self) -> list[tuple[str, str]]:
+    def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
         return [("$G", path.name) for path in sorted(self._root.iterdir())]
 
-    def left(self) -> list[tuple[str, bytes]]:
+    def left(self) -> list[tuple[str, str, str]]:
         return []
 
     def clear(self, directory: str) -> None:

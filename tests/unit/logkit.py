@@ -162,10 +162,12 @@ class MiniStream:
         files: Files | None = None,
         io: Any = None,
         now: Callable[[], int] | None = None,
+        alone: bool = False,
     ) -> None:
         self.io = io or InlineIo()
         self.options = options or LogOptions(seal_age_ns=1 << 60)
-        self.store = Store.open(directory, self.io, self.options, files=files or QuickFiles(), now=now or Clock())
+        files, now = files or QuickFiles(), now or Clock()
+        self.store = Store.open(directory, self.io, self.options, files=files, now=now, alone=alone)
         _opened.append(self.store)
         self.failures: list[Exception] = []
         self.replayed = 0

@@ -237,7 +237,7 @@ class Node:
             self.keeper = LakeKeeper(world.lake, world.lake_options, self.life, self.life, self.log)  # type: ignore[arg-type]
             self.engines.lake = self.replicas.lake = self.keeper
             self.keeper.start()
-        for account, stream in self.stores.found():
+        for account, stream in self.stores.found(self.log.error):
             self.replicas.recover(account, stream)
         if world.create is not None:
             self.replicas.hold(world.create, world.membership)

@@ -38,9 +38,13 @@ class Log(Logger):
     def __init__(self) -> None:
         super().__init__()
         self.warnings: list[str] = []
+        self.errors: list[str] = []
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
+
+    def error(self, text: str) -> None:
+        self.errors.append(text)
 
 
 class World:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from lakestream.jetstream import leaving as jetstream_leaving
 from lakestream.lake import paths, staging
 from lakestream.lake.compaction import segments
 from lakestream.lake.errors import OlderStore
@@ -243,17 +244,37 @@ def test_without_a_lake_a_start_removes_what_waited_for_it(tmp_path: Path, monke
     again.stop()
 
 
-def test_a_note_that_cannot_be_read_is_reported_and_nothing_is_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("note", [None, b"", b"?", b"another's"])
+def test_a_leftover_without_a_good_note_is_set_aside_whole_and_the_other_streams_serve(
+    tmp_path: Path, note: bytes | None
+) -> None:
     world = World(tmp_path, "A")
     world.create("A")
+    world.create("A", "OTHER")
+    other = world.engines.of("A").streams["OTHER"]
+    if note == b"another's":
+        note = jetstream_leaving.note(jetstream_leaving.creation(other))
     world.stop()
-    store = tmp_path / "jetstream" / "A" / "streams"
-    os.rename(store / "S", store / "S.deleted-7-owing")
-    (store / "S.deleted-7-owing" / "leaving").write_bytes(b"?")
+    account = tmp_path / "jetstream" / "A"
+    leftover = account / "streams" / "S.deleted-7-owing"
+    os.rename(account / "streams" / "S", leftover)
+    held = sorted(path.name for path in (leftover / "log").iterdir())
+    if note is not None:
+        (leftover / "leaving").write_bytes(note)
     again = World(tmp_path, "A", lake=True)
     again.settle()
-    assert os.listdir(store) == ["S.deleted-7-owing"]
+    assert os.listdir(account / "streams") == ["OTHER"]
+    assert again.publish("A", "OTHER")["seq"] == 1
+    (aside,) = (account / "aside").iterdir()
+    assert aside.name.startswith("S.deleted-7-owing.aside-")
+    assert sorted(path.name for path in (aside / "log").iterdir()) == held
+    (line,) = again.log.errors
+    assert line.startswith("stream S: it was deleted")
+    assert str(leftover) in line
+    assert str(aside) in line
     again.stop()
+    World(tmp_path, "A", lake=True).stop()
+    assert aside.exists(), "what was set aside is not looked at again"
 
 
 def test_a_younger_replica_does_not_take_back_what_another_said(tmp_path: Path) -> None:

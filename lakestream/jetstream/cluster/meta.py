@@ -211,9 +211,12 @@ class Meta:
         return store
 
     def _open_store(self, durable_through: int) -> Store:
-        return Store.open(
+        store = Store.open(
             self.directory, self._io, self._options, uid=GROUP, durable_through=durable_through, whole=False
         )
+        for note in store.notes:
+            self._log.warn(f"the cluster's own log: {note}")
+        return store
 
     def _repaired(self, member: Member) -> Store:
         """A damaged log is cut to what is intact, or emptied; until the rest has come from the others this member does

@@ -259,7 +259,10 @@ class Replica:
 
     def _open_store(self, durable_through: int) -> Store:
         stores = self._replicas.stores
-        return stores.open(self.directory, self.uid, memory=self._memory, durable_through=durable_through)
+        store = stores.open(self.directory, self.uid, memory=self._memory, durable_through=durable_through)
+        for note in store.notes:
+            self._replicas.log.warn(f"stream {self.name}: {note}")
+        return store
 
     def _recover(self, store: Store, commit_through: int) -> Stream:
         """The stream as of `commit_through`. Blocks; it is nobody else's yet."""

@@ -16,7 +16,7 @@ from lakestream.jetstream.cluster.replica_repair import Repairs
 from lakestream.jetstream.cluster.replica_transfer import Sender
 from lakestream.jetstream.copies.clone_replica import AGAIN_NS, Bases, BaseUnreadable
 from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
-from lakestream.jetstream.stream.operations import CreateStream
+from lakestream.jetstream.stream.operations import CreateStream, stream_name
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files
 from lakestream.log.store import Store
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from lakestream.jetstream.engine import Engine
     from lakestream.jetstream.shared import Shared
     from lakestream.jetstream.stream.stream import Stream
+
+
+NAMED_LATER = "it is opened when the meta group names it"
 
 
 class Host(Protocol):
@@ -165,18 +168,29 @@ class Replicas:
 
         Returns False when the directory is not a replica's: the stream of a server without a cluster.
         """
-        identity = self.stores.identity(account, name)
+        try:
+            identity = self.stores.identity(account, name)
+        except OSError as error:
+            self.log.error(f"stream {name}: its file `replica` cannot be read: {error}; {NAMED_LATER}")
+            return True
         if identity is None:
             return False
         create = decode_identity(identity)
         if create is None:
-            self.log.error(f"stream {name}: its file `replica` is damaged; it is opened when the meta group names it")
+            self.log.error(f"stream {name}: its file `replica` is damaged; {NAMED_LATER}")
+            return True
+        if (create.account, stream_name(create)) != (account, name):
+            directory = self.stores.directory(account, name)
+            self.log.error(
+                f"stream {name}: {directory} holds a replica of stream {stream_name(create)} of account "
+                f'"{create.account}": a copied or renamed directory is never served; move it back, or away'
+            )
             return True
         replica = Replica(self, create)
         self.by_uid[replica.uid] = replica
         try:
             opened = replica.open(Membership(()))
-        except (LogError, OSError) as error:
+        except Exception as error:  # whatever is wrong with one replica: the others serve
             self._broken(replica, error)
         else:
             self._begin(replica, opened)
@@ -205,7 +219,8 @@ class Replicas:
 
     def _broken(self, replica: Replica, error: BaseException) -> None:
         replica.trouble = for_clients(error)
-        self.log.error(f"stream {replica.name} is offline here: {error}")
+        reason = str(error) if isinstance(error, LogError | OSError) else repr(error)
+        self.log.error(f"stream {replica.name} is offline here: {reason}")
         self.host.gone(replica)
         if isinstance(error, BaseUnreadable):
             self.shared.clock.call_later(AGAIN_NS, lambda: self._again(replica))

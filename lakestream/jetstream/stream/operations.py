@@ -22,6 +22,17 @@ class CreateStream(msgspec.Struct, frozen=True, tag="create_stream"):
     """What follows is an archive's, until `Restored`; without that there is no such stream."""
 
 
+class _Named(msgspec.Struct):
+    """What every release's configuration has."""
+
+    name: str
+
+
+def stream_name(create: CreateStream) -> str:
+    """Return the name of a stream, whose configuration may be a newer release's."""
+    return msgspec.json.decode(create.config, type=_Named).name
+
+
 class UpdateStream(msgspec.Struct, frozen=True, tag="update_stream"):
     """A new configuration, already validated, as JSON bytes."""
 

@@ -13,6 +13,7 @@ from another node takes the place of this node's, so that a kill between any two
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -25,14 +26,13 @@ from lakestream.log.checkpoint import read_checkpoint
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files, Io
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
-from lakestream.log.recovery import StoreRoot
+from lakestream.log.recovery import INCOMING, StoreRoot, Tell
 from lakestream.log.salvage import salvage
 from lakestream.log.segment import SUFFIX
 from lakestream.log.store import LOG_DIRECTORY, LogOptions, Store
 from lakestream.raft.hard_state import NAME as RAFT
 
 IDENTITY = "replica"
-INCOMING = ".incoming"
 SENDING = "sending-"
 REPAIRING = "repairing-"
 
@@ -184,13 +184,20 @@ class ReplicaStores:
         self.files.replace(directory + INCOMING, directory)
         self.files.sync_directory(os.path.dirname(directory))
 
-    def settle(self) -> None:
+    def settle(self, tell: Tell) -> None:
         """After a kill: a state that had arrived and lost the old one takes its place, others are fetched anew."""
         for account in self._root.accounts(self.files):
             base = os.path.dirname(self._root.stream_directory(account, "_"))
-            for name in self.files.names(base):
-                if name.endswith(INCOMING):
-                    self._settle(os.path.join(base, name))
+            with contextlib.suppress(OSError):  # the survey that follows tells of it
+                for name in self.files.names(base):
+                    if name.endswith(INCOMING):
+                        self._try_settle(os.path.join(base, name), tell)
+
+    def _try_settle(self, incoming: str, tell: Tell) -> None:
+        try:
+            self._settle(incoming)
+        except OSError as error:
+            tell(f"{incoming} was to take a replica's state and cannot be removed or used: {error}; move it away")
 
     def _settle(self, incoming: str) -> None:
         directory = incoming[: -len(INCOMING)]

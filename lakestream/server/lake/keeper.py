@@ -8,7 +8,8 @@ lake the server serves on and the log just grows (invariant 9).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import msgspec
 
@@ -39,6 +40,18 @@ from lakestream.server.settings.options import LakeOptions
 
 IDLE_POLLS = 30
 """Of a stream that is all in its table, the table is looked at only every so many polls."""
+
+
+LOOKING = 8
+"""Tables that are looked at together before their streams serve."""
+LOOK_SECONDS = 10.0
+"""How long a start waits for the lake to say how far its tables are. It serves on without (invariant 9)."""
+NOT_COMPARED = "its table could not be looked at before it serves, which would show a store that is an older copy"
+
+
+def _staged_through(directory: str) -> int:
+    """Return the log index through which segments are staged; 0 when none is."""
+    return max((each.last_index for each in staging.segments(directory)), default=0)
 
 
 class _Kept:
@@ -95,8 +108,11 @@ class _Kept:
         if position < left:
             raise OlderLake(self.table, position, left)
         # Only at first: later the compactor may have been quicker than our looking. A replica may just be behind.
-        if not self.checked and position > applied and not self.stream.replicated:
-            raise OlderStore(self.table, position, applied)
+        if not self.checked and not self.stream.replicated:
+            if position > applied:
+                raise OlderStore(self.table, position, applied)
+            if (staged := _staged_through(self.directory)) > applied:
+                raise OlderStore(self.directory, staged, applied)
         self.checked = True
 
     @property
@@ -232,6 +248,35 @@ class LakeKeeper:
             return False
         kept = self._kept.get((identity.account, identity.name))
         return kept is None or kept.stream.uid != identity.uid or not kept.ahead
+
+    def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
+        """See `LakeLink.ahead`."""
+        kept = [stream for stream in streams if stream.config.storage != "memory"]
+        if not kept:
+            return []
+        pool = ThreadPoolExecutor(min(LOOKING, len(kept)), thread_name_prefix="lake-look")
+        looks = {pool.submit(self._is_ahead, stream): stream for stream in kept}
+        done, late = wait(looks, LOOK_SECONDS)
+        pool.shutdown(wait=False, cancel_futures=True)
+        found = []
+        for look in done:
+            stream, error = looks[look], look.exception()
+            if error is not None:
+                self._log.warn(f"stream {stream.name}: {NOT_COMPARED}: {error}")
+            elif (older := look.result()) is not None:
+                found.append((stream, LogError(str(older))))
+        if late:
+            names = ", ".join(sorted(looks[look].name for look in late)[:5])
+            self._log.warn(f"{len(late)} streams ({names} …): {NOT_COMPARED}: no answer within {LOOK_SECONDS:g} s")
+        return found
+
+    def _is_ahead(self, stream: Stream) -> OlderStore | None:
+        kept = _Kept(stream, self.root, Grace(0, 0))
+        try:
+            kept.check(kept.watch.read() or 0, 0, stream.store.applied)
+        except OlderStore as error:
+            return error
+        return None
 
     def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
         """See `LakeLink.left`."""
