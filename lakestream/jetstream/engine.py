@@ -496,7 +496,8 @@ class Engine:
             first = next(frames, None)
             if first is None:
                 # Killed between making the directory and its first entry: nobody was told that the stream exists.
-                self.log.warn(f"stream {name}: an unfinished creation is removed")
+                store.check_unused()
+                self.log.warn(f"stream {name}: an unfinished creation is removed: {store.upkeep.directory}")
                 store.destroy()
                 return None
             create = self._creation(first[0])

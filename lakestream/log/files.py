@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -18,6 +18,17 @@ IOV_MAX = 1024  # buffers to one pwritev: POSIX promises 16, Linux and macOS tak
 PREAD_MAX = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Have an OSError say which file it is about: the system knows only a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, path) from error
+        raise
 
 
 class Io(Protocol):

@@ -29,7 +29,7 @@ from lakestream.log.errors import CorruptLog, LostEntries, StoreLocked, StoreVer
 from lakestream.log.files import Files
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame, Kind, decode_frame, later_write
-from lakestream.log.leaving import GONE, OWING, set_aside
+from lakestream.log.leaving import ASIDE, GONE, OWING, set_aside
 from lakestream.log.names import RESERVED, account_directory, account_of
 from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.outline import OutlineFile, read_outline_info
@@ -125,9 +125,13 @@ class StoreRoot:
             if name.partition(".")[0] in RESERVED:  # some have files or directories beside them for a while
                 continue
             try:
+                inside = files.names(os.path.dirname(base))
                 if os.path.isdir(base):
                     self._look(account_of(name), base, files, found, tell)
-                elif not os.path.isdir(os.path.dirname(base)) or files.names(os.path.dirname(base)):
+                    for each in inside:
+                        if each not in (STREAMS, ASIDE):
+                            tell(f"{os.path.join(os.path.dirname(base), each)} is no part of a store: {UNKNOWN}")
+                elif inside or not os.path.isdir(os.path.dirname(base)):
                     tell(f"{os.path.join(self.path, name)} has no directory `{STREAMS}`: {UNKNOWN}")
             except OSError as error:
                 tell(f'account "{account_of(name)}": {base} cannot be read: {error}; its streams are not served')

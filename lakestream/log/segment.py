@@ -28,7 +28,7 @@ from zlib import crc32
 import msgspec
 
 from lakestream.log.errors import CorruptLog
-from lakestream.log.files import Files
+from lakestream.log.files import Files, naming
 from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.frame import Frame, decode_frame
 from lakestream.log.record import FIXED
@@ -365,11 +365,12 @@ def read_footer(path: str, files: Files | None = None) -> tuple[Footer, Tables, 
     files = files or Files()
     fd = files.open(path)
     try:
-        end = read_end(files, fd)
-        if end is None:
-            at = max(0, files.size(fd) - TRAILER_SIZE)
-            raise CorruptLog(path, at, "the footer of this sealed segment is damaged")
-        return end.footer, read_tables(files, fd, path, end), end.frames_end
+        with naming(path):
+            end = read_end(files, fd)
+            if end is None:
+                at = max(0, files.size(fd) - TRAILER_SIZE)
+                raise CorruptLog(path, at, "the footer of this sealed segment is damaged")
+            return end.footer, read_tables(files, fd, path, end), end.frames_end
     finally:
         files.close(fd)
 

@@ -197,6 +197,15 @@ class Store:
         if isinstance(self.log, SegmentLog) and self.log.marks is not None:
             self.log.marks.note(self.log.synced)
 
+    def check_unused(self) -> None:
+        """Raise CorruptLog if there are files beside a log without entries: they come later than its first entry."""
+        directory, log = self.upkeep.directory, self.log
+        names = log.files.names(directory) if isinstance(log, SegmentLog) else []
+        names = [name for name in names if name != LOG_DIRECTORY and not name.endswith(".tmp")]
+        if names:
+            what = f"the log has no entry, but beside it there is {', '.join(names)}"
+            raise CorruptLog(os.path.join(directory, LOG_DIRECTORY), 0, what)
+
     def describe(self, uid: str, stream: str, account: str, config: bytes) -> None:
         """Whose log this is, for the footers of its segments. `config` is the stream's configuration as JSON."""
         self.uid, self.stream, self.account, self.config = uid, stream, account, config

@@ -11,11 +11,14 @@ import os
 from lakestream.log import leaving
 from lakestream.log.cache import ReadCache
 from lakestream.log.errors import LogError
-from lakestream.log.files import Files, Io
-from lakestream.log.recovery import StoreRoot, Survey, Tell
+from lakestream.log.files import Files, Io, naming
+from lakestream.log.recovery import UNKNOWN, StoreRoot, Survey, Tell
 from lakestream.log.store import LogOptions, Store
 from lakestream.server.cluster.replica_stores import ReplicaStores
 from lakestream.server.settings.options import JetStreamOptions, LakeOptions
+
+PARTS = ("log", "checkpoint", "synced", "base", "leaving", "replica", "raft", "sending-", "repairing-")
+"""How the names in a stream's directory begin."""
 
 
 class FileStores:
@@ -25,9 +28,9 @@ class FileStores:
         StoreVersionError, StoreLocked, OSError: the directory can not be used.
     """
 
-    def __init__(self, options: JetStreamOptions, lake: LakeOptions, io: Io) -> None:
+    def __init__(self, options: JetStreamOptions, lake: LakeOptions, io: Io, files: Files | None = None) -> None:
         self.root = os.path.join(options.store_dir, "jetstream")
-        self._files = Files()
+        self._files = files or Files()
         self._root = StoreRoot.open(self.root, self._files)
         self._survey = Survey([], [])
         self._io = io
@@ -95,7 +98,13 @@ class FileStores:
 
     def _open(self, account: str, name: str, uid: str) -> Store:
         directory = self._root.stream_directory(account, name)
-        return Store.open(directory, self._io, self._options, uid=uid, files=self._files, cache=self._cache, alone=True)
+        unknown = [each for each in self._files.names(directory) if not each.startswith(PARTS)]
+        with naming(directory):
+            store = Store.open(
+                directory, self._io, self._options, uid=uid, files=self._files, cache=self._cache, alone=True
+            )
+        store.notes.extend(f"{os.path.join(directory, each)} is no part of a stream: {UNKNOWN}" for each in unknown)
+        return store
 
     def close(self) -> None:
         """Let another process have the store."""

@@ -16,6 +16,7 @@ from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.shared import EngineOptions, Shared
 from lakestream.jetstream.stream.account_limits import JetStreamLimits
 from lakestream.lake import paths, staging
+from lakestream.log.files import Files
 from lakestream.log.names import RESERVED, account_directory, account_of
 from lakestream.server.hub import Hub
 from lakestream.server.interest.interest import Subscription
@@ -50,13 +51,15 @@ class Log(Logger):
 class World:
     """A server's engines over a directory, with a client and an API in each account that is named."""
 
-    def __init__(self, directory: Path, *accounts: str, lake: bool = False, **options: Any) -> None:
+    def __init__(
+        self, directory: Path, *accounts: str, lake: bool = False, files: Files | None = None, **options: Any
+    ) -> None:
         self.clock, self.io, self.log = ManualClock(), ManualIo(), Log()
         self.turn = Turn(self.clock.call_soon)
         self.hubs: dict[str, Hub] = {}
         self.directory = directory
         stores = FileStores(
-            JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1), LakeOptions(), self.io
+            JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1), LakeOptions(), self.io, files
         )
         self.stores = stores
         named = EngineOptions(server_name="srv", server_id="NSRV", **options)

@@ -90,6 +90,36 @@ def test_an_idle_stream_is_not_read_again(lake: str, segment: Path, monkeypatch:
     assert len(read) == 6
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff" * 40, b'{"name":1}', b"another's"])
+def test_invariant_a_damaged_place_hides_no_other_stream_and_is_told(lake: str, segment: Path, content: bytes) -> None:
+    for number in (1, 2, 3):
+        staging.stage(segment, 1, 10, identity(number), lake)
+    scanner = Scanner(lake)
+    (damaged,) = [stream.directory for stream in scanner.scan() if stream.identity.uid == identity(2).uid]
+    if content == b"another's":
+        content = msgspec.json.encode(identity(1))
+    open_storage(lake).write(f"{damaged}/{paths.STREAM_FILE}", content)
+    for _ in range(2):
+        assert [stream.identity.uid for stream in scanner.scan()] == [identity(1).uid, identity(3).uid]
+        assert list(scanner.troubles) == [damaged]
+        assert f"{damaged}/{paths.STREAM_FILE} is damaged" in scanner.troubles[damaged]
+    staging.stage(segment, 1, 10, identity(2), lake)
+    assert len(scanner.scan()) == 3
+    assert scanner.troubles == {}
+
+
+def test_a_place_that_is_a_directory_where_a_file_belongs_hides_no_other_stream(tmp_path: Path, segment: Path) -> None:
+    lake = str(tmp_path / "lake")
+    for number in (1, 2):
+        staging.stage(segment, 1, 10, identity(number), lake)
+    scanner = Scanner(lake)
+    damaged = scanner.scan()[0].directory
+    os.unlink(f"{damaged}/{paths.STREAM_FILE}")
+    os.mkdir(f"{damaged}/{paths.STREAM_FILE}")
+    assert [stream.identity.uid for stream in scanner.scan()] == [identity(2).uid]
+    assert list(scanner.troubles) == [damaged]
+
+
 def test_what_is_not_a_stream_is_passed_over(lake: str) -> None:
     storage = open_storage(lake)
     storage.write(f"{storage.root}/segments/S/u/{paths.segment_name(1, 2)}", b"")

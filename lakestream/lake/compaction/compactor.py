@@ -130,6 +130,8 @@ class Compactor:
         self._storage = open_storage(lake)
         self._lake = self._storage.root
         self._scanner = Scanner(lake)  # used while `_busy` is held
+        self._complain = complain
+        self._told: dict[str, str] = {}  # what was wrong with the last look over the staging area
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if checkpoint is None and not self._storage.local:
             self._temporary = tempfile.TemporaryDirectory(prefix="lakestream-checkpoint-")
@@ -168,7 +170,7 @@ class Compactor:
     def once(self) -> BatchReport:
         """Compact everything that is staged now, then return. Failures are in the report."""
         with self._busy:
-            live, gone = staging.current(self._scanner.scan())
+            live, gone = self._scan()
             goal = {each.directory: each.last_index for each in [*live, *gone]}
             self._clones.look(live)
         query = self._start({"availableNow": True})
@@ -183,7 +185,7 @@ class Compactor:
             if not report.streams and not report.failures:
                 break  # what is left waits for another stream's table, or another program
         self._lock.check()  # without the lock nothing more was begun, which is no failure of any stream
-        return report
+        return msgspec.structs.replace(report, failures=report.failures | self._scanner.troubles)
 
     def start(self, interval: float) -> None:
         """Start the query, with a batch at most every `interval` seconds."""
@@ -200,7 +202,7 @@ class Compactor:
         """Housekeeping: remove tables of deleted streams, or bring those up that are kept, try failed streams again,
         notice any that is behind."""
         with self._busy:
-            live, gone = staging.current(self._scanner.scan())
+            live, gone = self._scan()
             self._clones.look(live, at_once=retry_now)
             now = time.monotonic()
             tally = _Tally()
@@ -252,7 +254,7 @@ class Compactor:
         """foreachBatch: compact the streams that the batch names."""
         directories = {row.directory for row in news.select("directory").distinct().collect()}
         with self._busy:
-            live, _ = staging.current(self._scanner.scan())
+            live, _ = self._scan()
             named = {f"{self._lake}/{directory}" for directory in directories}
             self._compact([stream for stream in live if stream.directory in named])
 
@@ -310,7 +312,7 @@ class Compactor:
 
     def _newcomers(self, busy: set[str]) -> list[StagedStream]:
         """Streams that have staged something since their table was last found to hold all of it."""
-        live, _ = staging.current(self._scanner.scan())
+        live, _ = self._scan()
         rest = (each for each in live if each.directory not in busy and each.directory not in self._failures)
         return [each for each in rest if each.last_index > self._reached.get(each.directory, 0)]
 
@@ -337,6 +339,16 @@ class Compactor:
 
     def _take_turn(self, compaction: StreamCompaction) -> Future[Outcome]:
         return self._pool.submit(compaction.run, self._halted, 1)
+
+    def _scan(self) -> tuple[list[StagedStream], list[StagedStream]]:
+        """Look over the staging area: (streams that live, streams that are gone). A place that cannot be read is told
+        once, and again when something else is wrong with it. Invariant: `_busy` is held."""
+        found = staging.current(self._scanner.scan())
+        for directory, trouble in self._scanner.troubles.items():
+            if self._told.get(directory) != trouble:
+                self._complain(trouble)
+        self._told = self._scanner.troubles
+        return found
 
     def _halted(self) -> bool:
         """Whether no further commit may begin: we are to stop, or may no longer be the only compactor."""

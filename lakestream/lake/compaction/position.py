@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import Progress
 
@@ -96,13 +97,18 @@ class PositionWatch:
             content = self._storage.read(self._path(version))
         except FileNotFoundError:
             return False
-        for line in content.splitlines():
-            if line.startswith(b'{"txn"'):
-                action = json.loads(line)["txn"]
-                if action["appId"] == self._app:
-                    position = int(action["version"])
-            elif line.startswith(b'{"commitInfo"'):
-                info = json.loads(line)["commitInfo"]
+        try:
+            for line in content.splitlines():
+                if line.startswith(b'{"txn"'):
+                    action = json.loads(line)["txn"]
+                    if action["appId"] == self._app:
+                        position = int(action["version"])
+                elif line.startswith(b'{"commitInfo"'):
+                    info = json.loads(line)["commitInfo"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise LakeError(
+                f"{self._path(version)} is damaged ({error}): bring back this file, or an older copy of the table"
+            ) from error
         if position is None:
             return False
         self._position, self.progress = position, progress_of(info)

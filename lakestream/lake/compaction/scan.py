@@ -41,9 +41,12 @@ class Scanner:
         self._storage = open_storage(self._root)
         self._known: dict[str, _Known] = {}
         self._identities: dict[str, tuple[str, StreamIdentity]] = {}
+        self.troubles: dict[str, str] = {}
+        """By directory, why it could not be read by the last scan: one stream's trouble is not the others'."""
 
     def scan(self) -> list[StagedStream]:
-        """See `staging.scan`."""
+        """See `staging.scan`. What cannot be read is among `troubles`."""
+        self.troubles = {}
         found = self._scan_directories() if self._storage.local else self._scan_objects()
         found.sort(key=lambda stream: (stream.identity.created_ns, stream.identity.uid))
         return found
@@ -62,12 +65,35 @@ class Scanner:
         for area in self._areas():
             for name in self._storage.directories(area):
                 parent = f"{area}/{name}"
-                for uid in self._look(parent, seen, False).children:
-                    stream = self._look(f"{parent}/{uid}", seen, True).stream
+                for uid in self._try(parent, seen, False).children:
+                    stream = self._try(f"{parent}/{uid}", seen, True).stream
                     if stream is not None:
                         found.append(stream)
         self._known = seen
         return found
+
+    def _try(self, directory: str, seen: dict[str, _Known], has_stream: bool) -> _Known:
+        try:
+            return self._look(directory, seen, has_stream)
+        except (OSError, msgspec.MsgspecError) as error:
+            self._note(directory, error)
+            return _Known(0, [], None)
+
+    def _note(self, directory: str, error: Exception) -> None:
+        path = f"{directory}/{paths.STREAM_FILE}"
+        what = f"{path} is damaged ({error})" if isinstance(error, msgspec.MsgspecError) else str(error)
+        self.troubles[directory] = (
+            f"{what}: its segments are not compacted; move {path} away and restart the server, which writes it anew"
+        )
+
+    def _identity(self, directory: str) -> StreamIdentity | None:
+        """Return whose directory it is. Raise OSError, MsgspecError when it cannot be told."""
+        identity = staging.read_identity(directory)
+        if identity is not None:
+            place = paths.staging(self._root, identity.name, identity.uid, identity.account)
+            if place != directory:
+                raise msgspec.ValidationError(f"it is that of {place}")
+        return identity
 
     def _look(self, directory: str, seen: dict[str, _Known], has_stream: bool) -> _Known:
         try:
@@ -85,7 +111,7 @@ class Scanner:
         return known
 
     def _read(self, directory: str) -> StagedStream | None:
-        identity = staging.read_identity(directory)
+        identity = self._identity(directory)
         if identity is None:
             return None
         try:
@@ -109,7 +135,11 @@ class Scanner:
                 continue
             known = self._identities.get(directory)
             if known is None or known[0] != whose.tag:
-                identity = staging.read_identity(directory)
+                try:
+                    identity = self._identity(directory)
+                except msgspec.MsgspecError as error:
+                    self._note(directory, error)
+                    continue
                 if identity is None:
                     continue
                 known = (whose.tag, identity)
