@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from lakestream.jetstream import leaving
 from lakestream.jetstream.cluster.replica import Opened, Replica, decode_identity
 from lakestream.jetstream.cluster.replica_repair import Repairs
 from lakestream.jetstream.cluster.replica_transfer import Sender
 from lakestream.jetstream.copies.clone_replica import AGAIN_NS, Bases, BaseUnreadable
 from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
-from lakestream.jetstream.stream.operations import CreateStream, stream_name
+from lakestream.jetstream.stream.operations import CreateStream
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files
 from lakestream.log.store import Store
@@ -170,23 +172,22 @@ class Replicas:
         """
         try:
             identity = self.stores.identity(account, name)
-        except OSError as error:
-            self.log.error(f"stream {name}: its file `replica` cannot be read: {error}; {NAMED_LATER}")
+            if identity is None:
+                return False
+            create = decode_identity(identity)
+            if create is None:
+                self.log.error(f"stream {name}: its file `replica` is damaged; {NAMED_LATER}")
+                return True
+            replica = Replica(self, create)
+        except (OSError, msgspec.MsgspecError) as error:
+            self.log.error(f"stream {name}: its file `replica` cannot be used: {error}; {NAMED_LATER}")
             return True
-        if identity is None:
-            return False
-        create = decode_identity(identity)
-        if create is None:
-            self.log.error(f"stream {name}: its file `replica` is damaged; {NAMED_LATER}")
-            return True
-        if (create.account, stream_name(create)) != (account, name):
-            directory = self.stores.directory(account, name)
+        if (replica.account, replica.name) != (account, name):
             self.log.error(
-                f"stream {name}: {directory} holds a replica of stream {stream_name(create)} of account "
-                f'"{create.account}": a copied or renamed directory is never served; move it back, or away'
+                f"stream {name}: {self.stores.directory(account, name)} holds a replica of stream {replica.name} of "
+                f'account "{replica.account}": a copied or renamed directory is never served; move it back, or away'
             )
             return True
-        replica = Replica(self, create)
         self.by_uid[replica.uid] = replica
         try:
             opened = replica.open(Membership(()))
