@@ -293,7 +293,7 @@ def find_segments(
         _make_durable(directory, files, newest.path)
     if newest is None or newest.footer is not None:
         first_index, first_seq = (newest.last_index + 1, _next_seq(newest)) if newest is not None else (1, 1)
-        if newest is not None:
+        if newest is not None and known.file:  # a state from another node may end with a sealed segment
             notes.append(f"no segment follows {newest.path}: {UNFINISHED.format('the next one was being made')}")
         fresh, fd = begin_segment(directory, files, first_index, first_seq, now())
         files.close(fd)

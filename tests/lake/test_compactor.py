@@ -16,6 +16,7 @@ import pytest
 
 from lakestream.lake import paths, staging
 from lakestream.lake.clones import CLONES, Clone
+from lakestream.lake.cloning.request import ANSWER_FILE, REQUEST_FILE
 from lakestream.lake.compaction import position
 from lakestream.lake.compaction.compactor import BatchReport, Compactor
 from lakestream.lake.errors import LeaseLost
@@ -201,6 +202,37 @@ def test_a_table_whose_log_is_damaged_stops_its_own_stream_only(
     newest.write_bytes(whole)
     assert compactor().once().failures == {}
     check(lake, good, bad)
+
+
+def test_invariant_unreadable_places_of_the_staging_area_stop_no_other_stream(
+    spark: Any, lake: Path, tmp_path: Path
+) -> None:
+    """An identity that is cut, one that is a directory, and a request for a clone with an answer that is none."""
+    names = ("CUT", "DIR", "ASKED", "GOOD")
+    models = {name: stream(lake, tmp_path, name) for name in names}
+    places = {name: Path(paths.staging(str(lake), name, model.identity.uid)) for name, model in models.items()}
+    (places["CUT"] / paths.STREAM_FILE).write_bytes(b'{"name":"CU')
+    (places["DIR"] / paths.STREAM_FILE).unlink()
+    (places["DIR"] / paths.STREAM_FILE).mkdir()
+    (places["ASKED"] / REQUEST_FILE).write_bytes(b"")
+    (places["ASKED"] / ANSWER_FILE).write_bytes(b"?")
+    told: list[str] = []
+    running = Compactor(spark, str(lake), complain=told.append)
+    assert running.acquire()
+    try:
+        for _ in range(2):
+            failures = running.once().failures
+            assert {str(places["CUT"]), str(places["DIR"])} <= failures.keys()
+            assert str(places["GOOD"]) not in failures
+            check(lake, models["GOOD"])
+            models["GOOD"].publish(flights(10))
+            models["GOOD"].stage(lake)
+    finally:
+        running.stop()
+        running.release()
+    for name in ("CUT", "DIR", "ASKED"):
+        assert any(str(places[name]) in line for line in told), (name, told)
+    assert len([line for line in told if str(places["CUT"]) in line]) == 1, "once, not at every look"
 
 
 def test_once_does_not_wait_for_a_stream_that_was_deleted_meanwhile(

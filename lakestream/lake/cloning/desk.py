@@ -14,10 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from lakestream.lake.cloning import request as clone_request
 from lakestream.lake.cloning.making import CloneMaker
 from lakestream.lake.cloning.request import MADE, REFUSED, CloneAnswer
-from lakestream.lake.errors import StillCloned
+from lakestream.lake.errors import LakeError, StillCloned
 from lakestream.lake.maintenance.maintenance import Maintainer, TableInUse
 from lakestream.lake.staging import StagedStream
 from lakestream.lake.storage import open_storage
@@ -77,8 +79,15 @@ class CloneDesk:
         for gone in self._makers.keys() - {each.directory for each in asking}:
             self._makers.pop(gone, None)
         for stream in asking:
-            if clone_request.is_open(self._storage, stream.directory):
+            if self._is_open(stream.directory):
                 self._do(stream.directory, partial(self._make, stream), at_once)
+
+    def _is_open(self, directory: str) -> bool:
+        """Return True if there is something to see to. Of a request that cannot be read its errand tells."""
+        try:
+            return clone_request.is_open(self._storage, directory)
+        except (LakeError, OSError, msgspec.MsgspecError):
+            return True
 
     def release(self, table: str) -> None:
         """The table is to go: have its clones detached. Whether they are, the table tells."""

@@ -293,7 +293,11 @@ class Compactor:
                 self._unfinished.add(stream.directory)
                 continue
             self._unfinished.discard(stream.directory)
-            compaction = self._compaction(stream)
+            try:
+                compaction = self._compaction(stream)
+            except Exception as error:  # its identity or its place in the lake: the others go on
+                self._fail(stream.directory, error, tally)
+                continue
             if (behind := self._is_behind(stream.directory, tally)) is None:
                 continue
             if behind:

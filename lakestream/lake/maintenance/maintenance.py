@@ -89,7 +89,15 @@ def tables(storage: Storage) -> list[str]:
     parents = [f"{root}/{paths.STREAMS}"]
     parents += [f"{accounts}/{name}/{paths.STREAMS}" for name in storage.directories(accounts)]
     found = [f"{parent}/{name}" for parent in parents for name in storage.directories(parent)]
-    return [table for table in found if "_delta_log" in storage.directories(table)]
+    return [table for table in found if _may_be_table(storage, table)]
+
+
+def _may_be_table(storage: Storage, directory: str) -> bool:
+    """Return True also if that cannot be told: whoever looks after the table tells why."""
+    try:
+        return "_delta_log" in storage.directories(directory)
+    except OSError:
+        return True
 
 
 def look(
