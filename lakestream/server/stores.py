@@ -14,10 +14,11 @@ from lakestream.log.errors import LogError
 from lakestream.log.files import Files, Io, naming
 from lakestream.log.recovery import UNKNOWN, StoreRoot, Survey, Tell
 from lakestream.log.store import LogOptions, Store
+from lakestream.log.subject_index import SCRATCH
 from lakestream.server.cluster.replica_stores import ReplicaStores
 from lakestream.server.settings.options import JetStreamOptions, LakeOptions
 
-PARTS = ("log", "checkpoint", "synced", "base", "leaving", "replica", "raft", "sending-", "repairing-")
+PARTS = ("log", "checkpoint", "synced", "base", "leaving", "replica", "raft", "sending-", "repairing-", SCRATCH)
 """How the names in a stream's directory begin."""
 
 

@@ -69,12 +69,22 @@ def leftover(directory: Path) -> None:
 
 
 def identity(directory: Path) -> None:
-    """The file is a replica's alone."""
     shutil.rmtree(directory / "replica", ignore_errors=True)
     (directory / "replica").unlink(missing_ok=True)
     (directory / "replica").mkdir()
 
 
+def hard_state(directory: Path) -> None:
+    (directory / "raft").write_bytes(b"?" * 40000)
+
+
+def incoming(directory: Path) -> None:
+    """Beside a damaged replica, something that is no state from another node."""
+    hard_state(directory)
+    Path(f"{directory}.incoming").write_bytes(b"x")
+
+
+REPLICAS = {each.__name__: each for each in (identity, hard_state, incoming)}
 DAMAGES: dict[str, Callable[[Path], None]] = {
     each.__name__: each for each in (cut, zeros, no_log, log_is_a_file, garbage, checkpoint, leftover)
 }
@@ -82,7 +92,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 def test_invariant_the_other_streams_serve(server: Server) -> None:
     cluster = server.config is not None
-    damages = {**DAMAGES, "identity": identity} if cluster else DAMAGES
+    damages = {**DAMAGES, **REPLICAS} if cluster else DAMAGES
     with Wire(server.address) as wire:
         if cluster:
             until(lambda: "error" not in wire.api("STREAM.LIST"), "the cluster's first leader")
