@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 
 from lakestream.jetstream.engines import MARK_NS
 from lakestream.lake import paths, staging
+from lakestream.lake.compaction.position import PositionWatch
 from lakestream.log import synced
 from lakestream.log.errors import CorruptLog, LostEntries
 from lakestream.log.segment import HEADER_SIZE
 from lakestream.log.segment_log import LogOptions
 from lakestream.log.store import Store
 from lakestream.log.synced import Mark, MarkFile
+from lakestream.server.lake import keeper
 from tests.unit.logkit import FaultyFiles, MiniStream, QuickFiles, message, segment_files
 from tests.unit.test_engines import World
 
@@ -352,6 +355,25 @@ def test_a_store_that_ends_before_what_is_staged_is_frozen_before_it_serves(tmp_
     assert isinstance(again.engines.of("A").streams["S"].failed, Exception), "before anything else has run"
     answer = again.publish("A")
     assert "older copy" in answer["error"]["description"]
+    kill(again)
+
+
+def test_a_lake_that_does_not_answer_keeps_no_stream_from_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 9. However many accounts there are, a start waits once."""
+    world = World(tmp_path, "A", "B", lake=True)
+    for account in ("A", "B"):
+        world.create(account)
+    kill(world)
+    answers = threading.Event()
+    monkeypatch.setattr(keeper, "LOOK_SECONDS", 0.05)
+    with monkeypatch.context() as patched:
+        patched.setattr(PositionWatch, "read", lambda watch: answers.wait() and None)
+        again = World(tmp_path, "A", "B", lake=True)
+    answers.set()
+    assert [line.partition(":")[0] for line in again.log.warnings] == ["streams S"] * 2
+    assert again.publish("A")["seq"] == again.publish("B")["seq"] == 1
     kill(again)
 
 

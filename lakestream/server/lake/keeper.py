@@ -151,7 +151,8 @@ class LakeKeeper:
         """By account and name."""
         self._leaving: dict[str, tuple[tuple[str, str], str]] = {}
         """By uid: deleted streams, by account and name, of which the lake cannot be told yet, and why."""
-        self._stopped = False
+        self._started = self._stopped = False
+        self._look_seconds = LOOK_SECONDS
         self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
 
     def _identity_of(self, stream: Stream) -> staging.StreamIdentity | None:
@@ -160,6 +161,7 @@ class LakeKeeper:
 
     def start(self) -> None:
         """Begin to look at the tables every `poll_ns`."""
+        self._started, self._look_seconds = True, LOOK_SECONDS
         self._clock.call_later(self._options.poll_ns, self._poll)
 
     def stop(self) -> None:
@@ -255,8 +257,11 @@ class LakeKeeper:
         if not kept:
             return []
         pool = ThreadPoolExecutor(min(LOOKING, len(kept)), thread_name_prefix="lake-look")
+        began = time.monotonic()
         looks = {pool.submit(self._is_ahead, stream): stream for stream in kept}
-        done, late = wait(looks, LOOK_SECONDS)
+        done, late = wait(looks, self._look_seconds)
+        if not self._started:  # one start, however many accounts
+            self._look_seconds = max(self._look_seconds - (time.monotonic() - began), 0.0)
         pool.shutdown(wait=False, cancel_futures=True)
         found = []
         for look in done:
@@ -266,8 +271,11 @@ class LakeKeeper:
             elif (older := look.result()) is not None:
                 found.append((stream, LogError(str(older))))
         if late:
-            names = ", ".join(sorted(looks[look].name for look in late)[:5])
-            self._log.warn(f"{len(late)} streams ({names} …): {NOT_COMPARED}: no answer within {LOOK_SECONDS:g} s")
+            names = sorted(looks[look].name for look in late)
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            self._log.warn(
+                f"streams {', '.join(names[:5])}{more}: {NOT_COMPARED}: the lake at {self.root} did not answer in time"
+            )
         return found
 
     def _is_ahead(self, stream: Stream) -> OlderStore | None:
