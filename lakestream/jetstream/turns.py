@@ -42,7 +42,7 @@ class Turns:
     def take(self, about: str, request: Request, work: Callable[[Over], None]) -> None:
         """Run `work(over)` when nothing else about the same is under way; it calls `over` when it has answered.
 
-        An ApiError that it raises is the answer.
+        An ApiError that it raises is the answer; after any other exception the answer is an internal error.
         """
 
         def run() -> None:
@@ -51,10 +51,10 @@ class Turns:
             except ApiError as error:
                 request.fail(error)
                 over()
-            except Exception:  # a fault of ours must not keep the later requests waiting for good
+            except Exception as error:  # a fault of ours must not keep the later requests waiting for good
+                request.crash(error)
                 if self._queues.get(about, (None,))[0] is run:
                     over()
-                raise
 
         def over() -> None:
             queue = self._queues[about]

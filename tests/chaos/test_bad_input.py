@@ -35,6 +35,8 @@ SEEDS = (
     b"PUB $JS.FC.GOOD.c.x 0\r\n\r\n",
     b"HPUB good.h r 30 30\r\nNATS/1.0\r\nNats-Msg-Id:\xff\xfe\r\n\r\n\r\n",
     b"HPUB good.h r 45 45\r\nNATS/1.0\r\nNats-Expected-Last-Sequence: -9\r\n\r\n\r\n",
+    b'PUB $JS.API.STREAM.CREATE.X r 29\r\n{"name":"X","retention":[1.5]}\r\n',
+    b'PUB $JS.API.CONSUMER.PAUSE.GOOD.c r 31\r\n{"pause_until":"9999-12-31T23:59:59-23:59"}\r\n',
     b"PUB $JS.API.\x00.\xff r 0\r\n\r\n",
     b"PUB . 0\r\n\r\nPUB .. 0\r\n\r\nSUB . 1\r\n",
     b"PUB a 1048577\r\n",
@@ -106,6 +108,7 @@ def test_garbage_harms_nobody_else(start_server: StartServer) -> None:
         assert wire.api("STREAM.INFO.GOOD")["state"]["messages"] == count
     assert server.running
     assert "Traceback" not in server.log(2000)
+    assert "internal error" not in server.log(2000)
 
 
 def test_several_hundred_connections(start_server: StartServer) -> None:

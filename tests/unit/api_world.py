@@ -13,7 +13,6 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from lakestream.jetstream.api.streams import StreamApi
 from lakestream.jetstream.api.subjects import Api
 from lakestream.jetstream.engines import Engines
 from lakestream.jetstream.ports import ClientInfo, Delivery
@@ -52,6 +51,22 @@ class Client:
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         self.drained.append(callback)
+
+
+class KeptLog(Logger):
+    """A log whose errors are kept instead of written."""
+
+    __slots__ = ("errors",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[str] = []
+
+    def error(self, text: str) -> None:
+        self.errors.append(text)
+
+    def exception(self, text: str, error: BaseException) -> None:
+        self.errors.append(f"{text}: {error!r}")
 
 
 class MemoryStores:
@@ -138,14 +153,15 @@ class ApiWorld:
 
     def __init__(self, *, stores: Callable[[ManualIo], Stores] | None = None, **options: Any) -> None:
         self.clock, self.io = WaitingClock(), ManualIo()
-        self.hub = Hub(Turn(self.clock.call_soon), Logger())
+        self.log = KeptLog()
+        self.hub = Hub(Turn(self.clock.call_soon), self.log)
         self.client = Client()
         self.hub.join(Subscription(self.client, b"_INBOX.me.*", b"", b"1"))
         named = EngineOptions(**{"server_name": "srv", "server_id": "NSRV", **options})
         made: Any = MemoryStores(self.io) if stores is None else stores(self.io)
-        self.engines = Engines(Shared(self.clock, self.io, made, named, Logger(), lambda account: self.hub))
+        self.engines = Engines(Shared(self.clock, self.io, made, named, self.log, lambda account: self.hub))
         self.engine = self.engines.serve("$G")
-        self.api = Api(self.engine, [StreamApi(self.engine)])
+        self.api = Api(self.engine)
         self._number = 0
 
     # ------------------------------------------------------------------ asking

@@ -38,6 +38,9 @@ class Member:
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         self.answers.append(body)
 
+    def crashed(self, request: Request, error: Exception) -> ApiError:
+        raise error
+
     def ask(self, stage: str = "") -> Request:
         request = Request(self, "stream_info_response", {}, ["S"], b"_R", b"", b"{}", CLIENT, INFO, 0, stage)
         self.requests.dispatch(request, Where.STREAM, lambda: self.handled.append(request))

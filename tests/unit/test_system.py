@@ -32,10 +32,12 @@ from lakestream.server.settings.account_options import (
 from lakestream.server.settings.account_options import User as UserOptions
 from lakestream.server.settings.options import SECOND, Options
 from lakestream.server.statistics import REFUSED, Statistics
-from lakestream.server.system.replies import OPTIONS, concerns, encoded, read
+from lakestream.server.system.messages import SystemMessages
+from lakestream.server.system.replies import OPTIONS, Replies, concerns, encoded, read
 from lakestream.server.system.requests import permissions_shown
 from lakestream.server.system.system import System
 from lakestream.server.turn import Turn
+from tests.unit.odd_bodies import BODIES, ODD
 from tests.unit.stream_world import ManualClock
 
 pytestmark = pytest.mark.unit
@@ -415,6 +417,32 @@ def test_any_request_is_answered(page: str, body: bytes) -> None:
     node = Node(**WITH_ACCOUNTS)
     node.system.start()
     assert len(Ear(node.accounts.system).ask(f"SERVER.PING.{page}", body)) == 1
+
+
+def test_any_value_of_any_option_is_answered() -> None:
+    node = Node(**WITH_ACCOUNTS)
+    node.system.start()
+    node.join("A")
+    asked = [("SERVER.PING.", "Varz"), *(("SERVER.PING.", kind) for kind in OPTIONS if kind not in ("AccountStatz",))]
+    asked += [("ACCOUNT.A.", "Connz"), ("ACCOUNT.PING.", "Connz"), ("ACCOUNT.PING.", "Statz"), ("ACCOUNT.A.", "Jsz")]
+    ear = Ear(node.accounts.system)
+    for prefix, kind in asked:
+        options = OPTIONS.get(kind, {}) | {"exact_match": ("", bool), "tags": ("", list), "x": ("", str)}
+        bodies = [b'{"%b":%b}' % (key.encode(), value.encode()) for key in options for value in ODD]
+        for body in (*bodies, *BODIES):
+            found = ear.ask(f"{prefix}{kind.upper()}", body)
+            assert len(found) <= 1  # none where it names another server
+            assert not found or "internal error" not in json.dumps(found), (prefix, kind, body[:100])
+
+
+def test_what_a_page_lets_escape_is_answered_and_logged(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
+    def escapes(asked: object) -> None:
+        raise ZeroDivisionError
+
+    replies = Replies(node, SystemMessages(node, node.clock))  # type: ignore[arg-type]
+    answer = json.loads(replies.answer("Varz", b"", escapes) or b"")
+    assert answer["error"] == {"code": 500, "description": "internal error, see the server's log"}
+    assert "[ERR] system request for Varz: internal error: ZeroDivisionError" in capfd.readouterr().err
 
 
 def test_answers_are_compressed_as_the_request_accepts() -> None:

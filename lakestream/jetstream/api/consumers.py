@@ -23,10 +23,11 @@ from lakestream.jetstream.consumer.info import consumer_info, with_static_metada
 from lakestream.jetstream.consumer.start import Start, needs_lookup, start_found, start_of
 from lakestream.jetstream.copies import sourcing
 from lakestream.jetstream.formats.errors import ApiError, api_error, for_clients
-from lakestream.jetstream.formats.gotime import ZERO, time_ns
+from lakestream.jetstream.formats.gotime import END_NS, START_NS, ZERO, time_ns
 from lakestream.jetstream.formats.jsonio import Int, Time, Uint64
 from lakestream.jetstream.formats.request import Request, Routes, Where, level_refused
 from lakestream.jetstream.stream import identity as stream_identity
+from lakestream.jetstream.stream import offline
 from lakestream.jetstream.stream.account_limits import lowest
 from lakestream.jetstream.stream.operations import CreateConsumer, DeleteConsumer, ResetConsumer, UpdateConsumer
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 NAMES_LIMIT = 1024
 LIST_LIMIT = 256
+MAX_INT64 = (1 << 63) - 1
+OUT_OF_RANGE = "json: error calling MarshalJSON for type *time.Time: year outside of range [0,9999]"
+"""Why a pause cannot end then, in nats-server's words."""
 _ALPHABET = string.ascii_letters + string.digits
 _PAGE = {"total": 0, "offset": 0, "limit": 0, "consumers": []}
 
@@ -67,6 +71,17 @@ class UnpinRequest(msgspec.Struct, frozen=True):
 def listed(stream: Stream) -> list[str]:
     """The names of a stream's consumers without those that mirrors and sources made: they are not counted anywhere."""
     return [name for name, consumer in stream.consumers.items() if not consumer.config.direct]
+
+
+def _encoded(config: ConsumerConfig) -> bytes:
+    """Return a configuration as the log holds it. Raises ApiError 10012 if it could not be read back from there: an
+    entry that no member can apply would end the stream."""
+    encoded = msgspec.json.encode(config)
+    try:
+        offline.consumer_config(config.name, encoded)
+    except offline.Unsupported:
+        raise api_error(10012, err="error creating store for consumer") from None
+    return encoded
 
 
 class ConsumerApi:
@@ -301,8 +316,7 @@ class ConsumerApi:
         # What a volatile consumer begins with need not be in the log: it does not outlive this process.
         volatile = config.mem_storage and stream.config.num_replicas <= 1
         picked = None if volatile or not start.picked else start.picked
-        encoded = msgspec.json.encode(config)
-        stream.propose(CreateConsumer(name, encoded, self._engine.clock.now(), start.seq, picked), done)
+        stream.propose(CreateConsumer(name, _encoded(config), self._engine.clock.now(), start.seq, picked), done)
 
     def _update(
         self,
@@ -347,8 +361,7 @@ class ConsumerApi:
                 self._failed(request, result)
             finished()
 
-        encoded = msgspec.json.encode(config)
-        consumer.stream.propose(UpdateConsumer(consumer.name, encoded, reset), done)
+        consumer.stream.propose(UpdateConsumer(consumer.name, _encoded(config), reset), done)
 
     @staticmethod
     def _failed(request: Request, result: object) -> None:
@@ -399,6 +412,8 @@ class ConsumerApi:
     def _pause(self, request: Request) -> None:
         asked = request.parse_if_json(PauseRequest, "JSApiConsumerPauseRequest")
         stream, name = self._stream(request.tokens[0]), request.tokens[1]
+        if asked.pause_until and not START_NS <= time_ns(asked.pause_until) < END_NS:
+            raise api_error(10104, err=OUT_OF_RANGE)
 
         def change(finished: Callable[[], None]) -> None:
             consumer = self._consumer(stream.name, name)
@@ -409,7 +424,7 @@ class ConsumerApi:
         self._in_turn(request, stream, change)
 
     def _answer_pause(self, request: Request, until: str | None) -> None:
-        remaining = time_ns(until) - self._engine.clock.now() if until else 0
+        remaining = min(time_ns(until) - self._engine.clock.now(), MAX_INT64) if until else 0
         answer: dict[str, Any] = {"paused": remaining > 0, "pause_until": until or ZERO}
         if remaining > 0:
             answer["pause_remaining"] = remaining

@@ -7,6 +7,7 @@ at a time, cluster/local.py's; where these requests are taken, system.py's.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -172,13 +173,7 @@ class ClusterRequests:
         if group is None or request.hops >= MAX_HOPS or not group.transfer():
             raise api_error(10202)
         request.hops += 1
-
-        def again() -> None:
-            try:
-                self._remove_server(request)
-            except ApiError as error:
-                request.fail(error)
-
+        again = functools.partial(request.run, functools.partial(self._remove_server, request))
         self._engine.clock.call_later(HAND_OVER_NS, lambda: self._cluster.requests.dispatch(request, Where.META, again))
 
     def _evacuate_server(self, request: Request) -> None:

@@ -27,7 +27,7 @@ from lakestream.jetstream.formats.jsonio import Int, Uint64
 from lakestream.jetstream.formats.request import Request, Routes, Where
 from lakestream.jetstream.get import query
 from lakestream.jetstream.get.query import MsgGetRequest
-from lakestream.jetstream.stream import account_limits
+from lakestream.jetstream.stream import account_limits, offline
 from lakestream.jetstream.stream import rules as stream_rules
 from lakestream.jetstream.stream.config import LAST_SEQ, StreamConfig, StreamConfigRequest
 from lakestream.jetstream.stream.info import info_shown, state_shown
@@ -241,6 +241,8 @@ class StreamApi:
         refusal = self._engine.lake.refusal(config)
         if refusal is not None:
             raise invalid(refusal)
+        if offline.refusal(msgspec.json.encode(config)):  # no member could apply it
+            raise api_error(10049, err="error creating store for stream")
         return config
 
     def _find_origin(self, name: str) -> Find:
@@ -310,7 +312,7 @@ class StreamApi:
                 page = await subject_pages.page_in_steps(index, pattern, offset)
                 self._answer_info(request, stream, asked, page)
 
-            self._engine.clock.spawn(later())
+            self._engine.clock.spawn(request.finish(later()))
 
     def _answer_info(self, request: Request, stream: Stream, asked: StreamInfoRequest, found: Page) -> None:
         total, subjects = found
@@ -405,24 +407,15 @@ class StreamApi:
         stream = self.find(request.tokens[0])
 
         def confirmed(led: bool) -> None:
-            try:
-                if led:
-                    self._get_stored(request, stream, asked)
-                elif self._engine.cluster is not None and not stream.closed:  # whoever leads now may know
-                    again = functools.partial(self._get_again, request)
-                    self._engine.cluster.requests.dispatch(request, Where.STREAM, again)
-                else:
-                    raise api_error(10008)
-            except ApiError as error:
-                request.fail(error)
+            if led:
+                self._get_stored(request, stream, asked)
+            elif self._engine.cluster is not None and not stream.closed:  # whoever leads now may know
+                again = functools.partial(request.run, functools.partial(self._get_message, request))
+                self._engine.cluster.requests.dispatch(request, Where.STREAM, again)
+            else:
+                raise api_error(10008)
 
-        stream.intake.confirming.leading(confirmed)
-
-    def _get_again(self, request: Request) -> None:
-        try:
-            self._get_message(request)
-        except ApiError as error:
-            request.fail(error)
+        stream.intake.confirming.leading(lambda led: request.run(lambda: confirmed(led)))
 
     def _get_stored(self, request: Request, stream: Stream, asked: MsgGetRequest) -> None:
         origin = self._engine.streams.get(stream.copying.reads_from)  # none of that name, mostly

@@ -7,6 +7,9 @@ consumers.py.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,6 +84,8 @@ class Api:
         """Requests answered."""
         self.errors = 0
         """Those answered with an error."""
+        self.internal_errors = 0
+        """Exceptions that escaped a handler; each is logged."""
         self.strict = engine.options.strict
         """See `Answered.strict`."""
         self.account = engine.account
@@ -168,6 +173,17 @@ class Api:
         self.total += 1
         self._audit.answered(request, body, self._asker(request))
 
+    def crashed(self, request: Request, error: Exception) -> ApiError:
+        """See `Answered.crashed`. The log names the request by a hash: its content is the client's."""
+        self.internal_errors += 1
+        digest = hashlib.sha256(b"\0".join([*(each.encode() for each in request.tokens), request.header, request.body]))
+        name = digest.hexdigest()[:16]
+        self._engine.log.error(
+            f"API request {request.pattern} {name} of account {self.account}: internal error: "
+            f"{type(error).__name__} at {_place(error)}; please report this line with the request"
+        )
+        return api_error(10051, err=f"internal error, see the server's log for request {name}")
+
     def _asker(self, request: Request) -> dict[str, Any] | None:
         """Who asked, as the audit shows it."""
         return self._audit.client_of(request)
@@ -192,19 +208,14 @@ class Api:
         self._serve(request, route)
 
     def _serve(self, request: Request, route: Route) -> None:
-        def here() -> None:
-            try:
-                route.handler(request)
-            except ApiError as error:
-                request.fail(error)
-
+        here = functools.partial(request.run, functools.partial(route.handler, request))
         if route.level and level_refused(request.header):
             request.fail(api_error(10185))
         elif self._engine.settling:
             if not self._engine.when_settled(lambda: self._serve(request, route)):
                 request.fail(api_error(10008))
         elif not self._engine.serving:
-            no_jetstream.answer(request, route.handler, route.level)
+            request.run(lambda: no_jetstream.answer(request, route.handler, route.level))
         elif self._cluster is None or route.where is Where.HERE or request.stage:
             here()
         else:
@@ -229,6 +240,16 @@ class Api:
 
         for stores in STORES:
             self._listen_to(prefix + stores, mapped)
+
+
+def _place(error: Exception) -> str:
+    """Return the file and line that raised an exception, and those of its callers in this program, innermost first."""
+    frames = []
+    at = error.__traceback__
+    while at is not None:
+        frames.append(f"{os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}")
+        at = at.tb_next
+    return " < ".join(frames[:-4:-1])
 
 
 def _ignore(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:

@@ -6,12 +6,13 @@ of its own. What is then done is in operator_requests.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakestream.jetstream.api.operator_requests import ClusterRequests, PurgeRequests
 from lakestream.jetstream.api.subjects import Api, Route
-from lakestream.jetstream.formats.errors import ApiError, api_error
+from lakestream.jetstream.formats.errors import api_error
 from lakestream.jetstream.formats.request import ApiPart, Request, level_refused
 from lakestream.jetstream.ports import ClientInfo
 from lakestream.protocol.subjects import Filters
@@ -45,12 +46,7 @@ class SystemApi(Api):
             self._listen_to(prefix + b">", self._refuser(len(prefix)))
 
     def _serve(self, request: Request, route: Route) -> None:
-        def here() -> None:
-            try:
-                route.handler(request)
-            except ApiError as error:
-                request.fail(error)
-
+        here = functools.partial(request.run, functools.partial(route.handler, request))
         if level_refused(request.header):
             return
         if self._cluster is None or request.stage:

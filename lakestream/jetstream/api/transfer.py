@@ -182,7 +182,7 @@ class TransferApi:
             request = msgspec.json.decode(body or b"{}", type=ExportRequest)
         except ApiError as error:
             self._bus.publish(reply, b"", b"", b"-" + dumps(error.as_dict()))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(400, 10025, str(error)).as_dict()))
         else:
             self._clock.spawn(self._answer(stream, request, reply))

@@ -114,17 +114,13 @@ class ClusterStreamApi(StreamApi):
         """Have the stream's leader answer with StreamInfo, here or elsewhere, as soon as there is one."""
         request.stage = stage
 
-        def here() -> None:
-            try:
-                shown = self._info_of(self.find(request.tokens[0]))
-            except ApiError as error:
-                request.fail(error)
-                return
+        def answer() -> None:
+            shown = self._info_of(self.find(request.tokens[0]))
             request.respond({**shown, "did_create": True} if stage == CREATED else shown)
             if stage == CREATED:
                 self._events.stream_action(request.tokens[0], "CREATED", "create")
 
-        self._cluster.requests.dispatch(request, Where.STREAM, here)
+        self._cluster.requests.dispatch(request, Where.STREAM, lambda: request.run(answer))
 
     # ------------------------------------------------------------------ restore
     def _taken(self, name: str) -> bool:

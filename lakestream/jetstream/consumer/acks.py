@@ -168,5 +168,5 @@ def _delay(text: bytes) -> int:
         delay = _nak_options.decode(text).delay if text[:1] == b"{" else parse_duration(text.decode())
         # What does not fit into Go's durations is not understood; nor could a deadline so far away be logged.
         return delay if delay <= MAX_DELAY_NS else 0
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
         return 0

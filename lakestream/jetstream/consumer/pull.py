@@ -31,6 +31,7 @@ EXPIRE_CHECK_NS = 1_000_000_000
 """A full queue is searched for dead requests at most this often (1 s)."""
 
 _NO_MESSAGES = status(b"404 No Messages")
+_INTERNAL = status(b"500 Internal Server Error")
 _DELETED = status(b"409 Consumer Deleted")
 _NEW_LEADER = status(b"409 Leadership Change")
 
@@ -86,6 +87,9 @@ class PullOutlet:
                 refusal = self.policy.arrived(request)
         except BadRequest as error:
             refusal = b"400 Bad Request - " + str(error).encode()
+        except Exception:  # the last resort: who asks gets an answer, and the bus logs the rest
+            self._say(reply, _INTERNAL)
+            raise
         if refusal:
             self._say(reply, status(refusal))
         else:

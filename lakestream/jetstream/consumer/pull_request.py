@@ -59,7 +59,7 @@ def parse_next(body: bytes) -> NextRequest:
 def _parse_object(body: bytes) -> NextRequest:
     try:
         request = _fast.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
             request = jsonio.parse(body, NextRequest, " ", strict=False)
         except JsonError as error:

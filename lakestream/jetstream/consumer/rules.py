@@ -14,7 +14,7 @@ import msgspec
 from lakestream.jetstream.consumer.config import ConsumerConfig
 from lakestream.jetstream.formats.durations import format_duration
 from lakestream.jetstream.formats.errors import ApiError, api_error
-from lakestream.jetstream.formats.gotime import format_time, time_ns
+from lakestream.jetstream.formats.gotime import END_NS, format_time, time_ns
 from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.protocol.subjects import Filters, covers, is_literal, valid_subject
 
@@ -74,9 +74,9 @@ _NEVER_NEGATIVE = (
 
 
 def in_utc(text: str) -> str:
-    """A time as it is stored: in UTC. What lies before 1970, as Go's zero time, stays as it is."""
+    """Return a time as it is stored: in UTC. One before 1970 (Go's zero time) or after 9999 stays as it is written."""
     at = time_ns(text)
-    return format_time(at) if at > 0 else text
+    return format_time(at) if 0 < at < END_NS else text
 
 
 def completed(

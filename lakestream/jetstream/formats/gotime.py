@@ -15,6 +15,12 @@ ZERO: Final = "0001-01-01T00:00:00Z"
 """How Go shows a time that was never set."""
 
 _SECOND: Final = 1_000_000_000
+_CYCLE: Final = 146_097 * 86_400
+"""Seconds in 400 years."""
+START_NS: Final = -62_167_219_200 * _SECOND
+"""The first instant that RFC 3339 can write (the year 0 in UTC)."""
+END_NS: Final = 253_402_300_800 * _SECOND
+"""The first instant that RFC 3339 cannot write (the year 10000 in UTC)."""
 _LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
 _WHOLE: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)T(\d\d?):(\d\d):(\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)\Z",
@@ -83,8 +89,9 @@ def time_ns(text: str) -> int:
     Raises ValueError in the words of Go's time.Parse.
     """
     year, month, day, hour, minute, second, fraction, zone = _parts(text)
-    seconds = timegm((year, month, day, hour, minute, second)) - _offset(zone)
-    return seconds * _SECOND + fraction
+    cycles = 0 if year else 1  # Python has no year 0; the calendar repeats every 400 years
+    seconds = timegm((year + 400 * cycles, month, day, hour, minute, second)) - _offset(zone)
+    return (seconds - cycles * _CYCLE) * _SECOND + fraction
 
 
 def normal_time(text: str) -> str:

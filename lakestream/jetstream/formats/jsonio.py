@@ -54,7 +54,16 @@ _ESCAPES: Final = (
     ("\u2028".encode(), b"\\u2028"),
     ("\u2029".encode(), b"\\u2029"),
 )
-_encode = msgspec.json.Encoder().encode
+
+
+def _literal(value: object) -> msgspec.Raw:
+    """Encode a number that was read with its literal as that literal."""
+    if isinstance(value, _Number):
+        return msgspec.Raw(value.encode())
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_literal).encode
 
 
 def dumps(value: object) -> bytes:
@@ -120,6 +129,8 @@ def parse(body: bytes, record: type[S], name: str = "", *, strict: bool = True) 
                 found.update(_root(value, record, root, strict))
         except JsonError as error:
             raise error if strict else error.as_lenient() from None
+        except RecursionError:  # the text was shallow enough to be read, but not to be shown in a refusal
+            raise JsonError("exceeded max depth") from None
         return record(**found)
 
 
@@ -159,7 +170,7 @@ def _fill(value: dict[str, object], record: type[msgspec.Struct], path: str, str
         field = fields.get(key) or fields.get(key.lower())
         if field is None:
             if strict:
-                raise JsonError(f"json: unknown field {_encode(_clean(key)).decode()}")
+                raise JsonError(f"json: unknown field {_encode(clean(key)).decode()}")
             continue
         name, convert, always = field
         if item is None and not always:
@@ -168,8 +179,8 @@ def _fill(value: dict[str, object], record: type[msgspec.Struct], path: str, str
     return found
 
 
-def _clean(text: str) -> str:
-    """Lone surrogates become U+FFFD, as in Go."""
+def clean(text: str) -> str:
+    """Replace lone surrogates, which have no UTF-8, by U+FFFD, as Go does."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -185,6 +196,14 @@ def _kind(value: object) -> str:
     if isinstance(value, str):
         return "string"
     return "array" if isinstance(value, list) else "object"
+
+
+def _source(value: object) -> str:
+    """Return JSON text of a value that was read, for a refusal that quotes it."""
+    try:
+        return _encode(value).decode()
+    except UnicodeEncodeError:  # a lone surrogate, which can only be written as an escape
+        return json.dumps(value, separators=(",", ":"))
 
 
 def _mismatch(value: object, path: str, go_type: str, literal: str = "") -> JsonError:
@@ -239,7 +258,7 @@ def _converter(hint: Any) -> tuple[Converter, str]:
 def _string(value: object, path: str, strict: bool) -> object:
     if type(value) is not str:
         raise _mismatch(value, path, "string")
-    return _clean(value)
+    return clean(value)
 
 
 def _bool(value: object, path: str, strict: bool) -> object:
@@ -252,7 +271,7 @@ def _time(value: object, path: str, strict: bool) -> object:
     if type(value) is not str:
         raise _mismatch(value, path, "time.Time")
     try:
-        return normal_time(value)
+        return normal_time(clean(value))
     except ValueError as error:
         raise JsonError(str(error)) from None
 
@@ -276,11 +295,11 @@ def _choice(go: Go) -> Converter:
         if chosen in go.choices:
             return chosen
         if go.refusal:
-            if "{value}" not in go.refusal and value is not None and not isinstance(value, str):
+            if "{value}" not in go.refusal and value is not None and type(value) is not str:
                 # nats-server reads this one as a string first; the others it takes as they are written.
                 raise JsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type string")
-            raise JsonError(go.refusal.replace("{value}", _encode(value).decode()))
-        raise JsonError(f"can not unmarshal {_encode(_encode(value).decode()).decode()}")
+            raise JsonError(go.refusal.replace("{value}", _source(value)))
+        raise JsonError(f"can not unmarshal {_encode(_source(value)).decode()}")
 
     return convert
 
@@ -307,8 +326,8 @@ def _string_map(value: object, path: str, strict: bool) -> object:
     made: dict[str, str] = {}
     for key, entry in value.items():
         if type(entry) is not str and entry is not None:
-            raise _mismatch(entry, f"{path}.{key}", "string")
-        made[_clean(key)] = _clean(entry or "")
+            raise _mismatch(entry, f"{path}.{clean(key)}", "string")
+        made[clean(key)] = clean(entry or "")
     return made
 
 

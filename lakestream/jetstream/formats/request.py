@@ -7,7 +7,8 @@ serves which subject is api/subjects.py's; what is answered is decided in api/st
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
@@ -74,6 +75,9 @@ class Answered(Protocol):
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         """Send `body` to the request's reply subject, if there is one."""
 
+    def crashed(self, request: Request, error: Exception) -> ApiError:
+        """Log and count an exception that a handler of `request` let escape; return what the client is told."""
+
 
 class Request:
     """One API request. Exactly one of `respond` and `fail` is called, at once or later.
@@ -96,6 +100,7 @@ class Request:
         "_kind",
         "about",
         "answer_header",
+        "answered",
         "body",
         "client",
         "header",
@@ -127,6 +132,8 @@ class Request:
         self.pattern, self.hops, self.stage, self.origin = pattern, hops, stage, origin
         self.answer_header = b""
         """The header block of the answer."""
+        self.answered = False
+        """Whether an answer was given; further ones are not sent."""
         self.about = answers.account
         """The account whose stream the first token names: another than whose API is asked for what operators ask."""
 
@@ -149,6 +156,33 @@ class Request:
             self.fail(outcome)
         else:
             self.respond({"success": True})
+
+    def crash(self, error: Exception) -> None:
+        """Log and count an exception that escaped a handler, and answer with an internal error (500) if nothing else
+        was answered. The last resort, so that no client waits in vain."""
+        refusal = self._answers.crashed(self, error)
+        if not self.answered:
+            self.fail(refusal)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Call `work`; an ApiError that it raises is the answer, any other exception an internal error."""
+        with self._rescued():
+            work()
+
+    async def finish(self, work: Awaitable[None]) -> None:
+        """Await the rest of a handler's work, under the rules of `run`."""
+        with self._rescued():
+            await work
+
+    @contextmanager
+    def _rescued(self) -> Iterator[None]:
+        try:
+            try:
+                yield
+            except ApiError as error:
+                self.fail(error)
+        except Exception as error:
+            self.crash(error)
 
     def parse(self, record: type[S], name: str = "", *, strict: bool = True) -> S:
         """The body as a record; see `jsonio.parse`. Raises ApiError 10025.
@@ -173,7 +207,10 @@ class Request:
         return not self.body or (body[:1] == b"{" and body[-1:] == b"}" and not body[1:-1].strip())
 
     def _send(self, fields: Mapping[str, Any], failed: bool) -> None:
-        self._answers.answered(self, dumps(fields), failed)
+        if not self.answered:
+            body = dumps(fields)  # before it counts as answered: `crash` answers what can not be encoded
+            self.answered = True
+            self._answers.answered(self, body, failed)
 
 
 Handler = Callable[[Request], None]

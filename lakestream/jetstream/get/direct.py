@@ -44,6 +44,7 @@ NO_RESULTS: Final = status(404, b"No Results")
 EMPTY: Final = status(408, b"Empty Request")
 MALFORMED: Final = status(408, b"Malformed Request")
 BAD: Final = status(408, b"Bad Request")
+INTERNAL: Final = status(500, b"Internal Server Error")
 LEVEL: Final = status(412, b"Required Api Level")
 TOO_MANY: Final = status(413, b"Too Many Results")
 BUSY: Final = status(429, b"Too Many Requests")
@@ -94,7 +95,7 @@ def read_request(payload: bytes) -> MsgGetRequest:
         asked = None
     # What is not plain goes the exact way: times, numbers out of range (Invariant: 2^64 is refused, not wrapped), names
     # in another case.
-    if asked is not None and not (asked.start_time or asked.up_to_time):
+    if asked is not None and asked.start_time is None and asked.up_to_time is None:
         named = asked.seq or asked.last_by_subj or asked.next_by_subj or asked.multi_last
         if named and not (asked.seq | asked.up_to_seq) >> 64 and not (asked.batch | asked.max_bytes) >> 31:
             return asked
@@ -141,7 +142,11 @@ class Gets:
                     if record is not None:
                         publish(reply, b"", block(record), record.data)
                         return
-            slowly(subject[start:], reply, header, payload)
+            try:
+                slowly(subject[start:], reply, header, payload)
+            except Exception:
+                self._say(reply, INTERNAL)
+                raise
 
         return get_last
 
@@ -173,6 +178,13 @@ class Gets:
     # ------------------------------------------------------------------ requests with a body
     def by_request(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """The handler of `….<stream>`."""
+        try:
+            self._requested(subject, reply, header, payload, client)
+        except Exception:  # the last resort: who asks gets an answer, and the bus logs the rest
+            self._say(reply, INTERNAL)
+            raise
+
+    def _requested(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if (other := self._other()) is not None:
             other.by_request(subject, reply, header, payload, client)
             return

@@ -206,8 +206,11 @@ def _streams(served: Iterable[Serving]) -> Iterator[Stream]:
 
 
 def _api(served: Iterable[Serving], level: int) -> dict[str, int]:
+    """Counters of the API; `internal_errors`, which nats-server does not have, only when there were any."""
     calls = [serving.api for serving in served]
-    return {"level": level, "total": sum(one.total for one in calls), "errors": sum(one.errors for one in calls)}
+    page = {"level": level, "total": sum(one.total for one in calls), "errors": sum(one.errors for one in calls)}
+    internal = sum(one.internal_errors for one in calls)
+    return page | ({"internal_errors": internal} if internal else {})
 
 
 def _usage(streams: Iterable[Stream]) -> dict[str, Any]:

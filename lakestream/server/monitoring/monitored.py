@@ -51,6 +51,7 @@ class Calls(Protocol):
 
     total: int
     errors: int
+    internal_errors: int
 
 
 class Serving(Protocol):

@@ -13,6 +13,7 @@ from lakestream.jetstream.formats.gotime import format_time
 from lakestream.jetstream.formats.nuid import nuid
 from lakestream.jetstream.ports import Clock
 from lakestream.server.identity import NATS_VERSION, Identity
+from lakestream.server.logging import Logger
 from lakestream.server.settings.options import Options
 
 
@@ -29,6 +30,7 @@ class Speaker(Protocol):
 
     options: Options
     identity: Identity
+    log: Logger
 
     @property
     def cluster(self) -> Named | None:

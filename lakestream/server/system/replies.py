@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from lakestream.jetstream.formats.json_syntax import JsonError, end_of_value, next_value
-from lakestream.jetstream.formats.jsonio import dumps, parse
+from lakestream.jetstream.formats.jsonio import clean, dumps, parse
 from lakestream.protocol import headers, s2
 from lakestream.server.monitoring.query import BadQuery, Query
 from lakestream.server.system.messages import Speaker, SystemMessages
@@ -115,8 +115,10 @@ def read(kind: str, body: bytes) -> Asked:
     if rest:  # even another value, which the API's decoder takes
         raise JsonError(f"invalid character '{rest[0]}' after top-level value")
     parse(body, _Nothing, root, strict=False)  # which refuses what is no object
-    names, given = _FILTER | OPTIONS.get(kind, {}), json.loads(body.decode("utf-8", "replace")) or {}
-    fields = {key.lower(): value for key, value in given.items() if key.lower() in names and value is not None}
+    names, given = _FILTER | OPTIONS.get(kind, {}), json.loads(body.decode("utf-8", "replace"), parse_int=_int) or {}
+    fields = {
+        key.lower(): _cleaned(value) for key, value in given.items() if key.lower() in names and value is not None
+    }
     for key, value in fields.items():
         kind_of = names[key][1]
         fits = isinstance(value, kind_of) and (kind_of is bool or not isinstance(value, bool))
@@ -130,6 +132,17 @@ def read(kind: str, body: bytes) -> Asked:
     if "state" in fields:
         values["state"] = _STATES[fields["state"]] if 0 <= fields["state"] < len(_STATES) else ""
     return Asked(Query(**values), fields)
+
+
+def _int(literal: str) -> float:
+    """Return an integer; beyond what any field takes, and int() reads, a float, which none takes."""
+    return int(literal) if len(literal) < 25 else float(literal)
+
+
+def _cleaned(value: object) -> Any:
+    if isinstance(value, list):
+        return [_cleaned(each) for each in value]
+    return clean(value) if isinstance(value, str) else value
 
 
 def _mismatch(path: str, value: object, go_type: str) -> str:
@@ -172,9 +185,12 @@ class Replies:
             return None
         try:
             data = found(asked)
+            return None if data is None else dumps({"server": self._messages.server(), key: data})
         except BadQuery as error:
             return self.refusal(500, str(error), key)
-        return None if data is None else dumps({"server": self._messages.server(), key: data})
+        except Exception as error:  # the last resort: who asks gets an answer
+            self._node.log.exception(f"system request for {kind}: internal error", error)
+            return self.refusal(500, "internal error, see the server's log", key)
 
     def done(self, error: str = "") -> bytes:
         """The answer to a request that does something: what went wrong, if anything did."""

@@ -86,6 +86,35 @@ def levels(t: Script, subject: str, body: Any) -> None:
         t.wire.api("STREAM.DELETE.S")
 
 
+ENUMS = {
+    "STREAM.CREATE.F": ("retention", "discard", "storage", "compression", "persist_mode"),
+    "CONSUMER.CREATE.S.n": ("ack_policy", "deliver_policy", "replay_policy", "priority_policy"),
+}
+NO_NAMES = ("1.5", "-1", "[1.5]", '{"a":1e400}', "1e400", "18446744073709551616", '"\\ud800"', "true", "null")
+
+
+@table([(subject, subject) for subject in ENUMS])
+def numbers_where_a_name_is_to_be(t: Script, subject: str) -> None:
+    t.stream("S", ["s"])
+    for field in ENUMS[subject]:
+        for value in NO_NAMES:
+            member = f'"{field}":{value}'
+            config = f'{{"stream_name":"S","config":{{"name":"n",{member}}}}}' if "CONSUMER" in subject else ""
+            _ask(t, subject, (config or f'{{"name":"F","subjects":["f"],{member}}}').encode())
+            t.wire.api("STREAM.DELETE.F")
+            t.wire.api("CONSUMER.DELETE.S.n")
+
+
+@scenario
+def pauses_at_the_ends_of_time(t: Script) -> None:
+    t.stream("S", ["s"])
+    t.consumer("S", "c")
+    for until in ("0000-06-01T00:00:00Z", "9999-12-31T23:59:59Z"):
+        t.api("CONSUMER.PAUSE.S.c", {"pause_until": until})
+        t.api("STREAM.MSG.GET.S", {"start_time": until})
+        t.api("CONSUMER.INFO.S.c")
+
+
 @scenario
 def pages_of_streams(t: Script) -> None:
     for number in range(12):
