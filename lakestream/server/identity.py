@@ -6,6 +6,7 @@ use, so INFO names the nats-server release whose behaviour this server keeps; ou
 
 from __future__ import annotations
 
+import platform
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,11 @@ from lakestream import __version__
 
 NATS_VERSION = "2.15.1"
 """The nats-server release that the wire contract is taken from."""
+
+GIT_COMMIT = f"lakestream-{__version__}"
+GO_VERSION = f"python{platform.python_version()}"
+"""What INFO has in the places of nats-server's commit and version of Go: there are clients that cannot connect without
+these fields. They are shown, never parsed."""
 
 API_LEVEL = 5
 """JetStream API level of that release."""
@@ -94,6 +100,8 @@ class Identity(msgspec.Struct, frozen=True):
             "version": NATS_VERSION,
             "lakestream": __version__,
             "proto": 1,
+            "git_commit": GIT_COMMIT,
+            "go": GO_VERSION,
             "host": host,
             "port": port,
             "headers": True,

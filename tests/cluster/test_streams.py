@@ -13,6 +13,7 @@ from tests.cluster.conftest import StartCluster
 from tests.cluster.nodes import Cluster, Node, until
 from tests.servers import Kind
 from tests.unit.logkit import flip
+from tests.wire import Frame, Wire
 
 pytestmark = pytest.mark.cluster
 
@@ -129,3 +130,36 @@ def test_replicas_share_a_lake_and_a_new_one_fetches_little(start_cluster: Start
     until(lambda: cluster.stream_leader("S") is not first, "another leader")
     fill(cluster, 10)
     assert cluster.ask("STREAM.INFO.S")["state"]["messages"] >= 1020
+
+
+def test_an_answer_counts_what_the_same_client_sent_before_it(start_cluster: StartCluster) -> None:
+    """Whichever nodes the client, the stream's leader and the leader of the cluster are."""
+    cluster = start_cluster()
+    cluster.stream("S", ["s.>"], retention="workqueue")
+    config = {"durable_name": "c", "ack_policy": "explicit", "max_ack_pending": -1}
+    cluster.ask("CONSUMER.CREATE.S.c", {"stream_name": "S", "config": config})
+    stored = acked = 0
+    for node in cluster.nodes:
+        wire = cluster.wire(node)
+        try:
+            sid = wire.subscribe(f"to.{node.name}")
+            wire.ping()
+            for _ in range(10):
+                wire.publish("s.a", b"x")
+                stored += 1
+                assert wire.api("STREAM.INFO.S")["state"]["last_seq"] == stored
+                wire.publish("s.a", b"x")
+                stored += 1
+                assert wire.api("CONSUMER.INFO.S.c")["num_pending"] == stored - acked
+            for message in _next(wire, sid, f"to.{node.name}", 20):
+                wire.publish(message.reply, b"+ACK")
+            acked += 20
+            assert wire.api("STREAM.INFO.S")["state"]["messages"] == stored - acked
+            assert wire.api("CONSUMER.INFO.S.c")["num_ack_pending"] == 0
+        finally:
+            wire.close()
+
+
+def _next(wire: Wire, sid: str, reply: str, count: int) -> list[Frame]:
+    wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b'{"batch":%d}' % count, reply)
+    return [wire.delivered(sid) for _ in range(count)]

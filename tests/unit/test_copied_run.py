@@ -7,7 +7,6 @@ import random
 
 import pytest
 
-from lakestream.jetstream.api.consumers import ConsumerApi
 from lakestream.jetstream.copies import copied_run
 from lakestream.jetstream.copies.copied_run import Run, run_of
 from lakestream.jetstream.ports import Delivery
@@ -124,7 +123,6 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
 
     monkeypatch.setattr("lakestream.jetstream.copies.upstream.run_of", watched)
     world, dice = ApiWorld(), random.Random(9)
-    ConsumerApi(world.engine).register(world.api)
     world.create("O", subjects=["o.>"], duplicate_window=0)
     for number in range(2000):
         header = dice.choice(HEADERS) if number % 300 < 40 else b""

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.api.consumers import ConsumerApi
 from lakestream.jetstream.backup import archive
 from lakestream.jetstream.copies.copying import Copying
 from lakestream.jetstream.copies.upstream import Received
@@ -25,9 +24,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def world() -> ApiWorld:
-    world = ApiWorld()
-    ConsumerApi(world.engine).register(world.api)
-    return world
+    return ApiWorld()
 
 
 def run(world: ApiWorld, seconds: float) -> None:

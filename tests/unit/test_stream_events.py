@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.api.consumers import ConsumerApi
 from lakestream.jetstream.shared import Stores
 from lakestream.log.store import Store
 from lakestream.server.interest.interest import Subscription
@@ -70,7 +69,6 @@ def test_a_full_disk_is_told_once(tmp_path: Path, code: int, told: int) -> None:
 
 def test_a_streams_end_is_told_after_that_of_its_consumers() -> None:
     world = ApiWorld(domain="D")
-    ConsumerApi(world.engine).register(world.api)
     world.create("S")
     config = {"durable_name": "c", "ack_policy": "explicit"}
     assert "error" not in world.ask("CONSUMER.CREATE.S.c", {"stream_name": "S", "config": config})

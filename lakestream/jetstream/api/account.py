@@ -6,6 +6,7 @@ nodes' together: every replica counts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,7 @@ import msgspec
 from lakestream.jetstream.cluster.ports import of_account
 from lakestream.jetstream.formats.request import API_LEVEL, Request, Routes, Where
 from lakestream.jetstream.stream.account_limits import JetStreamLimits
+from lakestream.jetstream.stream.confirming import when_all_applied
 
 if TYPE_CHECKING:
     from lakestream.jetstream.cluster.cluster import JetStreamCluster
@@ -60,7 +62,9 @@ class AccountApi:
         if engine.cluster is not None:
             engine.cluster.calls.serve(
                 of_account(USAGE, engine.account),
-                lambda node, body, answer: answer(msgspec.msgpack.encode(self._own_usage())),
+                lambda node, body, answer: self._when_applied(
+                    lambda: answer(msgspec.msgpack.encode(self._own_usage()))
+                ),
             )
 
     def register(self, routes: Routes) -> None:
@@ -70,9 +74,13 @@ class AccountApi:
     def _info(self, request: Request) -> None:
         cluster = self._engine.cluster
         if cluster is None:
-            request.respond(self.usage())
+            self._when_applied(lambda: request.run(lambda: request.respond(self.usage())))
         else:
-            self._gather(cluster, lambda usage: request.respond(self._shown(usage)))
+            ask = functools.partial(self._gather, cluster, lambda usage: request.respond(self._shown(usage)))
+            self._when_applied(lambda: request.run(ask))
+
+    def _when_applied(self, then: Callable[[], None]) -> None:
+        when_all_applied(list(self._engine.streams.values()), then)
 
     def usage(self) -> dict[str, Any]:
         """The fields of an account info reply for this node (api.md §2)."""

@@ -384,13 +384,23 @@ class ConsumerApi:
         request.respond({**fields, "consumers": [consumer.name for consumer in consumers]})
 
     def _list(self, request: Request) -> None:
-        consumers, fields = self._page(request, LIST_LIMIT)
-        request.respond({**fields, "consumers": [self._info_of(consumer, listed=True) for consumer in consumers]})
+        self._page(request, LIST_LIMIT)  # what is wrong with the request is said at once
+
+        def answer() -> None:
+            consumers, fields = self._page(request, LIST_LIMIT)
+            request.respond({**fields, "consumers": [self._info_of(consumer, listed=True) for consumer in consumers]})
+
+        self._stream(request.tokens[0]).intake.confirming.applied(lambda: request.run(answer))
 
     def _info(self, request: Request) -> None:
         if not request.empty_body:
             raise api_error(10038)
-        request.respond(self._info_of(self._consumer(*request.tokens[:2])))
+        consumer = self._consumer(*request.tokens[:2])
+
+        def answer() -> None:
+            request.respond(self._info_of(self._consumer(*request.tokens[:2])))
+
+        consumer.stream.intake.confirming.applied(lambda: request.run(answer))
 
     # ------------------------------------------------------------------ delete, pause, reset
     def _delete(self, request: Request) -> None:

@@ -30,6 +30,7 @@ from lakestream.jetstream.get.query import MsgGetRequest
 from lakestream.jetstream.stream import account_limits, offline
 from lakestream.jetstream.stream import rules as stream_rules
 from lakestream.jetstream.stream.config import LAST_SEQ, StreamConfig, StreamConfigRequest
+from lakestream.jetstream.stream.confirming import when_all_applied
 from lakestream.jetstream.stream.info import info_shown, state_shown
 from lakestream.jetstream.stream.operations import DeleteMessage, Purge, UpdateStream
 from lakestream.jetstream.stream.reader import HistoryUnavailableError
@@ -301,6 +302,10 @@ class StreamApi:
             self.find(request.tokens[0], led=False)  # there it is the first question
         asked = request.parse_if_json(StreamInfoRequest, "JSApiStreamInfoRequest")
         stream = self.find(request.tokens[0], led=False)
+        stream.intake.confirming.applied(lambda: request.run(lambda: self._info_applied(request, asked)))
+
+    def _info_applied(self, request: Request, asked: StreamInfoRequest) -> None:
+        stream = self.find(request.tokens[0], led=False)
         index, pattern, offset = stream.store.subjects, asked.subjects_filter.encode(), max(0, asked.offset)
         if not pattern:
             self._answer_info(request, stream, asked, (0, {}))
@@ -348,6 +353,11 @@ class StreamApi:
 
     def _list(self, request: Request) -> None:
         page, names = self._listed(request, "JSApiStreamListRequest", LIST_LIMIT)
+        streams = self._engine.streams
+        listed = [streams[name] for name in names if name in streams]
+        when_all_applied(listed, lambda: request.run(lambda: self._list_applied(request, page, names)))
+
+    def _list_applied(self, request: Request, page: dict[str, int], names: list[str]) -> None:
         streams, offline = self._engine.streams, self._engine.offline
         shown = [
             self._info_of(streams[name], versions=False, domain=self._engine.domain)
@@ -355,7 +365,7 @@ class StreamApi:
             if name in streams
         ]
         fields: dict[str, Any] = {**page, "streams": shown}
-        if missing := [name for name in names if name not in streams]:
+        if missing := [name for name in names if name in offline]:
             fields |= {"missing": missing, "offline": {name: offline[name] for name in missing}}
         request.respond(fields)
 
@@ -376,6 +386,7 @@ class StreamApi:
             else:
                 request.respond({"success": True, "purged": outcome})
 
+        stream.retention.settle()  # what was acked before is not purged
         # No table could hold what the stream would go on with (nats-server does, until numbers begin again at 0).
         seq = asked.seq if asked.seq <= max(LAST_SEQ, stream.next_seq) else 0
         stream.propose(Purge(asked.filter.encode(), seq, asked.keep), purged)
@@ -415,7 +426,15 @@ class StreamApi:
             else:
                 raise api_error(10008)
 
-        stream.intake.confirming.leading(lambda led: request.run(lambda: confirmed(led)))
+        confirming = stream.intake.confirming
+
+        def confirm() -> None:
+            confirming.leading(lambda led: request.run(lambda: confirmed(led)))
+
+        if asked.seq and asked.seq in stream.store.live and not stream.operations:
+            confirm()  # nothing that was sent before can change the answer
+        else:
+            confirming.applied(lambda: request.run(confirm))
 
     def _get_stored(self, request: Request, stream: Stream, asked: MsgGetRequest) -> None:
         origin = self._engine.streams.get(stream.copying.reads_from)  # none of that name, mostly
@@ -517,7 +536,7 @@ def _clustered_only(request: Request) -> None:
 def _not_deletable(stream: Stream, seq: int) -> ApiError | None:
     """Why there is nothing to delete at `seq`; the words depend on the storage, as in nats-server."""
     store = stream.store
-    if seq in store.live:
+    if seq in store.live or store.last_seq < seq < stream.next_seq:  # the latter is in flight, and stored before
         return None
     if stream.config.storage == "file":
         if seq > store.last_seq:

@@ -34,6 +34,7 @@ from lakestream.jetstream.formats.request import Request, Where
 from lakestream.jetstream.stream import account_limits
 from lakestream.jetstream.stream import rules as stream_rules
 from lakestream.jetstream.stream.config import StreamConfig, StreamConfigRequest
+from lakestream.jetstream.stream.confirming import when_all_applied
 from lakestream.jetstream.stream.operations import UpdateStream
 from lakestream.jetstream.stream.stream import Stream
 from lakestream.protocol.subjects import overlaps
@@ -339,8 +340,11 @@ class ClusterStreamApi(StreamApi):
             respond()
 
     def _infos_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        streams = [self._engine.streams.get(name) for name in msgspec.json.decode(body, type=list[str])]
-        answer(dumps({each.name: self._listed_info(each) for each in streams if each is not None and each.leading}))
+        named = [self._engine.streams.get(name) for name in msgspec.json.decode(body, type=list[str])]
+        streams = [each for each in named if each is not None]
+        when_all_applied(
+            streams, lambda: answer(dumps({each.name: self._listed_info(each) for each in streams if each.leading}))
+        )
 
     def _alternates(self, stream: Stream) -> list[dict[str, str]]:
         return self._mirrors.of(self._engine.account, stream.name, self._engine.domain)

@@ -349,7 +349,8 @@ class Stream:
         """Apply what is now durable, in order, and answer for it. The group's `on_commit`."""
         if self.closed:
             return  # deleted, or the next start applies it: a last checkpoint may be on its way in a thread
-        del self._flying[: sum(entry.context is not None for entry in entries)]
+        own = sum(entry.context is not None for entry in entries)
+        del self._flying[:own]
         for position, entry in enumerate(entries):
             try:
                 self._apply(entry)
@@ -364,6 +365,7 @@ class Stream:
             self.intake.resume()
         # The next write starts before this turn's acks are sent: the disk works while the sockets do.
         self._flush()
+        self.intake.confirming.committed(own)
         self.syncing.written()
         if self.store.on_settled is not None:
             self.store.on_settled()
@@ -439,6 +441,7 @@ class Stream:
             elif isinstance(context, Asked | Foreign) and context.done is not None:
                 context.done(self.failed)
         self.intake.fail(self.failed)
+        self.intake.confirming.release()
 
     # ------------------------------------------------------------------ roles
     def join(self, group: Group, me: str) -> None:

@@ -55,7 +55,7 @@ class Cluster:
     ) -> None:
         self.peers = Peers(node, options, log)
         self.routes = Routes(accounts, self.peers)
-        self.calls: Calls = PeerCalls(self.peers, clock, log, self.routes.tell_changes)
+        self.calls: Calls = PeerCalls(self.peers, clock, log, self.routes.catch_up)
         self.connect_urls = ConnectUrls(self.peers, lambda: not self.options.no_advertise, announce)
         if not node.jetstream:
             ApiRelay(accounts, self.routes, self.peers)

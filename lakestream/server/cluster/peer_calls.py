@@ -60,11 +60,13 @@ class PeerCalls:
         peers: the other nodes.
         clock: the event loop's turn and timers.
         log: where a method's failure is reported; its caller is told too.
-        before: called before anything leaves: what has to be with the other nodes by then is sent there (routing tells
-            of new inboxes, to which the other side may answer).
+        before: called with a node's name before anything leaves for it: what has to be there by then is sent (routing
+            tells of new inboxes, to which the other side may answer, and hands on what clients published before).
     """
 
-    def __init__(self, peers: Peers, clock: Clock, log: Reports, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, peers: Peers, clock: Clock, log: Reports, before: Callable[[str], None] = lambda node: None
+    ) -> None:
         self._peers = peers
         self._clock = clock
         self._log = log
@@ -158,7 +160,7 @@ class PeerCalls:
 
     # ------------------------------------------------------------------ out
     def _send(self, node: str, record: _Ask | _Answered | _Failed) -> bool:
-        self._before()
+        self._before(node)
         return self._peers.send(node, Channel.CALL, self._encode(record))
 
     def _finish(self, node: str, number: int, body: bytes | None, why: str) -> None:

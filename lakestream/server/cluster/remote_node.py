@@ -305,7 +305,7 @@ class RemoteNode:
         self.gather(self._within, record, 0, 0)
 
     def flush(self) -> None:
-        """See `Flushable.flush`."""
+        """See `Flushable.flush`. May be called before the turn ends, too."""
         self._dirty = False
         self._write()
 

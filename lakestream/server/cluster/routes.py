@@ -63,6 +63,13 @@ class Routes:
         links.receive(Channel.ROUTE, self._received)
         links.watch_links(self._link)
 
+    def catch_up(self, name: str) -> None:
+        """Send what was gathered for a node in this turn: what goes there by another way must not overtake it."""
+        self.tell_changes()
+        node = self.nodes.get(name)
+        if node is not None:
+            node.flush()
+
     def hub(self, account: str) -> Hub:
         """The hub of an account on this node."""
         return self._accounts.of(account).hub
