@@ -57,11 +57,11 @@ bench: setup
 	@for script in tests/bench/bench_*.py; do name=$$(basename $$script .py); echo "== $$name"; $(BIN)/python -m tests.bench.$$name $(ARGS) || exit 1; done
 
 chaos: setup jars
-	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_SOAK_ROUNDS=60 \
+	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_CLOCK_LIVES=1000 LAKESTREAM_SOAK_ROUNDS=60 \
 	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 LAKESTREAM_COMPACTOR_KILLS=20 \
 	LAKESTREAM_CLUSTER_LONG=1 LAKESTREAM_CLUSTER_ROUNDS=100 LAKESTREAM_LINEAR_KILLS=60 LAKESTREAM_LINEAR_ROUNDS=40 \
 	LAKESTREAM_MIRROR_ROUNDS=20 LAKESTREAM_MIRROR_LIVES=10 LAKESTREAM_LEAF_ROUNDS=20 \
-		$(BIN)/pytest tests/chaos tests/unit/test_api_fuzz.py tests/cluster/test_chaos.py tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
+		$(BIN)/pytest tests/chaos tests/unit/test_api_fuzz.py tests/unit/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
 
 # Quick ones first: what fails, fails early.
 test: setup jars

@@ -106,10 +106,14 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Wall time, timers and the event loop's turn."""
+    """Wall time, elapsed time, timers and the event loop's turn."""
 
     def now(self) -> int:
-        """Wall clock in ns since the epoch."""
+        """Wall clock in ns since the epoch: for what is shown, and for times that clients give. It may be stepped."""
+
+    def steady(self) -> int:
+        """Elapsed time as ns since the epoch: what the wall clock showed when the process began, and the time that has
+        passed since. Never stepped: for whatever is due after a while."""
 
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Timer:
         """Call after `delay_ns`."""

@@ -223,6 +223,7 @@ class Node:
         for sock in server.sockets:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.system.start()
+        self.clock.watch_steps()
         self.log.info(f"Listening for client connections on {options.host}:{bound}")
         if self.cluster is not None:
             await self.cluster.listen()

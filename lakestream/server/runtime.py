@@ -24,6 +24,19 @@ BRIEF_PAUSE_NS = 1_000_000_000
 """For how long threads do the brief work then (1 s): a disk that stalls holds up the event loop once a second."""
 
 
+STEP_NS = 1_000_000_000
+"""A step of the system clock that is at least this long (1 s) is logged."""
+STEP_LOOK_NS = 1_000_000_000
+"""How often the clocks are compared (1 s)."""
+
+_UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts the time that the machine was asleep, where the system has such a clock (Linux)."""
+
+
+def _elapsed() -> int:
+    return time.clock_gettime_ns(_UPTIME)
+
+
 class LoopClock:
     """`Clock` over the running event loop."""
 
@@ -31,10 +44,25 @@ class LoopClock:
         self._loop = loop
         self._log = log
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._began = self.now() - _elapsed()
+        self._difference = 0
 
-    def now(self) -> int:
-        """See `Clock.now`."""
-        return time.time_ns()
+    now = staticmethod(time.time_ns)  # called for each message: no function around it
+
+    def steady(self) -> int:
+        """See `Clock.steady`."""
+        return self._began + _elapsed()
+
+    def watch_steps(self) -> None:
+        """Log every step of the system clock from now on (`STEP_NS`)."""
+        difference = self.now() - self.steady()
+        if abs(stepped := difference - self._difference) >= STEP_NS:
+            self._difference = difference
+            self._log.warn(
+                f"the system clock was stepped by {stepped / 1e9:+.3f} s: what is due is measured without it, times of "
+                f"messages do not go backwards; times are {difference / 1e9:+.3f} s off what this process began with"
+            )
+        self.call_later(STEP_LOOK_NS, self.watch_steps)
 
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """See `Clock.call_later`."""

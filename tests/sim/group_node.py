@@ -74,6 +74,9 @@ class SimClock:
     def now(self) -> int:
         return EPOCH + self._process.world.events.now
 
+    def steady(self) -> int:
+        return self.now()
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._process.later(0, callback)
 

@@ -49,12 +49,17 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.time = START
+        self.stepped = 0
+        """By how much the system clock was stepped since."""
         self._soon: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[int, int, VirtualTimer]] = []
         self._order = itertools.count()
         self.failures: list[Exception] = []
 
     def now(self) -> int:
+        return self.time + self.stepped
+
+    def steady(self) -> int:
         return self.time
 
     def call_soon(self, callback: Callable[[], None]) -> None:

@@ -210,6 +210,9 @@ class Node:
     def now(self) -> int:
         return self.clock()
 
+    def steady(self) -> int:
+        return self.now()
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
 

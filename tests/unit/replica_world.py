@@ -64,6 +64,9 @@ class Life:
     def now(self) -> int:
         return self._clock.now()
 
+    def steady(self) -> int:
+        return self._clock.now()
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._clock.call_soon(self._guarded(callback))
 

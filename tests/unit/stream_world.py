@@ -44,10 +44,15 @@ class ManualClock:
 
     def __init__(self) -> None:
         self.time = time.time_ns()
+        self.stepped = 0
+        """By how much the system clock was stepped since."""
         self.soon: list[Callable[[], None]] = []
         self.timers: list[ManualTimer] = []
 
     def now(self) -> int:
+        return self.time + self.stepped
+
+    def steady(self) -> int:
         return self.time
 
     def call_soon(self, callback: Callable[[], None]) -> None:

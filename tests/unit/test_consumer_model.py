@@ -58,6 +58,9 @@ class Life:
     def now(self) -> int:
         return self.world.clock.time
 
+    def steady(self) -> int:
+        return self.now()
+
     # ------------------------------------------------------------------ what may happen
     def store(self) -> None:
         subjects = [f"s.{self.chance.choice(TOKENS)}" for _ in range(self.chance.randrange(1, 6))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -60,11 +59,9 @@ class Waiting(ManualClock):
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Waiting:
+def clock() -> Waiting:
     """The time of all worlds of a test, and of the messages in them."""
-    made = Waiting()
-    monkeypatch.setattr(intake, "time", SimpleNamespace(time_ns=made.now))
-    return made
+    return Waiting()
 
 
 @pytest.fixture
@@ -148,7 +145,7 @@ def test_a_lifetime_counts_from_the_messages_own_time(make: MakeWorld) -> None:
     for hours, subject in ((30, b"s.a"), (2, b"s.b"), (0, b"s.c")):
         effect = publish.effect_of(block, world.stream.config)
         message = publish.Publish(subject, b"", block, b"")
-        world.stream.take(message, effect, now - hours * 3600 * SECOND)
+        world.stream.intake.take(message, effect, now - hours * 3600 * SECOND)
     world.settle()
     pass_time(world, SECOND)
     assert [subject for _, subject, _ in records(world)] == [b"s.c"]

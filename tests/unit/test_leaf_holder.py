@@ -26,6 +26,9 @@ class Looks:
     def now(self) -> int:
         return self.now_ns
 
+    def steady(self) -> int:
+        return self.now()
+
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Looks:
         self.waiting.append(callback)
         return self

@@ -37,6 +37,9 @@ class Clock:
     def now(self) -> int:
         return self.time
 
+    def steady(self) -> int:
+        return self.now()
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
 

@@ -156,6 +156,9 @@ class Loop:
     def now(self) -> int:
         return time.time_ns()
 
+    def steady(self) -> int:
+        return self.now()
+
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(delay_ns / 1e9, callback)
 

@@ -205,7 +205,7 @@ def test_a_schedule_that_is_older_than_the_stream_counts_from_the_streams_beginn
         header = headers.build([(b"Nats-Schedule", pattern), (b"Nats-Schedule-Target", b"s.t")])
         effect = publish.effect_of(header, world.stream.config)
         message = publish.Publish(subject, b"", header, pattern)
-        world.stream.take(message, effect, time_ns=gotime.time_ns("2021-01-01T00:00:00Z"))
+        world.stream.intake.take(message, effect, time_ns=gotime.time_ns("2021-01-01T00:00:00Z"))
     world.settle()
     passes(world, 60)
     assert [data for _, subject, data in world.content() if subject == b"s.t"] == [b"@at 2020-01-01T00:00:00Z"]
@@ -231,7 +231,7 @@ def test_a_leader_forgets_no_schedule_on_its_own(make: MakeWorld) -> None:
     world = make()
     header = headers.build([(b"Nats-Schedule", b"@every 1s")])
     effect = publish.effect_of(header, world.stream.config)
-    world.stream.take(publish.Publish(b"s.1", b"", header, b"no target"), effect)
+    world.stream.intake.take(publish.Publish(b"s.1", b"", header, b"no target"), effect)
     world.settle()
     kept = world.stream.schedules.dump()
     passes(world, 100)

@@ -12,13 +12,11 @@ import os
 import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from lakestream.jetstream.stream import intake
 from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.jetstream.stream.operations import DeleteMessage, UpdateStream
 from lakestream.jetstream.stream.operations import Purge as PurgeOperation
@@ -288,9 +286,8 @@ def _publish_answer(answer: dict[str, Any] | None) -> Answer | None:
 
 
 @pytest.mark.parametrize("number", range(LIVES))
-def test_a_stream_is_what_the_model_says(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_what_the_model_says(number: int, tmp_path: Path) -> None:
     life = Life(tmp_path, f"{SEED}-{number}")
-    monkeypatch.setattr(intake, "time", SimpleNamespace(time_ns=life.clock.now))
     for done in range(STEPS):
         try:
             life.step()

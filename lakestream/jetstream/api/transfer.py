@@ -134,7 +134,7 @@ class TransferApi:
             self._fail(reply, error.error, stored=stored, again=error.again)
 
     def _take(self, stream: Stream, matching: subjects.Filters, record: Record, now: int, reply: bytes) -> None:
-        if not stream.importable():
+        if not stream.intake.settled:
             raise Refused(stream.failed or "the stream is busy", again=stream.failed is None)
         if record.seq != stream.next_seq:
             raise Refused(f"the next sequence is {stream.next_seq}, not {record.seq}", again=True)
@@ -149,7 +149,7 @@ class TransferApi:
             raise Refused(f"its time ({record.time_ns} ns) is {bound}")
         effect = self._effect(stream, record) if record.header or stream.guarded else None
         message = publish.Publish(record.subject, reply, record.header, record.data)
-        if not stream.take(message, effect, record.time_ns) and not reply:
+        if not stream.intake.take(message, effect, record.time_ns) and not reply:
             raise Refused(stream.failed or api_error(10167), again=stream.failed is None)
 
     @staticmethod

@@ -141,7 +141,7 @@ class Source:
             refused = view.room(message.subject, length, bool(effect.rollup))
             if refused is not None:
                 return refused
-        return None if stream.take(message, effect) else NOT_NOW
+        return None if stream.intake.take(message, effect) else NOT_NOW
 
     def _last(self, message: Publish) -> Record | None:
         """The last message of its subject. Raises NotHere."""

@@ -166,7 +166,7 @@ class Applier:
             self._records(list(iter_records(body)), at)
             return
         stream.store.apply_messages(at, first_seq, subjects, found.lengths, found.last_time)
-        self._after_messages(first_seq, subjects, self._remember(effects, found.last_time))
+        self._after_messages(first_seq, subjects, self._remember(effects, first_seq, found.last_time))
 
     def _records(self, records: list[Record], at: Appended) -> None:
         stream = self._stream
@@ -182,17 +182,18 @@ class Applier:
                 offset += record_length(record.subject, record.header, record.data)
             return
         stream.store.apply_records(at, records)
-        left = self._remember(effects, records[-1].time_ns)
+        left = self._remember(effects, records[0].seq, records[-1].time_ns)
         self._after_messages(records[0].seq, [record.subject for record in records], left)
 
-    def _remember(self, effects: list[Effect], last_time: int) -> list[Effect]:
-        """Take in the message ids of what another process proposed; returns the effects that are left to have."""
-        dedupe = self._stream.dedupe
+    def _remember(self, effects: list[Effect], first_seq: int, last_time: int) -> list[Effect]:
+        """Take in times and message ids of what another process proposed; returns the effects that are left to have."""
+        self._stream.ages.taken(first_seq, last_time)
+        dedupe, stored = self._stream.dedupe, self._stream.ages.stored
         for effect in effects:
             if effect.msg_id:
-                dedupe.add(effect.msg_id, effect.seq, effect.time_ns)
+                dedupe.add(effect.msg_id, effect.seq, stored(effect.seq, effect.time_ns))
         if effects:
-            dedupe.trim(last_time)
+            dedupe.trim(stored(first_seq, last_time))
         return [effect for effect in effects if effect.acts]
 
     def _foreign(self, records: list[Record], at: Appended) -> None:
@@ -200,6 +201,7 @@ class Applier:
         come, limits, TTLs and schedules, is not. Nobody need want them: consumers may have been left out."""
         stream, config = self._stream, self._stream.config
         stream.store.apply_records(at, records)
+        stream.ages.taken(records[0].seq, records[-1].time_ns)
         if config.discard != "new":  # nothing is refused, and nothing makes room for the others
             self._tell(limits.enforce(config, stream.store, [record.subject for record in records]))
         for record in records:

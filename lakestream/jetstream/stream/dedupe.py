@@ -99,7 +99,7 @@ class Dedupe:
         return 0
 
     def add(self, msg_id: bytes, seq: int, time_ns: int) -> None:
-        """Remember an id. Times must not go backwards (invariant 5 of the streams)."""
+        """Remember an id of a message stored at `time_ns` by the steady clock; see `Ages.stored`."""
         self.last_id, self.last_seq = msg_id, seq
         if self.window_ns > 0:
             self._seqs[msg_id] = seq
@@ -107,6 +107,8 @@ class Dedupe:
                 self._chunks.append(_Chunk())
             chunk = self._chunks[-1]
             chunk.ids.append(msg_id)
+            if chunk.times:
+                time_ns = max(time_ns, chunk.times[-1])  # another leader's clock may have been ahead
             chunk.times.append(time_ns)
             chunk.seqs.append(seq)
 
@@ -188,10 +190,19 @@ class Dedupe:
         return b"", 0
 
     def load(
-        self, packed: list[bytes], last_id: bytes, last_seq: int, older: Iterable[tuple[int, bytes, int]] = ()
+        self,
+        packed: list[bytes],
+        last_id: bytes,
+        last_seq: int,
+        older: Iterable[tuple[int, bytes, int]] = (),
+        behind_ns: int = 0,
     ) -> None:
-        """Take back what `dump` gave, or the (time, id, seq) that releases before it kept."""
+        """Take back what `dump` gave, or the (time, id, seq) that releases before it kept. `behind_ns`: see
+        `Ages.load`."""
         self._chunks = deque(map(_Chunk.unpack, packed))
+        if behind_ns:
+            for chunk in self._chunks:
+                chunk.times = array("q", (each - behind_ns for each in chunk.times))
         self._head = 0
         self._seqs = {msg_id: seq for msg_id, seq, _ in self.entries()}
         for time_ns, msg_id, seq in older:

@@ -8,7 +8,6 @@ once it is committed is apply.py's.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -78,6 +77,7 @@ class Intake:
         self._deferred: list[tuple[Callable[[], None], bytes]] = []
         self._deferred_bytes = 0
         self.confirming = Confirming(stream)
+        self._wall = stream.clock.now
         self._fetching = False
         self._guarded = self._guards = False
         self._transform: Transform | None = None
@@ -89,6 +89,7 @@ class Intake:
         self.next_seq, self.last_time = store.last_seq + 1, store.last_time
         self.pending_bytes = 0
         self._batch = None
+        self._stream.ages.forget_after(store.last_seq)
 
     def adopt(self, config: StreamConfig) -> None:
         """Take a configuration: what follows from it is worked out once, not for each message."""
@@ -130,7 +131,7 @@ class Intake:
             dated = travels(config)
         if not dated:
             return self.last_time
-        now = max(self.last_time, time.time_ns())
+        now = max(self.last_time, self._wall())
         if config.mirror is None:
             self.last_time = now
         return now
@@ -145,7 +146,7 @@ class Intake:
                 return 0
             batch = opened
         # Invariant 5: times never go backwards in a stream, whatever the clock does.
-        now = time_ns or time.time_ns()
+        now = time_ns or self._wall()
         if now < self.last_time:
             now = self.last_time
         self.last_time = now
@@ -165,6 +166,7 @@ class Intake:
         if self.view.pending_msgs() > MAX_BUFFERED_MSGS or self.view.pending_bytes() > MAX_BUFFERED_BYTES:
             return None
         batch = Batch(self.next_seq, whole)
+        stream.ages.stamped(self.next_seq, max(self._wall(), self.last_time))
         stream.gather_batch(batch)
         self._batch = batch
         return batch
@@ -258,7 +260,7 @@ class Intake:
         if effect is None:
             return seq
         if effect.msg_id:
-            self._stream.dedupe.add(effect.msg_id, seq, self.last_time)
+            self._stream.dedupe.add(effect.msg_id, seq, self._stream.ages.stored(seq, self.last_time))
         if effect.acts:
             effect.seq, effect.time_ns, effect.subject = seq, self.last_time, message.subject
             batch.effects.append(effect)
@@ -302,6 +304,7 @@ class Intake:
         batch = self._batch
         if batch is None or seq != self.next_seq or batch.size >= MAX_BATCH_BYTES:
             batch = self._batch = Batch(seq)
+            stream.ages.taken(seq, time_ns)
             stream.gather_batch(batch)
         # Invariant 5: whatever the origin's clock did.
         effect.seq, effect.subject = seq, subject
@@ -332,6 +335,7 @@ class Intake:
             first, batch = run.seqs[begin], self._batch
             if batch is None or first != self.next_seq or batch.size >= MAX_BATCH_BYTES:
                 batch = self._batch = Batch(first)
+                stream.ages.taken(first, run.times[end - 1])
                 stream.gather_batch(batch)
             # Invariant 5: whatever the origin's clock did.
             times = list(accumulate(run.times[begin:end], max, initial=self.last_time))[1:]
@@ -348,7 +352,7 @@ class Intake:
             batch = self._open_batch()
             if batch is None:
                 return False
-        now = max(time.time_ns(), self.last_time)
+        now = max(self._wall(), self.last_time)
         self._extend(batch, self.next_seq, [now] * len(subjects), subjects, headers, payloads)
         effect.seq, effect.time_ns, effect.subject = self.next_seq - 1, now, subjects[-1]
         batch.effects.append(effect)

@@ -37,6 +37,10 @@ class StreamState(msgspec.Struct):
     """How far it has come in its sources; see `source_state.Positions.dump`."""
     near: bool = False
     """See `Copying.near`."""
+    ages: list[tuple[int, int, int]] = []
+    """See `Ages.dump`; the times of `ttls` and `ids` are the steady clock's, too."""
+    steady_ns: int = 0
+    """What the steady clock showed; 0: an earlier release kept times of the wall clock."""
 
 
 class Asked(msgspec.Struct, gc=False):

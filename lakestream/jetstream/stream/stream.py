@@ -25,7 +25,7 @@ from lakestream.jetstream.ports import Bus, Clock, Handler, History, Io, Past
 from lakestream.jetstream.stream import offline
 from lakestream.jetstream.stream.apply import Applier
 from lakestream.jetstream.stream.audience import Audience
-from lakestream.jetstream.stream.batch import Batch, Effect
+from lakestream.jetstream.stream.batch import Batch
 from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.jetstream.stream.dedupe import Dedupe
 from lakestream.jetstream.stream.intake import Intake
@@ -41,13 +41,13 @@ from lakestream.jetstream.stream.operations import (
     encode,
 )
 from lakestream.jetstream.stream.parts import Part
-from lakestream.jetstream.stream.publish import Publish
 from lakestream.jetstream.stream.reader import Reader
 from lakestream.jetstream.stream.retention import Retention
 from lakestream.jetstream.stream.shredding import Shredding
 from lakestream.jetstream.stream.state import Asked, Done, Foreign, StreamState
 from lakestream.jetstream.stream.storage_use import AccountUse
 from lakestream.jetstream.stream.syncing import Syncing
+from lakestream.jetstream.timing.ages import Ages
 from lakestream.jetstream.timing.expiry import Expiry
 from lakestream.jetstream.timing.schedules import Schedules
 from lakestream.log.frame import Frame, Kind
@@ -116,7 +116,7 @@ class Stream:
         if alone:
             self.group = Group(store.log, io, self.committed, self.failure)
         self.dedupe = Dedupe(self.config.duplicate_window)
-        self.expiry = Expiry(self)
+        self.ages, self.expiry = Ages(clock), Expiry(self)
         self.schedules = Schedules(self)
         self.retention = Retention(self)
         self.on_updated: Callable[[Stream], None] = lambda _: None
@@ -219,19 +219,10 @@ class Stream:
         self.copying.adopt(config)
 
     # ------------------------------------------------------------------ decide
-    def take(self, message: Publish, effect: Effect | None, time_ns: int = 0) -> int:
-        """See `Intake.take`."""
-        return self.intake.take(message, effect, time_ns)
-
     def advise(self, event: str, kind: str, fields: dict[str, object]) -> None:
         """Tell those who listen that `event` happened to this stream; see `advisory.advise`."""
         shown = {"stream": self.name, **fields}
         advise(self.bus, self.clock, self.domain, f"STREAM.{event}.{self.name}", kind, shown)
-
-    def importable(self) -> bool:
-        """Whether messages with times of their own can be taken now: nothing before them is still to be settled."""
-        settled = not (self.intake.waiting or self.operations or self.closed)
-        return settled and self.leading and self.failed is None
 
     def gather_batch(self, batch: Batch) -> None:
         """A batch that is being filled goes into the log after what was proposed before it."""
@@ -523,7 +514,7 @@ class Stream:
         state = StreamState(
             create=self._creation(),
             dedupe=[],
-            ids=self.dedupe.dump(self.clock.now(), stored),
+            ids=self.dedupe.dump(self.clock.steady(), stored),
             last_msg_id=last_msg_id,
             last_msg_id_seq=last_msg_id_seq,
             ttls=self.expiry.dump(),
@@ -533,6 +524,8 @@ class Stream:
             created=self.created,
             sources=self.copying.positions.dump(),
             near=self.copying.near,
+            ages=self.ages.dump(self.store.first_seq),
+            steady_ns=self.clock.steady(),
         )
         return msgspec.msgpack.encode(state)
 
@@ -541,8 +534,9 @@ class Stream:
         from lakestream.jetstream.consumer.consumer import Consumer
 
         self.created = state.created
-        self.dedupe.load(state.ids, state.last_msg_id, state.last_msg_id_seq, state.dedupe)
-        self.expiry.load(state.ttls)
+        behind = self.ages.load(state.ages, state.steady_ns)
+        self.dedupe.load(state.ids, state.last_msg_id, state.last_msg_id_seq, state.dedupe, behind)
+        self.expiry.load(state.ttls, behind)
         self.schedules.load(state.schedules)
         self.copying.positions.load(state.sources)
         self.copying.near = state.near

@@ -80,7 +80,7 @@ class ProposedView:
         return dedupe.last_id if dedupe.last_seq == self.last_seq() else b""
 
     def seen(self, msg_id: bytes) -> int:
-        return self._stream.dedupe.seen(msg_id, self._stream.clock.now())
+        return self._stream.dedupe.seen(msg_id, self._stream.clock.steady())
 
     def pending_msgs(self) -> int:
         """Messages proposed but not committed."""

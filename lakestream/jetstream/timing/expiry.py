@@ -1,8 +1,9 @@
 """Messages whose time has run out.
 
 Belongs here: max_age and per-message TTL of one stream: when the next message runs out, and the proposal that removes
-it or leaves a marker in its place (markers.py). Only the leader looks at the clock; what it finds goes through the log
-as Expire, Remove or a message, so that replicas and recovery remove the same messages.
+it or leaves a marker in its place (markers.py). How old a message is, ages.py knows. Only the leader looks at the
+clock; what it finds goes through the log as Expire, Remove or a message, so that replicas and recovery remove the same
+messages.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MIN_DELAY_NS = 50_000_000
 """Expiry looks at most every 50 ms; what runs out in between goes together."""
 
 MAX_DELAY_NS = 60_000_000_000
-"""And at least every minute while anything can run out, so that a clock that jumps is noticed."""
+"""And at least every minute while anything can run out: timers do not count the time that the machine was asleep."""
 
 RETRY_NS = 5_000_000_000
 """The next look after one that failed, because the lake did not answer, say."""
@@ -84,7 +85,7 @@ class Expiry:
     def track(self, seq: int, time_ns: int, ttl_ns: int) -> None:
         """A message was stored with a TTL of its own (-1: never expires, not even by max_age)."""
         if ttl_ns > 0:
-            heapq.heappush(self._ttls, (time_ns + ttl_ns, seq))
+            heapq.heappush(self._ttls, (self._stream.ages.stored(seq, time_ns) + ttl_ns, seq))
         else:
             self._forever.add(seq)
         if len(self._ttls) + len(self._forever) > 2 * self._stream.store.msgs + SLACK:
@@ -97,11 +98,11 @@ class Expiry:
         """(deadline, seq) of every TTL; deadline -1 means never."""
         return [*self._ttls, *self._taken, *((-1, seq) for seq in self._forever)]
 
-    def load(self, ttls: list[tuple[int, int]]) -> None:
-        """Take back what `dump` gave."""
+    def load(self, ttls: list[tuple[int, int]], behind_ns: int = 0) -> None:
+        """Take back what `dump` gave. `behind_ns`: see `Ages.load`."""
         self._cursor = 0
         self._forever = {seq for deadline, seq in ttls if deadline < 0}
-        self._ttls = [entry for entry in ttls if entry[0] >= 0]
+        self._ttls = [(max(0, deadline - behind_ns), seq) for deadline, seq in ttls if deadline >= 0]
         heapq.heapify(self._ttls)
 
     # ------------------------------------------------------------------ when
@@ -131,10 +132,11 @@ class Expiry:
         oldest = self._mortal() if max_age > 0 else 0
         self._ages = bool(oldest)
         if oldest:
-            due = min(due, (self._stream.store.time_of(oldest) or 0) + max_age)
+            time_ns = self._stream.store.time_of(oldest)
+            due = min(due, self._stream.ages.stored(oldest, time_ns) + max_age if time_ns else 0)
         if due == 1 << 63:
             return
-        now = self._stream.clock.now()
+        now = self._stream.clock.steady()
         soonest = now if self._more else now + MIN_DELAY_NS
         self._more = False
         self._due = min(max(due, soonest, self._not_before), now + MAX_DELAY_NS)
@@ -164,7 +166,7 @@ class Expiry:
 
     async def _expire(self, look: int) -> None:
         """Find what has run out and propose what becomes of it. It may lie in the lake, hence asynchronous."""
-        now = self._stream.clock.now()
+        now = self._stream.clock.steady()
         self._not_before = 0
         try:
             config = self._stream.config
@@ -216,8 +218,9 @@ class Expiry:
         stream = self._stream
         if stream.config.max_age <= 0 or not stream.store.msgs:
             return 0
-        first = await stream.reader.first_at(now - stream.config.max_age + 1)
-        through = first - 1 if first else stream.store.last_seq
+        low, time_ns, high = stream.ages.through(now - stream.config.max_age)
+        first = await stream.reader.first_at(time_ns + 1)
+        through = max(low - 1, min(first - 1 if first else stream.store.last_seq, high))
         return through if through >= stream.store.first_seq else 0
 
     def _mortals(self, through: int, limit: int) -> list[int]:

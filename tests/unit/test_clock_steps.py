@@ -1,0 +1,191 @@
+"""Steps of the system clock: times never go backwards, and what is due comes after the time that really passed."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from lakestream.jetstream.timing.ages import MAX_RUNS, RESOLUTION_NS, Ages
+from tests.unit.stream_world import ManualClock, World
+
+pytestmark = pytest.mark.unit
+
+S = 1_000_000_000
+HOUR, DAY = 3600 * S, 86_400 * S
+TOLERANCE = RESOLUTION_NS + S // 2
+"""What is due may be early or late by the resolution of ages; expiry looks every 50 ms, these tests every 250."""
+
+
+def passing(world: World, ns: int) -> None:
+    """Let time pass, whatever the system clock shows."""
+    for _ in range(ns // (S // 4)):
+        world.clock.advance(S // 4)
+        world.settle()
+
+
+def kept(world: World) -> list[int]:
+    return [seq for seq, _, _ in world.content()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(str(tmp_path / "S"), allow_msg_ttl=True)
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR, -DAY, DAY])
+def test_a_ttl_ends_in_time_when_the_clock_is_stepped_after_the_publish(world: World, step: int) -> None:
+    world.acked("s.a", Nats_TTL="4s")
+    world.clock.stepped = step
+    passing(world, 3 * S)
+    assert kept(world) == [1]
+    passing(world, 2 * S)
+    assert kept(world) == []
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR, -DAY, DAY])
+def test_a_ttl_ends_in_time_when_the_clock_was_stepped_before_the_publish(world: World, step: int) -> None:
+    world.acked("s.a")
+    world.clock.stepped = step
+    passing(world, 10 * S)
+    world.acked("s.a", Nats_TTL="4s")
+    passing(world, 2 * S)
+    assert kept(world) == [1, 2]
+    passing(world, 4 * S)
+    assert kept(world) == [1]
+
+
+def test_one_publish_a_day_ahead_holds_nothing_up(world: World) -> None:
+    world.acked("s.a")
+    world.clock.stepped = DAY
+    world.acked("s.a", Nats_TTL="4s")
+    world.clock.stepped = 0
+    world.acked("s.a", Nats_TTL="4s")
+    times = [record.time_ns for record in world.stream.run(1, 10, 1 << 20)]
+    assert times == sorted(times)
+    passing(world, 7 * S)
+    assert kept(world) == [1]
+    world.acked("s.a", Nats_TTL="4s")
+    passing(world, 7 * S)
+    assert kept(world) == [1]
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR, DAY])
+def test_max_age_counts_the_time_that_passed(tmp_path: Path, step: int) -> None:
+    world = World(str(tmp_path / "S"), max_age=20 * S)
+    world.acked("s.a")
+    passing(world, 5 * S)
+    world.clock.stepped = step
+    world.acked("s.a")
+    passing(world, 5 * S)
+    world.clock.stepped = 0
+    world.acked("s.a")
+    passing(world, 8 * S)
+    assert kept(world) == [1, 2, 3]
+    passing(world, 4 * S)
+    assert kept(world) == [2, 3]
+    passing(world, 5 * S)
+    assert kept(world) == [3]
+    passing(world, 5 * S)
+    assert kept(world) == []
+
+
+@pytest.mark.parametrize("step", [-HOUR, DAY])
+def test_a_message_id_is_remembered_for_the_window(tmp_path: Path, step: int) -> None:
+    world = World(str(tmp_path / "S"), duplicate_window=10 * S)
+    world.clock.stepped = step
+    assert world.acked("s.a", Nats_Msg_Id="one")["seq"] == 1
+    world.clock.stepped = 0
+    passing(world, 8 * S)
+    assert world.acked("s.a", Nats_Msg_Id="one").get("duplicate")
+    passing(world, 4 * S)
+    assert world.acked("s.a", Nats_Msg_Id="one") == {"stream": "S", "seq": 2}
+
+
+def restarted(world: World, tmp_path: Path, *, ahead: int) -> World:
+    """The next process: its clocks begin with what the system clock shows, which is `ahead` of the real time."""
+    clock = ManualClock()
+    clock.time = world.clock.time + ahead
+    return World(str(tmp_path / "S"), clock=clock)
+
+
+def test_a_restart_under_the_right_clock_keeps_the_time_that_is_left(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "S"), clock=(clock := ManualClock()), allow_msg_ttl=True, max_age=HOUR)
+    clock.time += DAY  # the first process begins a day ahead
+    world.acked("s.a", Nats_TTL="8s")
+    passing(world, 4 * S)
+    world.stream.checkpoint()
+    world.settle()
+    after = restarted(world, tmp_path, ahead=-DAY)
+    passing(after, 3 * S)
+    assert kept(after) == [1]
+    passing(after, 2 * S)
+    assert kept(after) == []
+
+
+def test_after_a_crash_a_time_in_the_future_counts_from_the_start(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "S"), allow_msg_ttl=True)
+    world.clock.stepped = DAY
+    world.acked("s.a", Nats_TTL="4s")
+    after = restarted(world, tmp_path, ahead=0)
+    passing(after, 3 * S)
+    assert kept(after) == [1]
+    passing(after, 2 * S)
+    assert kept(after) == []
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("LAKESTREAM_CLOCK_LIVES", "12"))))
+def test_whatever_the_clock_does_messages_live_as_long_as_they_should(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    world = World(str(tmp_path / "S"), allow_msg_ttl=True, max_age=60 * S)
+    began = world.clock.time
+    due: dict[int, int] = {}
+    for _ in range(120):
+        roll = rng.random()
+        if roll < 0.25:
+            ttl = rng.choice((2, 5, 20))
+            due[world.acked("s.a", Nats_TTL=f"{ttl}s")["seq"]] = world.clock.time + ttl * S
+        elif roll < 0.5:
+            due[world.acked("s.a")["seq"]] = world.clock.time + 60 * S
+        elif roll < 0.65:
+            world.clock.stepped = rng.choice((0, 0, -HOUR, DAY, -3 * S, 2 * S, 500_000_000, rng.randrange(-DAY, DAY)))
+        elif roll < 0.7:
+            world.stream.checkpoint()
+            world.settle()
+            world = World(str(tmp_path / "S"), clock=world.clock)  # a restart when the clock is as it was at the first
+        else:
+            passing(world, rng.choice((S, 2 * S, 7 * S)))
+        live, now = set(kept(world)), world.clock.time
+        early = [seq for seq, at in due.items() if seq not in live and now < at - TOLERANCE]
+        late = [seq for seq in live if now > due[seq] + TOLERANCE]
+        assert not early, (seed, (now - began) / S, early)
+        assert not late, (seed, (now - began) / S, late)
+
+
+def test_runs_are_bounded_and_what_was_joined_is_never_early() -> None:
+    clock = ManualClock()
+    ages, pinned = Ages(clock), clock.time + DAY
+    stored = {}
+    for seq in range(1, 5000):  # behind the newest message: its time stays, and the difference grows
+        clock.time += 2 * S
+        ages.stamped(seq, pinned)
+        stored[seq] = clock.time
+    assert len(ages.dump()) <= MAX_RUNS
+    for seq, at in stored.items():
+        assert at <= ages.stored(seq, pinned) <= clock.time
+        low, time_ns, high = ages.through(ages.stored(seq, pinned))
+        assert low <= seq <= high
+        assert time_ns >= pinned
+    runs = len(ages.dump())
+    assert len(ages.dump(4000)) < runs
+    assert ages.stored(4999, pinned) == stored[4999]
+
+
+def test_what_was_not_stored_leaves_no_run() -> None:
+    clock = ManualClock()
+    ages = Ages(clock)
+    ages.stamped(5, clock.time + DAY)
+    ages.forget_after(3)
+    assert ages.stored(5, clock.time) == clock.time
