@@ -398,7 +398,7 @@ class Connection(Receiver, asyncio.Protocol):
     def _on_pong(self) -> None:
         self._pings_out = 0
         if self._ping_sent_ns:
-            self.rtt_ns = self.owner.clock.now() - self._ping_sent_ns
+            self.rtt_ns = self.owner.clock.steady() - self._ping_sent_ns
             self.client = replace(self.client, rtt_ns=self.rtt_ns)
             self._ping_sent_ns = 0
 
@@ -595,6 +595,6 @@ class Connection(Receiver, asyncio.Protocol):
             self._fail("Stale Connection", "Stale Connection")
             return
         self._pings_out += 1
-        self._ping_sent_ns = self.owner.clock.now()
+        self._ping_sent_ns = self.owner.clock.steady()
         self._send(b"PING\r\n")
         self._timer = self.owner.clock.call_later(options.ping_interval_ns, self._ping)

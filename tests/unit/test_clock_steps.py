@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lakestream.jetstream.timing.ages import MAX_RUNS, RESOLUTION_NS, Ages
+from lakestream.server.runtime import LoopClock
+from tests.unit import consumer_world
 from tests.unit.stream_world import ManualClock, World
 
 pytestmark = pytest.mark.unit
@@ -189,3 +193,62 @@ def test_what_was_not_stored_leaves_no_run() -> None:
     ages.stamped(5, clock.time + DAY)
     ages.forget_after(3)
     assert ages.stored(5, clock.time) == clock.time
+
+
+@pytest.mark.parametrize("step", [-HOUR, DAY])
+def test_consumers_wait_as_long_as_they_should(step: int) -> None:
+    world = consumer_world.World()
+    world.stream(allow_atomic=True)
+    world.consumer(ack_wait=10 * S)
+    world.consumer("d", inactive_threshold=30 * S)
+    world.store("s.a")
+    assert world.pull(1)[0].seq == 1
+    world.client.take()
+    reply = world.next({"batch": 1, "expires": 20 * S}, "d")
+    world.client.take()
+    again = world.next({"batch": 1, "expires": 20 * S})
+    world.clock.stepped = step
+    world.clock.advance(8 * S)
+    assert world.client.take() == []
+    world.clock.advance(4 * S)
+    (redelivered,) = world.client.take()
+    assert (redelivered.subject, redelivered.numbers[0]) == ("s.a", 2)
+    assert world.info("d")["num_waiting"] == 0
+    world.clock.advance(40 * S)
+    assert world.ask("CONSUMER.INFO.S.d")["error"]["err_code"] == 10014
+    assert reply != again
+
+
+def test_steps_are_logged_once_with_size_and_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, lines = Loop(), Lines()
+    wall = time.time_ns()
+    monkeypatch.setattr(LoopClock, "now", staticmethod(lambda: wall + stepped))
+    stepped = 0
+    clock = LoopClock(loop, lines)  # type: ignore[arg-type]
+    clock.watch_steps()
+    for stepped in (0, -HOUR, -HOUR, -HOUR + S // 2, 0, DAY):  # noqa: B007
+        loop.turn()
+    found = [line[: line.index(" s:")] for line in lines.warnings]
+    assert [round(float(line.rsplit(" ", 1)[1])) for line in found] == [-3600, 3600, 86_400]
+    assert all(line.startswith("the system clock was stepped by ") for line in found)
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.later: list[Callable[[], None]] = []
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+        self.later.append(callback)
+
+    def turn(self) -> None:
+        later, self.later = self.later, []
+        for callback in later:
+            callback()

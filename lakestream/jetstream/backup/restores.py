@@ -160,7 +160,7 @@ class _Transfer:
         self._being_written = 0
         self._room = engine.shared.restores
         self._writing = self._over = False
-        self._last_ns = engine.clock.now()
+        self._last_ns = engine.clock.steady()
 
     def begin(self, ended: Callable[[bytes | None], None]) -> None:
         """Listen; `ended` is called once, see `Restores.begin`."""
@@ -171,7 +171,7 @@ class _Transfer:
     def _look(self) -> None:
         if self._over:
             return
-        left = self._last_ns + STALL_NS - self._engine.clock.now()
+        left = self._last_ns + STALL_NS - self._engine.clock.steady()
         if left > 0 or self._writing:
             self._engine.clock.call_later(max(left, STALL_NS // 10), self._look)
             return
@@ -181,7 +181,7 @@ class _Transfer:
     def _came(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
         if self._over:
             return
-        self._last_ns = self._engine.clock.now()
+        self._last_ns = self._engine.clock.steady()
         if not reply:
             self._engine.log.warn(f"stream {self.stream}: a chunk of its restore came without a reply subject")
             self._end(None)
@@ -215,7 +215,7 @@ class _Transfer:
 
         def written(_: object, error: BaseException | None) -> None:
             self._writing = False
-            self._last_ns = self._engine.clock.now()
+            self._last_ns = self._engine.clock.steady()
             self._being_written = 0
             self._no_longer_ahead(size)
             if self._over:

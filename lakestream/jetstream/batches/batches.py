@@ -104,7 +104,7 @@ class OpenBatches(Generic[T]):
 
     def touch(self, batch: T) -> None:
         """Something came for it, or it begins."""
-        batch.touched_ns = self._clock.now()
+        batch.touched_ns = self._clock.steady()
         self._batches[batch.id] = batch
         self._batches.move_to_end(batch.id)
         if self._timer is None:
@@ -128,7 +128,7 @@ class OpenBatches(Generic[T]):
 
     def _look(self) -> None:
         self._timer = None
-        now = self._clock.now()
+        now = self._clock.steady()
         while self._batches:
             batch = next(iter(self._batches.values()))
             left = batch.touched_ns + self._timeout - now

@@ -113,7 +113,7 @@ class Fast:
     # ------------------------------------------------------------------ life
     def start(self) -> None:
         """See `Part.start`: go on with the batches of the leader before, and tell their writers what came."""
-        horizon = self._stream.clock.now() - self._room.timeout_ns
+        horizon = self._stream.clock.steady() - self._room.timeout_ns
         for known in self._known.values():
             if known.touched_ns > horizon and self._room.for_fast(len(self._open)):
                 batch = msgspec.structs.replace(known, acked=known.next - 1)

@@ -107,7 +107,7 @@ class Requests:
         if self._go(request, where, here):
             self._missing.pop(key, None)
         else:
-            now = self._clock.now()
+            now = self._clock.steady()
             if len(self._missing) >= MAX_HELD:
                 self._missing.clear()  # names that clients made up; who is missing for long is soon here again
             since = self._missing.setdefault(key, now)

@@ -186,8 +186,8 @@ class ClusterTarget:
     async def _ask_leader(self, method: str, body: bytes) -> Answer:
         """Have the stream's leader do something. Raises ApiError; 10008 also when nobody knows whether it is done."""
         clock, cluster = self._engine.clock, self._cluster
-        until = clock.now() + LEADER_WAIT_NS
-        while clock.now() < until:
+        until = clock.steady() + LEADER_WAIT_NS
+        while clock.steady() < until:
             assignment = cluster.meta.state.by_uid.get(self._uid)
             peers = assignment.peers if assignment is not None else ()
             for node in sorted(peers, key=lambda name: name != self._leader):

@@ -57,7 +57,7 @@ class Acking:
         if seq > ledger.delivered_stream:
             return False
         full = bool(self._max_pending) and len(ledger.pending) >= self._max_pending
-        now = self._clock.now()
+        now = self._clock.steady()
         consumer.inactivity.last_ns = now
         if self._explicit:
             if self._sample and plain and seq in ledger.pending:
@@ -105,7 +105,7 @@ class Acking:
         consumer_seq, seq = headers.get(header, LAST_CONSUMER), headers.get(header, LAST_STREAM)
         if not (consumer_seq and seq and consumer_seq.isdigit() and seq.isdigit()):
             return  # an answer without numbers acks nothing
-        done = self._ledger.confirm(int(consumer_seq[:20]), int(seq[:20]), self._clock.now())
+        done = self._ledger.confirm(int(consumer_seq[:20]), int(seq[:20]), self._clock.steady())
         if done and self._consumer.stream.config.retention != "limits":
             self._done(done)
         self._consumer.progressed()
@@ -120,7 +120,7 @@ class Acking:
         self._consumer.events.naked(consumer_seq, seq, deliveries)
         if delay > 0:
             self._redelivery.dequeue(seq)
-            deadline = self._clock.now() + delay
+            deadline = self._clock.steady() + delay
             ledger.postpone(seq, deadline)
             self._redelivery.expect(seq, deadline)
             self._consumer.progressed()
@@ -131,7 +131,7 @@ class Acking:
     def in_progress(self, seq: int) -> None:
         """A client is still at work on a message: its ack_wait begins anew."""
         if seq in self._ledger.pending:
-            deadline = self._clock.now() + self._consumer.ack_wait(self._ledger.deliveries(seq))
+            deadline = self._clock.steady() + self._consumer.ack_wait(self._ledger.deliveries(seq))
             self._ledger.postpone(seq, deadline)
             self._redelivery.expect(seq, deadline)
             self._consumer.progressed()

@@ -243,7 +243,7 @@ class Consumer:
     def _lost(self, seq: int) -> None:
         """A message that may have been delivered is gone."""
         ledger, full = self.ledger, self.delivering.full
-        now = self._clock.now() if self.serving else ledger.last_ack_ns
+        now = self._clock.steady() if self.serving else ledger.last_ack_ns
         if ledger.removed(seq, now, log=self.serving):
             self.redelivery.dequeue(seq)
             if full:
@@ -360,7 +360,7 @@ class Consumer:
     def request(self, reply: bytes, body: bytes) -> None:
         """Take a pull request, whichever way it came."""
         if isinstance(self.outlet, PullOutlet):
-            self.inactivity.last_ns = self._clock.now()
+            self.inactivity.last_ns = self._clock.steady()
             self.outlet.request(reply, body)
         else:
             self._bus.publish(reply, b"", b"NATS/1.0 409 Consumer is push based\r\n\r\n", b"")

@@ -162,7 +162,7 @@ class Delivering:
 
     def _account(self, found: Found, taken: int) -> None:
         """The first `taken` messages went out."""
-        records, ledger, now = found.records, self._ledger, self._clock.now()
+        records, ledger, now = found.records, self._ledger, self._clock.steady()
         first, last = records[0].seq, records[taken - 1].seq
         self._feed.advance(found, taken)
         if self._acked:

@@ -48,11 +48,11 @@ class Due:
                 return
             self._timer.cancel()
         self._timer_due = due
-        self._timer = self._clock.call_later(max(due - self._clock.now(), 0), self._tick)
+        self._timer = self._clock.call_later(max(due - self._clock.steady(), 0), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        now, heap = self._clock.now(), self._heap
+        now, heap = self._clock.steady(), self._heap
         while heap and (heap[0][0] <= now or heap[0][2].ended):
             _, _, waiting = heapq.heappop(heap)
             if waiting.ended:

@@ -28,6 +28,10 @@ def required_level(config: ConsumerConfig) -> int:
     return 1 if paused or grouped or config.priority_timeout else 0
 
 
+STEP_NS = 1_000_000_000
+"""Times are shown as the system clock has them once that was stepped by so much (1 s)."""
+
+
 def with_static_metadata(config: ConsumerConfig) -> ConsumerConfig:
     """The configuration as it is stored: with the level it needs, without what only replies show."""
     metadata = {key: value for key, value in config.metadata.items() if key not in DYNAMIC_METADATA}
@@ -40,7 +44,11 @@ def consumer_info(consumer: Consumer, listed: bool = False, cluster: dict[str, A
 
     `cluster`: shown when it is given.
     """
-    ledger, now = consumer.ledger, consumer.stream.clock.now()
+    ledger, clock = consumer.ledger, consumer.stream.clock
+    now = clock.now()
+    stepped = now - clock.steady()  # the ledger's times are the steady clock's
+    if abs(stepped) < STEP_NS:
+        stepped = 0
     config = consumer.config
     if not listed:
         about = {"_nats.ver": SERVER_VERSION, "_nats.level": str(API_LEVEL)}
@@ -51,8 +59,8 @@ def consumer_info(consumer: Consumer, listed: bool = False, cluster: dict[str, A
         "name": consumer.name,
         "created": format_time(consumer.created_ns),
         "config": _shown_config(config),
-        "delivered": _position(ledger.delivered_consumer, ledger.delivered_stream, ledger.last_delivered_ns),
-        "ack_floor": _position(floor_consumer, floor_stream, ledger.last_ack_ns),
+        "delivered": _position(ledger.delivered_consumer, ledger.delivered_stream, ledger.last_delivered_ns, stepped),
+        "ack_floor": _position(floor_consumer, floor_stream, ledger.last_ack_ns, stepped),
         "num_ack_pending": len(ledger.pending),
         "num_redelivered": len(ledger.redelivered),
         "num_waiting": consumer.num_waiting,
@@ -79,8 +87,8 @@ def _shown_config(config: ConsumerConfig) -> dict[str, Any]:
     return fields
 
 
-def _position(consumer_seq: int, stream_seq: int, active_ns: int) -> dict[str, Any]:
+def _position(consumer_seq: int, stream_seq: int, active_ns: int, stepped: int) -> dict[str, Any]:
     position: dict[str, Any] = {"consumer_seq": consumer_seq, "stream_seq": stream_seq}
     if active_ns:
-        position["last_active"] = format_time(active_ns)
+        position["last_active"] = format_time(active_ns + stepped)
     return position

@@ -34,7 +34,7 @@ class Inactivity:
         threshold = consumer.config.inactive_threshold
         if not threshold or consumer.push_bound:
             return
-        self.last_ns = consumer.stream.clock.now()
+        self.last_ns = consumer.stream.clock.steady()
         self._wait(threshold)
 
     def _wait(self, delay: int) -> None:
@@ -45,7 +45,7 @@ class Inactivity:
     def _look(self) -> None:
         self._timer = None
         consumer = self._consumer
-        now, last = consumer.stream.clock.now(), self.last_ns
+        now, last = consumer.stream.clock.steady(), self.last_ns
         outlet = consumer.outlet
         if isinstance(outlet, PullOutlet):
             last = now if outlet.interested() else max(last, outlet.last_active_ns)

@@ -64,7 +64,7 @@ class PullOutlet:
         """Requests of receivers that are behind with reading; they come back when they have drained."""
         self._due = Due(clock, self._time_came)
         self._checked_ns = 0
-        self.last_active_ns = clock.now()
+        self.last_active_ns = clock.steady()
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._parked)
@@ -77,7 +77,7 @@ class PullOutlet:
     # ------------------------------------------------------------------ requests
     def request(self, reply: bytes, body: bytes) -> None:
         """Take a pull request, or refuse it with a status."""
-        now = self.last_active_ns = self._clock.now()
+        now = self.last_active_ns = self._clock.steady()
         try:
             request = parse_next(body)
             check_fields(request, self._config.priority_policy)
@@ -117,7 +117,7 @@ class PullOutlet:
         available = self._available()
         if not available:
             return b"" if request.expires else b"404 No Messages"
-        self._sweep(self._clock.now())
+        self._sweep(self._clock.steady())
         wanted = sum(waiting.left for waiting in (*self._queue, *self._parked))
         return b"408 Requests Pending" if available < wanted else b""
 
@@ -157,12 +157,12 @@ class PullOutlet:
             taken += count
             self._served(waiting, count)
         if taken:
-            self.last_active_ns = self._clock.now()
+            self.last_active_ns = self._clock.steady()
         return taken
 
     def _head(self) -> Waiting | None:
         """The request whose turn it is; those that can not be served now step aside."""
-        now = self._clock.now()
+        now = self._clock.steady()
         while self._queue:
             waiting = self._queue[0]
             if waiting.expires_at and waiting.expires_at <= now:
@@ -231,7 +231,7 @@ class PullOutlet:
         waiting.left -= count
         waiting.delivered += count
         if waiting.heartbeat:
-            waiting.beat_at = self._clock.now() + waiting.heartbeat
+            waiting.beat_at = self._clock.steady() + waiting.heartbeat
         if waiting.left > 0:
             if len(self._queue) > 1:
                 self._queue.popleft()
@@ -285,7 +285,7 @@ class PullOutlet:
         self._parked = dict.fromkeys(waiting for waiting in self._parked if alive(waiting))
 
     def _time_out(self, waiting: Waiting) -> None:
-        self.last_active_ns = self._clock.now()
+        self.last_active_ns = self._clock.steady()
         self._say(waiting.reply, status_pending(b"408 Request Timeout", waiting.left, waiting.bytes_left))
 
     def _say(self, reply: bytes, header: bytes) -> None:
@@ -294,7 +294,7 @@ class PullOutlet:
     # ------------------------------------------------------------------ life
     def interested(self) -> bool:
         """Whether somebody still waits for messages."""
-        self._sweep(self._clock.now())
+        self._sweep(self._clock.steady())
         return len(self) > 0
 
     def update(self, config: ConsumerConfig) -> None:

@@ -63,7 +63,7 @@ class PushOutlet:
         self._outstanding = 0
         self._window = FIRST_WINDOW_BYTES
         self._tokens = float(BURST_BYTES)
-        self._tokens_ns = clock.now()
+        self._tokens_ns = clock.steady()
         self._pace: Timer | None = None
 
     @property
@@ -83,7 +83,7 @@ class PushOutlet:
             return
         self.active = active
         if active:
-            self._last_sent_ns = self._clock.now()
+            self._last_sent_ns = self._clock.steady()
             self._arm_heartbeat(self._config.idle_heartbeat)
             self._wake()
         else:
@@ -169,13 +169,13 @@ class PushOutlet:
         if not self._bus.deliver(self._subject, block):
             self._changed(False)
             return 0
-        self._last_sent_ns = self._clock.now()
+        self._last_sent_ns = self._clock.steady()
         return taken
 
     # ------------------------------------------------------------------ rate limit
     def _affordable(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
         """The messages that the token bucket pays for now; a timer wakes the consumer for the rest."""
-        now, rate = self._clock.now(), self._config.rate_limit_bps / 8
+        now, rate = self._clock.steady(), self._config.rate_limit_bps / 8
         earned = (now - self._tokens_ns) * rate / 1e9
         # A message larger than the bucket goes once the bucket is full, and leaves it in debt.
         self._tokens, self._tokens_ns = min(self._tokens + earned, float(BURST_BYTES)), now
@@ -244,7 +244,7 @@ class PushOutlet:
         self._beat = None
         if not self.active:
             return
-        interval, now = self._config.idle_heartbeat, self._clock.now()
+        interval, now = self._config.idle_heartbeat, self._clock.steady()
         silent = now - self._last_sent_ns
         if silent >= interval:
             self._bus.publish(self._subject, b"", heartbeat(self._ledger, self._stalled), b"")

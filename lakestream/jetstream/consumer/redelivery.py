@@ -116,13 +116,13 @@ class Redelivery:
                 return
             self._timer.cancel()
         self._timer_due = deadline
-        self._timer = self._clock.call_later(max(deadline - self._clock.now(), MIN_DELAY_NS), self._fire)
+        self._timer = self._clock.call_later(max(deadline - self._clock.steady(), MIN_DELAY_NS), self._fire)
 
     def _fire(self) -> None:
         self._timer = None
         if not self._running:
             return
-        expired = self._expired(self._clock.now())
+        expired = self._expired(self._clock.steady())
         if expired:
             self._due(expired)
         self._rearm()

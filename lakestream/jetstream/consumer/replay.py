@@ -35,7 +35,7 @@ class OriginalPace:
         """Those of the next records that may go out now; a timer wakes the consumer for the rest."""
         if self._over:
             return records
-        now = self._clock.now()
+        now = self._clock.steady()
         for at, record in enumerate(records):
             gap = record.time_ns - self._stored_ns
             if self._stored_ns and gap > MIN_GAP_NS and self._sent_ns + gap > now:

@@ -73,7 +73,7 @@ class Resending:
         return self._send(found)
 
     def _send(self, records: Sequence[Record]) -> int:
-        consumer, ledger, now = self._consumer, self._ledger, self._clock.now()
+        consumer, ledger, now = self._consumer, self._ledger, self._clock.steady()
         form, left = consumer.delivering.reply, consumer.feed.pending()
         messages = []
         for at, record in enumerate(records, ledger.delivered_consumer + 1):
@@ -132,7 +132,7 @@ class Resending:
         limit, deliveries = self._consumer.config.max_deliver, self._ledger.deliveries(seq)
         if limit <= 0 or deliveries < limit:
             return False
-        self._ledger.exhausted(seq, self._clock.now())
+        self._ledger.exhausted(seq, self._clock.steady())
         self._consumer.events.max_deliveries(seq, deliveries)
         self._consumer.progressed()
         return True

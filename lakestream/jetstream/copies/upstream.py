@@ -161,7 +161,7 @@ class Session:
 
     def active_ns(self) -> int:
         """How long ago the origin was last heard from; -1: never."""
-        return max(self._clock.now() - self._last_ns, 0) if self._last_ns else -1
+        return max(self._clock.steady() - self._last_ns, 0) if self._last_ns else -1
 
     # ------------------------------------------------------------------ life
     def begin(self) -> None:
@@ -269,14 +269,14 @@ class Session:
             self._again()
             return
         self._came_some, self._stalled = False, 0
-        self._open, self.error, self._last_ns = True, None, self._clock.now()
+        self._open, self.error, self._last_ns = True, None, self._clock.steady()
         self.lag = answer.num_pending
         self._wait(LOOK_NS, self._look)
         self._drain()
 
     def _look(self) -> None:
         """Whether the origin still speaks."""
-        if self._clock.now() - self._last_ns > SILENCE_NS:
+        if self._clock.steady() - self._last_ns > SILENCE_NS:
             self._again()
         else:
             self._wait(LOOK_NS, self._look)
@@ -286,7 +286,7 @@ class Session:
         if not self._running:
             return
         if self._open:
-            self._last_ns = self._clock.now()
+            self._last_ns = self._clock.steady()
         if not self._open or self._waiting:
             self._waiting.append((subject, reply, header, payload))
             if len(self._waiting) > MAX_WAITING:
@@ -308,7 +308,7 @@ class Session:
             self._again(pause=REFUSED_PAUSE_NS)
             raise
         if taken:
-            self._last_ns, self._came_some = self._clock.now(), True
+            self._last_ns, self._came_some = self._clock.steady(), True
             self._delivered = (self._delivered[0] + taken, run.seqs[taken - 1])
             self.lag = run.pending[taken - 1]
             self._fails = self._stalled = 0

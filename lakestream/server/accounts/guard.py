@@ -95,7 +95,7 @@ class Guard:
     def _may_publish(self, subject: bytes) -> bool:
         if self.rules is None or self.rules.may_publish(subject):
             return True
-        return self._answers is not None and self._answers.spend(subject, self._of.owner.clock.now())
+        return self._answers is not None and self._answers.spend(subject, self._of.owner.clock.steady())
 
     def may_subscribe(self, subject: bytes, queue: bytes) -> bool:
         """Whether it may listen so. From the first time on that this covers something denied, that is filtered out."""
@@ -119,7 +119,7 @@ class Guard:
             self._pass_on(sub, subject, reply, header, payload, client)
             return
         if reply and self._answers is not None:
-            self._answers.received(reply, self._of.owner.clock.now())
+            self._answers.received(reply, self._of.owner.clock.steady())
         self._receive(sub, subject, reply, header, payload, client)
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
@@ -127,7 +127,7 @@ class Guard:
         if self._filtering:
             messages = [message for message in messages if not self.hides(message[0])]
         if self._answers is not None:
-            now = self._of.owner.clock.now()
+            now = self._of.owner.clock.steady()
             for message in messages:
                 if message[1]:
                     self._answers.received(message[1], now)

@@ -133,7 +133,7 @@ class Responses:
         line = self._lines.setdefault(way.threshold_ns, {})
         line.pop(name, None)
         line[name] = way
-        way.due_ns = self.clock.now() + way.threshold_ns
+        way.due_ns = self.clock.steady() + way.threshold_ns
         if self._timer is None or way.due_ns < self._due_ns:
             self._arm(way.due_ns)
 
@@ -141,11 +141,11 @@ class Responses:
         if self._timer is not None:
             self._timer.cancel()
         self._due_ns = due_ns
-        self._timer = self.clock.call_later(max(0, due_ns - self.clock.now()), self._tick)
+        self._timer = self.clock.call_later(max(0, due_ns - self.clock.steady()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        now = self.clock.now()
+        now = self.clock.steady()
         for line in list(self._lines.values()):
             while line:
                 name, way = next(iter(line.items()))

@@ -57,12 +57,12 @@ class Measured:
     ) -> None:
         self._hub, self._clock, self._subject, self.server = hub, clock, subject, server
         self._requester, self._traced = requester, traced
-        self._start_ns = clock.now()
+        self._start_ns = clock.steady()
 
     def answered(self, client: ClientInfo) -> None:
         """The requester has its answer, from this client."""
         shown = client_shown(client, self.server) if client.kind == "Client" else {}
-        took = self._clock.now() - self._start_ns
+        took = self._clock.steady() - self._start_ns
         away, asked = shown.get("rtt", 0), self._requester.get("rtt", 0)
         # What comes after the answer was handed on is too short to be told apart from it.
         self._tell(OK, shown, service=max(0, took - away), total=asked + took)

@@ -117,7 +117,7 @@ class KeepAlive:
         """A PONG came."""
         self._unanswered = 0
         if self._sent_ns:
-            self.rtt_ns = self._clock.now() - self._sent_ns
+            self.rtt_ns = self._clock.steady() - self._sent_ns
             self._sent_ns = 0
 
     def reads(self, whether: bool) -> None:
@@ -139,6 +139,6 @@ class KeepAlive:
 
     def _send(self) -> None:
         self._unanswered += 1
-        self._sent_ns = self._clock.now()
+        self._sent_ns = self._clock.steady()
         self._ping()
         self._timer = self._clock.call_later(self._pause_ns, self._look)

@@ -208,7 +208,7 @@ class RemoteConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         text, said_ns = self._said
-        if text and self._clock.now() - said_ns < LAST_WORDS_NS:
+        if text and self._clock.steady() - said_ns < LAST_WORDS_NS:
             self.end(f"it said {text}")
         self.end("the connection was closed" if exc is None else f"read error: {exc}")
         if not self._over.done():
@@ -231,7 +231,7 @@ class RemoteConnection(asyncio.Protocol):
         elif type(event) is Said:
             # Before the first PONG it refuses this client as a whole.
             if self.is_up:
-                self._said = event.text, self._clock.now()
+                self._said = event.text, self._clock.steady()
                 self._user.said(event.text)
             else:
                 self.end(event.text)

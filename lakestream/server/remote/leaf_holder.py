@@ -99,7 +99,7 @@ class Holder:
         if self._held is not None:
             self._look_as_holder(others)
         elif self._able is None:
-            if self._clock.now() - self._since_ns >= REST_NS or not self._who("able", others):
+            if self._clock.steady() - self._since_ns >= REST_NS or not self._who("able", others):
                 self._able = self._listen("able")
         elif not self._who("held", others) and not any(name < self._name for name in self._who("able", others)):
             self._take()
@@ -108,21 +108,21 @@ class Holder:
         if any(name < self._name for name in self._who("held", others)):
             self._give_up()
         elif self._connected():
-            self._since_ns = self._clock.now()
-        elif self._clock.now() - self._since_ns >= PATIENCE_NS and self._who("able", others):
+            self._since_ns = self._clock.steady()
+        elif self._clock.steady() - self._since_ns >= PATIENCE_NS and self._who("able", others):
             assert self._able is not None
             self._able.cancel()
             self._able = None
             self._give_up()
 
     def _take(self) -> None:
-        self._held, self._since_ns = self._listen("held"), self._clock.now()
+        self._held, self._since_ns = self._listen("held"), self._clock.steady()
         self._changed(True)
 
     def _give_up(self) -> None:
         assert self._held is not None
         self._held.cancel()
-        self._held, self._since_ns = None, self._clock.now()
+        self._held, self._since_ns = None, self._clock.steady()
         self._changed(False)
 
 
