@@ -219,6 +219,39 @@ def test_consumers_wait_as_long_as_they_should(step: int) -> None:
     assert reply != again
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("step", [-HOUR, -DAY])
+def test_a_schedule_by_interval_waits_no_longer_than_that(tmp_path: Path, step: int, restart: bool) -> None:
+    world = World(str(tmp_path / "S"), allow_msg_schedules=True)
+    world.acked("s.plan", Nats_Schedule="@every 5s", Nats_Schedule_Target="s.made")
+    world.clock.stepped = step
+    if restart:
+        world.stream.checkpoint()
+        world.settle()
+        world = World(str(tmp_path / "S"), clock=world.clock)
+    passing(world, 24 * S)
+    made = [subject for _, subject, _ in world.content()].count(b"s.made")
+    assert made in (3, 4), "with up to half a second of rounding each time"
+
+
+def test_a_schedule_by_interval_does_not_come_early(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "S"), allow_msg_schedules=True)
+    world.acked("s.plan", Nats_Schedule="@every 5s", Nats_Schedule_Target="s.made")
+    passing(world, 61 * S)
+    assert len(world.content()) - 1 in (11, 12)
+
+
+def test_one_fire_a_day_ahead_does_not_hold_up_the_next(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "S"), allow_msg_schedules=True)
+    world.acked("s.plan", Nats_Schedule="@every 5s", Nats_Schedule_Target="s.made")
+    world.clock.stepped = DAY
+    passing(world, 6 * S)
+    world.clock.stepped = 0
+    before = len(world.content())
+    passing(world, 13 * S)
+    assert len(world.content()) - before >= 2
+
+
 def test_steps_are_logged_once_with_size_and_direction(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, lines = Loop(), Lines()
     wall = time.time_ns()

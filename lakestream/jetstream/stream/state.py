@@ -33,6 +33,8 @@ class StreamState(msgspec.Struct):
     """The duplicate window; see `Dedupe.dump`."""
     schedules: list[tuple[bytes, int, int]] = []
     """Message schedules: (subject, sequence, when it fires next)."""
+    intervals: list[tuple[bytes, int]] = []
+    """(subject, interval) of those that fire at intervals."""
     sources: list[tuple[str, int, str, int]] = []
     """How far it has come in its sources; see `source_state.Positions.dump`."""
     near: bool = False

@@ -519,6 +519,7 @@ class Stream:
             last_msg_id_seq=last_msg_id_seq,
             ttls=self.expiry.dump(),
             schedules=self.schedules.dump(),
+            intervals=self.schedules.intervals(),
             consumers=[(name, consumer.snapshot()) for name, consumer in self.consumers.items()],
             removing=removing + self.retention.unsettled(),
             created=self.created,
@@ -537,7 +538,7 @@ class Stream:
         behind = self.ages.load(state.ages, state.steady_ns)
         self.dedupe.load(state.ids, state.last_msg_id, state.last_msg_id_seq, state.dedupe, behind)
         self.expiry.load(state.ttls, behind)
-        self.schedules.load(state.schedules)
+        self.schedules.load(state.schedules, state.intervals)
         self.copying.positions.load(state.sources)
         self.copying.near = state.near
         self.retention.load(state.removing)

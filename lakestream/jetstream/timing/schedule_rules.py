@@ -297,6 +297,8 @@ class Meaning(msgspec.Struct, frozen=True):
     """Something becomes of the schedule on this subject:"""
     next_ns: int | None = None
     """it fires next then, or, with None, is over."""
+    every_ns: int = 0
+    """The interval of one that fires at intervals."""
 
 
 def meaning(header: bytes, time_ns: int) -> Meaning | None:
@@ -310,9 +312,10 @@ def meaning(header: bytes, time_ns: int) -> Meaning | None:
     except ApiError:
         when = None
     first = when.after(time_ns) if when is not None else None
+    every = when.interval if isinstance(when, Every) else 0
     scheduler, end = headers.get(header, SCHEDULER), headers.get(header, NEXT)
     if not scheduler or not end:
-        return Meaning(first) if first is not None else None
+        return Meaning(first, every_ns=every) if first is not None else None
     if end == PURGE:
         return Meaning(first, scheduler)
     try:

@@ -34,6 +34,8 @@ LATE_NS = 1_000_000
 """Timers are set a little late, since one that comes early finds nothing to do."""
 RETRY_NS = 1_000_000_000
 """A schedule whose message can not be read or stored at the moment is tried again after this."""
+ROUNDED_NS = 500_000_000
+"""By how much a time by interval may be rounded up."""
 MAX_FIRES = 500
 """Schedules that fire in one turn of the event loop; the others follow in the next."""
 SLACK = 1024
@@ -45,6 +47,10 @@ class Entry(msgspec.Struct):
 
     seq: int
     next_ns: int
+    every_ns: int = 0
+    """Its interval, if it fires at intervals: it waits no longer than that, whatever the system clock does …"""
+    latest_ns: int = 0
+    """… which is until then by the steady clock. Only on the leader."""
 
 
 class Schedules:
@@ -59,6 +65,8 @@ class Schedules:
         self._armed_for = 0
         self._due: list[tuple[int, int, bytes]] = []
         """When to look at a schedule, its sequence and its subject. What is no longer so is passed over."""
+        self._latest: list[tuple[int, int, bytes]] = []
+        """The same of those with intervals, by the steady clock."""
         self._firing: set[bytes] = set()
         """Subjects of schedules whose message is on its way, or can not be stored at all."""
 
@@ -96,24 +104,24 @@ class Schedules:
             over.append((meaning.scheduler, effect.seq))
             self._end(meaning.scheduler, effect.seq)
         if meaning.first_ns is not None and effect.seq in self._stream.store.live:
-            self._enter(effect.subject, effect.seq, meaning.first_ns)
+            self._enter(effect.subject, Entry(effect.seq, meaning.first_ns, meaning.every_ns))
 
-    def _enter(self, subject: bytes, seq: int, next_ns: int) -> None:
+    def _enter(self, subject: bytes, entry: Entry) -> None:
         if len(self._entries) >= self._sweep_at:
             live = self._stream.store.live
             self._entries = {name: entry for name, entry in self._entries.items() if entry.seq in live}
             self._sweep_at = 2 * len(self._entries) + SLACK
             self._firing &= self._entries.keys()
-        self._entries[subject] = Entry(seq, next_ns)
+        self._entries[subject] = entry
         self._firing.discard(subject)
-        self._look(next_ns, seq, subject)
+        self._watch(subject, entry)
 
     def _move(self, subject: bytes, seq: int, next_ns: int) -> None:
         entry = self._entries.get(subject)
         if entry is not None and entry.seq < seq:
             entry.next_ns = next_ns
             self._firing.discard(subject)
-            self._look(next_ns, entry.seq, subject)
+            self._watch(subject, entry)
 
     def _end(self, subject: bytes, seq: int) -> None:
         entry = self._entries.get(subject)
@@ -126,9 +134,14 @@ class Schedules:
         live = self._stream.store.live
         return [(subject, entry.seq, entry.next_ns) for subject, entry in self._entries.items() if entry.seq in live]
 
-    def load(self, schedules: Sequence[tuple[bytes, int, int]]) -> None:
-        """Take back what `dump` gave."""
-        self._entries = {subject: Entry(seq, next_ns) for subject, seq, next_ns in schedules}
+    def intervals(self) -> list[tuple[bytes, int]]:
+        """(subject, interval) of every schedule that fires at intervals."""
+        return [(subject, entry.every_ns) for subject, entry in self._entries.items() if entry.every_ns]
+
+    def load(self, schedules: Sequence[tuple[bytes, int, int]], intervals: Sequence[tuple[bytes, int]] = ()) -> None:
+        """Take back what `dump` and `intervals` gave."""
+        every = dict(intervals)
+        self._entries = {subject: Entry(seq, at, every.get(subject, 0)) for subject, seq, at in schedules}
         self._sweep_at = 2 * len(self._entries) + SLACK
 
     # ------------------------------------------------------------------ lead
@@ -137,14 +150,29 @@ class Schedules:
         self._running = True
         self._due = [(entry.next_ns, entry.seq, subject) for subject, entry in self._entries.items()]
         heapq.heapify(self._due)
+        self._latest = []
+        for subject, entry in self._entries.items():
+            self._limit(subject, entry)
         self._arm()
 
     def stop(self) -> None:
         """See `Part.stop`."""
         self._running = False
-        self._due = []
+        self._due, self._latest = [], []
         self._firing.clear()
         self._disarm()
+
+    def _watch(self, subject: bytes, entry: Entry) -> None:
+        """See to it that a schedule is looked at when it fires next."""
+        self._look(entry.next_ns, entry.seq, subject)
+        if self._running:
+            self._limit(subject, entry)
+
+    def _limit(self, subject: bytes, entry: Entry) -> None:
+        if entry.every_ns:
+            # Half a second: intervals begin at whole ones.
+            entry.latest_ns = self._stream.clock.steady() + entry.every_ns + ROUNDED_NS
+            heapq.heappush(self._latest, (entry.latest_ns, entry.seq, subject))
 
     def _look(self, when: int, seq: int, subject: bytes) -> None:
         if not self._running:
@@ -164,6 +192,9 @@ class Schedules:
         if not self._due or not self._running or self._stream.config.sealed:
             return
         when = self._due[0][0]
+        if self._latest:
+            clock = self._stream.clock
+            when = min(when, self._latest[0][0] - clock.steady() + clock.now())
         if self._timer is None or when < self._armed_for:
             self._armed_for = when
             self._set_timer(when + LATE_NS - self._stream.clock.now())
@@ -191,12 +222,14 @@ class Schedules:
             self._set_timer(RETRY_NS)
             return
         now = stream.clock.now()
+        overdue = self._overdue()
         due: dict[bytes, Entry] = {}
         ending = self._ending()
-        while self._due and self._due[0][0] <= now and len(due) < MAX_FIRES:
-            _, seq, subject = heapq.heappop(self._due)
+        while (overdue or (self._due and self._due[0][0] <= now)) and len(due) < MAX_FIRES:
+            late = bool(overdue)
+            _, seq, subject = overdue.pop() if late else heapq.heappop(self._due)
             entry = self._entries.get(subject)
-            if entry is None or entry.seq != seq or entry.next_ns > now or subject in self._firing:
+            if entry is None or entry.seq != seq or subject in self._firing or (entry.next_ns > now and not late):
                 continue
             if seq not in stream.store.live:
                 del self._entries[subject]
@@ -205,6 +238,17 @@ class Schedules:
         self._firing.update(due)
         self._begin(sorted(due.items(), key=lambda item: item[1].seq))
         self._arm()
+
+    def _overdue(self) -> list[tuple[int, int, bytes]]:
+        """Take off the list what has waited for its interval though the system clock says that it is not due."""
+        found: list[tuple[int, int, bytes]] = []
+        steady = self._stream.clock.steady()
+        while self._latest and self._latest[0][0] <= steady and len(found) < MAX_FIRES:
+            latest, seq, subject = heapq.heappop(self._latest)
+            entry = self._entries.get(subject)
+            if entry is not None and entry.latest_ns == latest:  # else it has fired since
+                found.append((latest, seq, subject))
+        return found
 
     def _ending(self) -> set[bytes]:
         """Subjects of schedules of which a message on its way says that they are over, or when they fire next."""
