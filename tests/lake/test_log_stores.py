@@ -1,7 +1,8 @@
-"""Of two processes that commit to one table at once, exactly one gets each version."""
+"""Of two processes that commit to one table at once, exactly one gets each version; what it names is on disk."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import py4j.java_gateway
 import py4j.protocol
@@ -22,12 +24,13 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
 from lakestream.lake import jars, java, s3
+from lakestream.lake.deletion import to_z85
 from tests.lake.tables import version
 from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.lake
 
-NEEDED = ("hadoop-client", "py4j", "slf4j-api", "jcl-over-slf4j", "log4j", "scala-library", "commons-")
+NEEDED = ("hadoop-client", "jackson-core", "py4j", "slf4j-api", "jcl-over-slf4j", "log4j", "scala-library", "commons-")
 VERSIONS = 50
 COMMITS = int(os.environ.get("LAKESTREAM_COMMIT_RACES", "5"))
 
@@ -176,6 +179,166 @@ def test_files_that_may_be_replaced_are_replaced_whole(tmp_path: Path) -> None:
         with pytest.raises(Py4JJavaError, match=r"FileNotFoundException"):
             store.write(missing, actions.iterator(), False, configuration)
     assert os.listdir(tmp_path) == ["_last_checkpoint"]
+
+
+def local_commit(java_process: Any, table: Path, version: int, *actions: dict[str, Any]) -> None:
+    """Have the local log store write one version."""
+    configuration = java_process.org.apache.hadoop.conf.Configuration(False)
+    store = java_process.io.lakestream.delta.LocalCommitLogStore(configuration)
+    lines = java_process.java.util.ArrayList()
+    for action in actions:
+        lines.add(json.dumps(action, separators=(",", ":")))
+    path = java_process.org.apache.hadoop.fs.Path(f"file:{table}/_delta_log/{version:020d}.json")
+    store.write(path, lines.iterator(), False, configuration)
+
+
+def vector(at: Path, **changes: Any) -> dict[str, Any]:
+    """How a commit calls the deletion vector in a file of this table."""
+    uuid = UUID(at.name.removeprefix("deletion_vector_").removesuffix(".bin"))
+    found = {"storageType": "u", "pathOrInlineDv": to_z85(uuid.bytes), "offset": 1, "sizeInBytes": 40}
+    return {**found, "cardinality": 1, **changes}
+
+
+def test_a_commit_is_refused_that_names_a_file_which_is_not_whole(tmp_path: Path) -> None:
+    table, elsewhere = tmp_path / "a #table", tmp_path / "origin" / "part.parquet"
+    log = table / "_delta_log"
+    for directory in (log, table / "subject=a%2Fb", elsewhere.parent):
+        directory.mkdir(parents=True)
+    (table / "subject=a%2Fb" / "part.parquet").write_bytes(b"x" * 100)
+    elsewhere.write_bytes(b"x" * 100)
+    deleted = table / "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    deleted.write_bytes(b"x" * 49)
+    plain = {"path": "subject=a%252Fb/part.parquet", "size": 100, "stats": '{"path":"none","size":1}'}
+    outside = {"path": elsewhere.as_uri(), "size": 100}
+    named: dict[str, dict[str, Any]] = {
+        "not there": {"add": {**plain, "path": "subject=a%252Fb/other.parquet"}},
+        "not there at all": {"add": {**outside, "path": "/origin/part.parquet"}},
+        "short": {"add": {**plain, "size": 101}},
+        "short, elsewhere": {"add": {**outside, "size": 101}},
+        "short change data": {"cdc": {**plain, "size": 101}},
+        "short vector": {"add": {**plain, "deletionVector": vector(deleted, offset=2)}},
+        "no vector": {"add": {**plain, "deletionVector": vector(deleted, pathOrInlineDv=to_z85(bytes(16)))}},
+        "no vector at a path": {"add": {**plain, "deletionVector": {**vector(deleted), "storageType": "p",
+                                                                     "pathOrInlineDv": f"{table.as_uri()}/none.bin"}}},
+    }  # fmt: skip
+    with jvm() as java_process:
+        for case, action in named.items():
+            with pytest.raises(Py4JJavaError, match=r"was refused: it names a file of .* nothing was committed"):
+                local_commit(java_process, table, 0, {"commitInfo": {}}, action)
+            assert os.listdir(log) == [], case
+        whole = {**plain, "deletionVector": vector(deleted)}
+        inline = {**outside, "deletionVector": vector(deleted, storageType="i", pathOrInlineDv="wi5b=000010000siXQKl0")}
+        gone = {"remove": {"path": "gone.parquet", "size": 1, "deletionVector": None}}
+        stored = {"add": {"path": "s3a://bucket/part.parquet", "size": 1}}
+        local_commit(java_process, table, 0, {"add": whole}, {"add": inline}, gone, stored)
+    assert os.listdir(log) == [f"{0:020d}.json"]
+
+
+def forced(java_process: Any, work: Callable[[], None], scratch: Path) -> set[Path]:
+    """The files and directories that a Java process brings to disk meanwhile, as its flight recorder saw it."""
+    recording = java_process.jdk.jfr.Recording()
+    recording.enable("jdk.FileForce").withoutThreshold()
+    recording.start()
+    work()
+    recording.stop()
+    recorded = java_process.java.nio.file.Path.of(str(scratch), java_process.java.lang.reflect.Array.newInstance(
+        java_process.java.lang.Class.forName("java.lang.String"), 0))  # fmt: skip
+    recording.dump(recorded)
+    return {
+        Path(each.getString("path")) for each in java_process.jdk.jfr.consumer.RecordingFile.readAllEvents(recorded)
+    }
+
+
+def test_what_a_commit_names_is_brought_to_disk_up_to_the_table_and_at_first_what_is_above_it(tmp_path: Path) -> None:
+    table = tmp_path / "lake" / "streams" / "ORDERS"
+    parts = [table / f"day={day}" / f"hour={hour}" / "part.parquet" for day in (1, 2) for hour in (1, 2)]
+    (table / "_delta_log").mkdir(parents=True)
+    for part in parts:
+        part.parent.mkdir(parents=True)
+        part.write_bytes(b"x")
+    adds = [{"add": {"path": str(part.relative_to(table)), "size": 1}} for part in parts]
+    (table / "new").mkdir()
+    deleted = table / "new" / "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    deleted.write_bytes(b"x" * 49)
+    marked = vector(deleted)
+    marked["pathOrInlineDv"] = "new" + marked["pathOrInlineDv"]
+    with jvm() as java_process:
+        first = forced(java_process, lambda: local_commit(java_process, table, 0, *adds), tmp_path / "first.jfr")
+        assert {*parts, *(part.parent for part in parts), table / "day=1", table / "day=2"} <= first
+        assert {table / "_delta_log", table, table.parent, table.parent.parent, tmp_path} <= first
+        again = [
+            {"add": {**adds[0]["add"], "deletionVector": marked}},
+            {"remove": adds[0]["add"]},
+        ]
+        then = forced(java_process, lambda: local_commit(java_process, table, 1, *again), tmp_path / "then.jfr")
+        assert {path for path in then if not path.name.endswith(".tmp")} == {
+            deleted, deleted.parent, table, table / "_delta_log",
+        }, "nothing is synced that was there before"  # fmt: skip
+
+
+def test_a_checkpoint_is_on_disk_before_it_is_pointed_to(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    for older in (10, 20):
+        (log / f"{older:020d}.checkpoint.parquet").write_bytes(b"x")
+    with jvm() as java_process:
+        configuration = java_process.org.apache.hadoop.conf.Configuration(False)
+        store = java_process.io.lakestream.delta.LocalCommitLogStore(configuration)
+        path = java_process.org.apache.hadoop.fs.Path(f"file:{log}/_last_checkpoint")
+        lines = java_process.java.util.ArrayList()
+        lines.add('{"version":20,"size":3}')
+        found = forced(
+            java_process, lambda: store.write(path, lines.iterator(), True, configuration), tmp_path / "recorded.jfr"
+        )
+    assert {each for each in found if not each.name.endswith(".tmp")} == {log, log / f"{20:020d}.checkpoint.parquet"}
+
+
+def test_a_file_is_on_disk_when_it_is_closed_and_has_no_checksum_beside_it(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with jvm() as java_process:
+        configuration = java_process.org.apache.hadoop.conf.Configuration(False)
+
+        def write(path: Path) -> None:
+            hadoop_path = java_process.org.apache.hadoop.fs.Path(str(path))
+            out = hadoop_path.getFileSystem(configuration).create(hadoop_path)
+            out.write(65)
+            out.close()
+
+        write(old)
+        write(tmp_path / "pipe")
+        assert (tmp_path / ".old.crc").exists()
+        # From here on as in a session; Hadoop's own is in its cache by now.
+        java_process.io.lakestream.delta.DurableFileSystem.use(configuration)
+        with pytest.raises(Py4JJavaError, match="SyncFailedException"):  # a pipe cannot be synced: so it was tried
+            write(tmp_path / "pipe")
+        write(tmp_path / "new")
+        path = java_process.org.apache.hadoop.fs.Path(str(old))
+        store = path.getFileSystem(configuration)
+        assert [each.getPath().getName() for each in store.listStatus(path.getParent())].count(".old.crc") == 0
+        assert store.open(path).read() == 65
+        (tmp_path / "old").write_bytes(b"B")
+        with pytest.raises(Py4JJavaError, match="ChecksumException"):
+            store.open(path).read()
+        write(old)
+        assert store.open(path).read() == 65
+    os.close(reader)
+    assert sorted(os.listdir(tmp_path)) == ["new", "old", "pipe"]
+
+
+def test_tasks_of_a_session_write_files_that_are_on_disk_when_closed(spark: Any, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    rows = spark.range(0, 10, 1, 2).selectExpr("id", "id % 2 AS half")
+    rows.write.format("delta").partitionBy("half").option("delta.checkpointInterval", "1").save(str(table))
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
+    written = [path.name for path in table.rglob("*") if path.is_file()]
+    assert [name for name in written if name.endswith(".checkpoint.parquet")]
+    # Hadoop's own file system would have left checksums, in tasks as in the driver.
+    assert [name for name in written if name.endswith((".parquet.crc", ".bin.crc"))] == []
+    context = spark.sparkContext
+    file_system = context._jvm.org.apache.hadoop.fs.Path(str(table)).getFileSystem(context._jsc.hadoopConfiguration())
+    assert file_system.getClass().getName() == "io.lakestream.delta.DurableFileSystem"
 
 
 def append(spark: Any, table: str, name: str) -> None:

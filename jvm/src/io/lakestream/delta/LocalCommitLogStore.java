@@ -7,14 +7,19 @@ import java.io.IOException;
 import java.nio.channels.Channels;
 import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryStream;
 import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
 import java.util.Iterator;
+import java.util.List;
 import java.util.UUID;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
 
 /**
@@ -25,6 +30,10 @@ import org.apache.hadoop.conf.Configuration;
  * the version's name as a hard link, which the file system refuses when the name is taken. deltalake commits in the same
  * way, so it can write beside this.
  *
+ * <p>Before that, what the commit names is there: a file that is missing or too short makes it fail, and the names of
+ * new files and directories are brought to disk (their contents are by DurableFileSystem, or here where another file
+ * system wrote them). So a commit that survives a power failure is whole.
+ *
  * <p>Where there are no hard links, the check and the rename are made under a lock on a file beside the log. That lock
  * ends with the process that holds it.
  */
@@ -34,6 +43,10 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
 
   private static final String LOCK_FILE = ".lakestream.lock";
 
+  private static final String FIRST_COMMIT = "00000000000000000000.json";
+
+  private static final Pattern CHECKPOINT_VERSION = Pattern.compile("\"version\":(\\d+)");
+
   /** File locks are the process's: threads of one process need this one as well. */
   private static final Object IN_PROCESS = new Object();
 
@@ -42,7 +55,7 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
   }
 
   /**
-   * Writes a file of the log in full or not at all.
+   * Writes a file of the log in full or not at all; what it names is on disk before it is.
    *
    * @throws FileAlreadyExistsException the file is there and must not be overwritten: somebody else has the version
    */
@@ -56,14 +69,21 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
       throw new FileNotFoundException("No such file or directory: " + directory);
     }
     Path draft = directory.resolve("." + target.getFileName() + "." + UUID.randomUUID() + ".tmp");
+    NamedFiles named = new NamedFiles(directory.getParent());
     try {
-      writeOut(draft, actions);
+      writeOut(draft, actions, named);
       if (overwrite) {
+        checkpointToDisk(draft, directory);
         replace(draft, target);
       } else {
+        named.verify();
+        named.toDisk(!(path.getFileSystem(configuration) instanceof DurableFileSystem));
+        if (target.endsWith(FIRST_COMMIT)) {
+          tableToDisk(directory);
+        }
         publish(draft, target);
       }
-      toDisk(directory);
+      NamedFiles.sync(directory);
     } finally {
       Files.deleteIfExists(draft);
     }
@@ -79,12 +99,14 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
     return Path.of(path.toUri().getPath());
   }
 
-  private static void writeOut(Path draft, Iterator<String> actions) throws IOException {
+  private static void writeOut(Path draft, Iterator<String> actions, NamedFiles named) throws IOException {
     try (FileChannel channel =
             FileChannel.open(draft, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE);
         BufferedWriter writer = new BufferedWriter(Channels.newWriter(channel, StandardCharsets.UTF_8))) {
       while (actions.hasNext()) {
-        writer.write(actions.next());
+        String line = actions.next();
+        named.read(line);
+        writer.write(line);
         writer.write('\n');
       }
       writer.flush();
@@ -130,12 +152,27 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
     Files.move(draft, target, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
   }
 
-  /** The directory entry survives a power failure, where the file system lets a directory be opened for that. */
-  private static void toDisk(Path directory) {
-    try (FileChannel channel = FileChannel.open(directory, StandardOpenOption.READ)) {
-      channel.force(true);
-    } catch (IOException unsupported) {
-      // The commit is made; how durable it is, is then up to the file system.
+  /** The checkpoint that the draft of _last_checkpoint names, before anybody is told of it. */
+  private static void checkpointToDisk(Path draft, Path directory) throws IOException {
+    Matcher version = CHECKPOINT_VERSION.matcher(Files.readString(draft));
+    if (!version.find()) {
+      return;
     }
+    String parts = String.format("%020d.checkpoint.*", Long.parseLong(version.group(1)));
+    List<Path> found = new ArrayList<>();
+    try (DirectoryStream<Path> names = Files.newDirectoryStream(directory, parts)) {
+      names.forEach(found::add);
+    }
+    NamedFiles.syncAll(found);
+    NamedFiles.sync(directory);
+  }
+
+  /** The directories that came to be with a table: its log's, its own, and any above it. */
+  private static void tableToDisk(Path log) throws IOException {
+    List<Path> above = new ArrayList<>();
+    for (Path each = log.toAbsolutePath().getParent(); each != null; each = each.getParent()) {
+      above.add(each);
+    }
+    NamedFiles.syncAll(above);
   }
 }
