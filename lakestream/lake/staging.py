@@ -239,5 +239,6 @@ def introduce(storage: Storage, directory: str, stream: StreamIdentity) -> None:
         if storage.read(path) == content:
             return
     except FileNotFoundError:
-        pass
+        # Once: from here on what is put into the directory stays with its own name.
+        storage.make_directory(directory)
     storage.write(path, content)

@@ -104,6 +104,26 @@ class Storage(ABC):
             FileExistsError: something else is there.
         """
 
+    def make_directory(self, path: str) -> None:  # noqa: B027
+        """Make a directory and all above it, up to the root's own name, exist and stay, whoever made them.
+
+        Nothing to do in an object store, which has none.
+        """
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file or directory another name, below the root too, durably. Only directories can.
+
+        Raises:
+            NotImplementedError: this is an object store.
+        """
+        raise NotImplementedError(f"{self.root}: an object store cannot rename")
+
+    def sync_files(self, files: Iterable[str]) -> None:  # noqa: B027
+        """Bring files that another program has written, and their names, to disk.
+
+        Nothing to do in an object store: what it has confirmed is durable.
+        """
+
     def copy_file(self, path: str, source: str) -> None:
         """Make `path` a copy of another file of any storage that never changes; nothing happens when it is there.
 

@@ -92,13 +92,13 @@ class LocalStorage(Storage):
 
     def write(self, path: str, data: bytes) -> None:
         """See `Storage.write`."""
-        partial = _written(path, data)
+        partial = self._written(path, data)
         os.replace(partial, path)
         sync_directory(os.path.dirname(path))
 
     def create(self, path: str, data: bytes) -> bool:
         """See `Storage.create`."""
-        partial = _written(path, data)
+        partial = self._written(path, data)
         try:
             os.link(partial, path)
         except FileExistsError:
@@ -128,11 +128,12 @@ class LocalStorage(Storage):
             try:
                 os.link(local_file, path)
             except FileNotFoundError:
-                os.makedirs(directory, exist_ok=True)
+                self.make_directory(directory)
                 os.link(local_file, path)
         except FileExistsError:
             if not os.path.samefile(local_file, path) and not filecmp.cmp(local_file, path, shallow=False):
                 raise
+            sync_directory(directory)  # whoever put it there may have been killed before they did
             return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -140,6 +141,38 @@ class LocalStorage(Storage):
             _copy(local_file, path)
         sync_directory(directory)
         return True
+
+    def make_directory(self, path: str) -> None:
+        """See `Storage.make_directory`."""
+        above = path
+        while f"{above}/".startswith(self.root + "/") or not os.path.isdir(above):
+            above = os.path.dirname(above)
+        os.makedirs(path, exist_ok=True)
+        # Also of those that are there: whoever made them may have been killed before they were synced.
+        below = path
+        while below != above:
+            below = os.path.dirname(below)
+            # Where nothing can be made, as above the lake, nothing may be readable either.
+            with contextlib.suppress(PermissionError):
+                sync_directory(below)
+
+    def move(self, source: str, target: str) -> None:
+        """See `Storage.move`."""
+        self.make_directory(os.path.dirname(target))
+        os.rename(source, target)
+        # The new name first: what a power failure leaves under both can be told apart, what is under none is gone.
+        sync_directory(os.path.dirname(target))
+        if os.path.dirname(source) != os.path.dirname(target):
+            sync_directory(os.path.dirname(source))
+
+    def sync_files(self, files: Iterable[str]) -> None:
+        """See `Storage.sync_files`."""
+        directories = set()
+        for path in files:
+            _sync(path)
+            directories.add(os.path.dirname(path))
+        for directory in directories:
+            sync_directory(directory)
 
     @contextlib.contextmanager
     def fetch(self, path: str) -> Iterator[str]:
@@ -168,10 +201,28 @@ class LocalStorage(Storage):
         """See `Storage.delta_options`."""
         return {}
 
+    def _written(self, path: str, data: bytes) -> str:
+        """Write `data` to a synced file beside `path`, whose directory is made when it is missing."""
+        partial = _partial(path)
+        try:
+            file = open(partial, "wb")  # noqa: SIM115
+        except FileNotFoundError:
+            self.make_directory(os.path.dirname(path))
+            file = open(partial, "wb")  # noqa: SIM115
+        with file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return partial
+
 
 def sync_directory(directory: str) -> None:
-    """Make the names in a directory stay."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    """Make the names in a directory durable."""
+    _sync(directory)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -184,21 +235,6 @@ def _entry(path: str, status: os.stat_result) -> Entry:
 
 def _partial(path: str) -> str:
     return f"{path}.{os.getpid()}-{threading.get_ident()}.tmp"
-
-
-def _written(path: str, data: bytes) -> str:
-    """Write `data` to a synced file beside `path`, whose directory is made when it is missing."""
-    partial = _partial(path)
-    try:
-        file = open(partial, "wb")  # noqa: SIM115
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        file = open(partial, "wb")  # noqa: SIM115
-    with file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return partial
 
 
 def _copy(source: str | os.PathLike[str], target: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,30 @@ def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
     assert deltalog.checkpoints(names(tmp_path)) == []
     (log / f"{1:020d}.checkpoint.0000000002.0000000002.parquet").touch()
     assert deltalog.checkpoints(names(tmp_path)) == [1]
+
+
+def test_a_checkpoint_is_on_disk_before_what_it_stands_for_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    for name in (f"{0:020d}.json", f"{1:020d}.json", f"{1:020d}.checkpoint.parquet"):
+        (log / name).write_bytes(b"")
+    calls: list[str] = []
+    really_sync, really_unlink = os.fsync, os.unlink
+
+    def fsync(descriptor: int) -> None:
+        really_sync(descriptor)
+        calls.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    def unlink(path: str) -> None:
+        really_unlink(path)
+        calls.append(f"deleted {path}")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "unlink", unlink)
+    assert maintenance.expire(open_storage(tmp_path), str(tmp_path), 1) == 1
+    assert calls == [f"{log}/{1:020d}.checkpoint.parquet", str(log), f"deleted {log}/{0:020d}.json"]
 
 
 def test_expired_commits_leave_and_nothing_else(tmp_path: Path) -> None:

@@ -335,3 +335,72 @@ def test_a_store_that_ignores_conditions_is_refused(bucket: Storage, monkeypatch
     finally:
         proxy.shutdown()
         proxy.server_close()
+
+
+class Disk:
+    """What of a directory has been brought to disk: watches the system calls of the storage."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, str]] = []
+        really_sync, really_link, really_replace, really_rename = os.fsync, os.link, os.replace, os.rename
+
+        def fsync(descriptor: int) -> None:
+            really_sync(descriptor)
+            self.calls.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+
+        def link(source: str, target: str) -> None:
+            really_link(source, target)
+            self.calls.append(("name", os.fspath(target)))
+
+        def replace(source: str, target: str) -> None:
+            assert os.path.isdir(source) or ("sync", os.fspath(source)) in self.calls, "renamed before it was synced"
+            really_replace(source, target)
+            self.calls.append(("name", os.fspath(target)))
+
+        def rename(source: str, target: str) -> None:
+            really_rename(source, target)
+            self.calls.append(("name", os.fspath(target)))
+
+        for name, call in {"fsync": fsync, "link": link, "replace": replace, "rename": rename}.items():
+            monkeypatch.setattr(os, name, call)
+
+    def synced(self) -> set[str]:
+        """What was synced; the list begins anew."""
+        found = {path for what, path in self.calls if what == "sync"}
+        self.calls.clear()
+        return found
+
+    def durable(self, path: str) -> bool:
+        """Whether a name was synced after it was given."""
+        named = max(at for at, call in enumerate(self.calls) if call == ("name", path))
+        return ("sync", os.path.dirname(path)) in self.calls[named:]
+
+
+def test_what_a_directory_has_taken_is_on_disk_with_every_name_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, root = Disk(monkeypatch), str(tmp_path / "new" / "lake")
+    storage = open_storage(root)
+    above = {str(tmp_path), f"{tmp_path}/new", root, f"{root}/a", f"{root}/a/b"}
+    storage.write(f"{root}/a/b/one", b"1")
+    assert disk.durable(f"{root}/a/b/one")
+    assert disk.synced() >= above
+    assert storage.create(f"{root}/a/b/two", b"2")
+    assert disk.durable(f"{root}/a/b/two")
+    source = tmp_path / "source"
+    source.write_bytes(b"3")
+    disk.synced()
+    assert storage.put_file(f"{root}/c/d/three", source)
+    assert disk.durable(f"{root}/c/d/three")
+    assert disk.synced() >= {root, f"{root}/c", f"{root}/c/d"}
+    assert not storage.put_file(f"{root}/c/d/three", source)
+    assert disk.synced() == {f"{root}/c/d"}, "who put it there may have been killed before it was synced"
+    storage.move(f"{root}/c", f"{root}/kept/c")
+    assert disk.durable(f"{root}/kept/c")
+    assert disk.synced() >= {root, f"{root}/kept"}
+    assert storage.read(f"{root}/kept/c/d/three") == b"3"
+    os.makedirs(f"{root}/made/by/another")
+    storage.make_directory(f"{root}/made/by/another")
+    assert disk.synced() >= {f"{tmp_path}/new", root, f"{root}/made", f"{root}/made/by"}
+    storage.sync_files([f"{root}/a/b/one", f"{root}/a/b/two"])
+    assert disk.synced() == {f"{root}/a/b/one", f"{root}/a/b/two", f"{root}/a/b"}

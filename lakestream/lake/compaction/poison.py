@@ -30,7 +30,7 @@ def set_aside(path: str, bad: BadSegment) -> PoisonedSegment:
     reason = f"at offset {bad.offset}: {bad.reason}"
     storage.write(f"{path}{WHY}", reason.encode())
     if storage.local:
-        os.replace(path, f"{path}{BAD}")
+        storage.move(path, f"{path}{BAD}")
     else:
         storage.write(f"{path}{BAD}", storage.read(path))
         storage.delete(path)

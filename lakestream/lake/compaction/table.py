@@ -258,11 +258,8 @@ class StreamTable:
             return
         if not self._storage.local:
             raise KeptTable(self.path)
-        import os
-
         target = paths.kept(self._storage.root, self._identity.name, found.uid, self._identity.account)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.rename(self.path, target)
+        self._storage.move(self.path, target)
         self._forget()
 
     def _is_to_be_kept(self, found: Found) -> bool:
@@ -283,11 +280,8 @@ class StreamTable:
     def remove(self, uid: str) -> None:
         """Remove the table. It disappears at once, before its files are deleted."""
         if self._storage.local:
-            import os
-
             aside = f"{paths.removed(self._storage.root, uid)}-{time.time_ns()}"
-            os.makedirs(os.path.dirname(aside), exist_ok=True)
-            os.rename(self.path, aside)
+            self._storage.move(self.path, aside)
             self._forget()
             self._storage.delete_tree(aside)
             return

@@ -168,6 +168,9 @@ def expire(storage: Storage, table: str, keep_from: int) -> int:
     directory = f"{table}/_delta_log"
     names = storage.names(directory)
     assert keep_from in deltalog.checkpoints(names)
+    # Whoever wrote it: what can be read only from it is not deleted before it is on disk.
+    needed = [name for name in names if name.startswith(f"{keep_from:020d}.checkpoint.")]
+    storage.sync_files(f"{directory}/{name}" for name in needed)
     found = sorted((int(match[1]), name) for name in names if (match := _LOG_FILE.match(name)))
     old = [name for version, name in found if version < keep_from]
     # The table's lock is held: in an object store one request for many of them.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.schema import UID_PROPERTY
+from lakestream.lake.storage_local import LocalStorage
 from lakestream.lake.transfer.mapping import encode_json, plain_rows
 from lakestream.log.record import Record
 
@@ -234,11 +235,13 @@ def write(target: str, format: str, schema: pa.Schema, batches: Iterator[pa.Reco
         return
     if os.path.isdir(path):
         raise BadTarget(f"{target} is a directory; name the {format} file to write")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    there = LocalStorage(os.path.dirname(path))
     partial = f"{path}.partial"
     try:
+        there.make_directory(there.root)
         _WRITERS[format](partial, schema, batches)
-        os.replace(partial, path)
+        there.sync_files([partial])
+        there.move(partial, path)
     except OSError as error:
         raise BadTarget(f"{target} cannot be written: {error}") from None
     finally:
@@ -268,7 +271,10 @@ def _write_delta(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 
     try:
         reader = pa.RecordBatchReader.from_batches(schema, told())
+        there = LocalStorage(path)
+        there.make_directory(path)
         write_deltalake(path, reader, mode="overwrite", schema_mode="overwrite")
+        there.sync_files([path, *(entry.path for entry in there.tree(path))])  # the writer does not
     except BaseException as error:
         if fresh:
             shutil.rmtree(path, ignore_errors=True)
