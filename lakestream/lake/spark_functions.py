@@ -11,6 +11,7 @@ through a Python worker and push nothing down.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ __all__ = ["as_of", "register"]
 _LAKE_SETTING = "spark.lakestream.lake"
 _MICRO = 1000
 _EXACT = ("string", "tinyint", "smallint", "int", "bigint")
+_ROWS = "_lakestream_rows"
 _TIMES = ("timestamp", "timestamp_ntz", "date")
 
 
@@ -74,32 +76,39 @@ def register(spark: SparkSession, lake: str) -> None:
         spark: a session with Delta, from a Python program.
         lake: the root of the lake that names stand in.
     """
+    _register(spark, spark_sql.AS_OF, _AsOf(spark, lake))
+
+
+def register_rows(spark: SparkSession, lake: str) -> str:
+    """Make a table function of a session's SQL that gives a stream's rows: its table's, or while there is no table what
+    the data source `lakestream` has, which has to be registered. Returns its name; the argument is the stream's."""
+    _register(spark, _ROWS, _Rows(spark, lake))
+    return _ROWS
+
+
+def _register(spark: SparkSession, name: str, builder: _Builder) -> None:
     from pyspark.java_gateway import ensure_callback_server_started
 
-    context = spark.sparkContext
-    gateway: Any = context._gateway
+    gateway: Any = spark.sparkContext._gateway
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     registry = spark._jsparkSession.sessionState().tableFunctionRegistry()
-    registry.createOrReplaceTempFunction(spark_sql.AS_OF, _Builder(spark, lake), "scala_udf")
+    registry.createOrReplaceTempFunction(name, builder, "scala_udf")
 
 
-class _Builder:
+class _Builder(ABC):
     """scala.Function1 from the arguments' expressions to a plan."""
 
     def __init__(self, spark: SparkSession, lake: str) -> None:
         self._spark = spark
         self._lake = lake
 
+    @abstractmethod
+    def rows(self, values: list[Any]) -> DataFrame:
+        """Return the function's result for the values of its arguments."""
+
     def apply(self, arguments: Any) -> Any:
         """Called by the JVM."""
-        values = [self._value(arguments.apply(number)) for number in range(arguments.size())]
-        if len(values) != 2 or not isinstance(values[0], str) or values[1] is None:
-            raise TimeTravelError("as_of takes a stream's name and a moment: as_of('ORDERS', '2026-05-01 12:00:00')")
-        stream, moment = values
-        try:
-            rows = as_of(self._spark, stream, moment, self._lake)
-        except NotATable:
-            raise TimeTravelError(f"there is no stream {stream} in {self._lake} that has a table") from None
+        rows = self.rows([self._value(arguments.apply(number)) for number in range(arguments.size())])
         return rows._jdf.queryExecution().analyzed()
 
     def _value(self, expression: Any) -> Any:
@@ -125,3 +134,32 @@ class _Builder:
         """What py4j has to know."""
 
         implements = ("scala.Function1",)
+
+
+class _AsOf(_Builder):
+    """as_of(stream, moment)."""
+
+    def rows(self, values: list[Any]) -> DataFrame:
+        """See `_Builder.rows`."""
+        if len(values) != 2 or not isinstance(values[0], str) or values[1] is None:
+            raise TimeTravelError("as_of takes a stream's name and a moment: as_of('ORDERS', '2026-05-01 12:00:00')")
+        stream, moment = values
+        try:
+            return as_of(self._spark, stream, moment, self._lake)
+        except NotATable:
+            raise TimeTravelError(f"there is no stream {stream} in {self._lake} that has a table") from None
+
+
+class _Rows(_Builder):
+    """The rows of a stream of the default account."""
+
+    def rows(self, values: list[Any]) -> DataFrame:
+        """See `_Builder.rows`."""
+        [stream] = values
+        table = paths.table(paths.root(self._lake), stream)
+        try:
+            CommitLog(table)
+        except NotATable:
+            reader = self._spark.read.format("lakestream").option("lake", self._lake)
+            return reader.option("stream", stream).load()
+        return self._spark.read.format("delta").load(open_storage(self._lake).spark_path(table))

@@ -152,7 +152,7 @@ class Catalog:
         return staged or "_delta_log" in self.storage.directories(stream.table)
 
     def typed(self, name: str) -> TypedTable | None:
-        """The stream's table, if it has a schema for payloads."""
+        """Return the stream's table, there or to come, if there is a schema for payloads."""
         stream = self.stream(name)
         try:
             return typed.typed_table(stream.table.rpartition(f"/{paths.STREAMS}/")[0], stream.stream)
@@ -256,9 +256,15 @@ class Snapshot:
         if suffix is None or self._catalog.exists(name):
             return None
         base = msgspec.structs.replace(mention, name=name.removesuffix(suffix))
+        try:
+            located = self.locate(base)  # first: a server that is asked for its newest messages also tells the schema
+        except UnknownStream:
+            if self._catalog.typed(base.name) is None:
+                return None
+            raise
         if (table := self._catalog.typed(base.name)) is None:
             return None
-        found, source = typed.parse(table.text), _source(self.locate(base))
+        found, source = typed.parse(table.text), _source(located)
         self._catalog.prepare(found)
         if suffix == typed.MISFITS_SUFFIX:
             return Selection(typed.misfits_sql(found, source))

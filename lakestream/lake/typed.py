@@ -37,8 +37,10 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lakestream.lake import paths, schema
+from lakestream.lake.compaction import policy
 from lakestream.lake.compaction.policy import JSON_SCHEMA_PROPERTY, BadPolicy
 from lakestream.lake.errors import LakeError
+from lakestream.lake.staging import read_identity
 from lakestream.lake.storage import open_storage
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class BadJsonSchema(BadPolicy):
 
 
 class NoTypedView(LakeError):
-    """The stream has no table, or its table has no `lakestream.json_schema`."""
+    """Neither the stream nor its table has a `lakestream.json_schema`."""
 
 
 class _Unfit(Exception):
@@ -384,36 +386,35 @@ def doubled(name: str) -> str:
 
 
 class TypedTable(msgspec.Struct, frozen=True):
-    """A table with a schema of its own: its stream, path, `lakestream.json_schema` and columns."""
+    """A stream with a schema: its name, its table's path, `lakestream.json_schema`, the table's columns, and whether
+    there is a table yet."""
 
     stream: str
     path: str
     text: str
     columns: tuple[str, ...]
+    made: bool = True
 
 
 def typed_table(lake: str, stream: str) -> TypedTable:
-    """The table of a stream of the default account, with its schema as the newest version has it.
+    """Return a stream of the default account with its schema: what the stream names, else what its table has.
 
     Raises:
-        NoTypedView: there is no table, or it has no schema.
+        NoTypedView: there is neither.
     """
     found = _look(paths.table(paths.root(lake), stream))
     if found is None:
-        raise NoTypedView(
-            f"stream {stream} has no table with typed columns: set {JSON_SCHEMA_PROPERTY} in its metadata; the table "
-            "learns of it with its next commit"
-        )
+        raise NoTypedView(f"stream {stream} has no typed columns: set {JSON_SCHEMA_PROPERTY} in its metadata")
     return found
 
 
 def typed_tables(lake: str) -> list[TypedTable]:
-    """All tables of the default account that have a schema, by name. Opens each table's log; what is no table of ours,
-    or does not open, is left out."""
+    """Return all streams of the default account that have a schema, by name. Opens each table's log; what is no table
+    of ours, or does not open, is left out."""
     storage = open_storage(lake)
-    names = storage.directories(f"{storage.root}/{paths.STREAMS}")
+    names = {name for part in (paths.STREAMS, paths.SEGMENTS) for name in storage.directories(f"{storage.root}/{part}")}
     with ThreadPoolExecutor(_LOADERS, thread_name_prefix="typed") as pool:
-        found = pool.map(_look_or_pass, [f"{storage.root}/{paths.STREAMS}/{name}" for name in names])
+        found = pool.map(_look_or_pass, [f"{storage.root}/{paths.STREAMS}/{name}" for name in sorted(names)])
         return [table for table in found if table is not None]
 
 
@@ -430,15 +431,39 @@ def _look(path: str) -> TypedTable | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
+    asked = _asked(path)
     try:
         delta = DeltaTable(path, storage_options=open_storage(path).delta_options())
     except TableNotFoundError:
-        return None
+        return asked
     properties = delta.metadata().configuration
     text, stream = properties.get(JSON_SCHEMA_PROPERTY), properties.get(schema.STREAM_PROPERTY)
+    if asked is not None:  # the table learns of it with its next commit
+        text, stream = asked.text, asked.stream
     if text is None or stream is None:
         return None
     return TypedTable(stream, path, text, tuple(field.name for field in delta.schema().fields))
+
+
+def _asked(path: str) -> TypedTable | None:
+    """Return what the living stream of a table's place says in the staging area, if it names a schema."""
+    storage = open_storage(path)
+    base, _, directory = path.rpartition(f"/{paths.STREAMS}/")
+    parent = f"{base}/{paths.SEGMENTS}/{directory}"
+    living = [f"{parent}/{uid}" for uid in storage.directories(parent)]
+    found = [read_identity(each) for each in living if not storage.exists(f"{each}/{paths.DELETED_FILE}")]
+    newest = max((each for each in found if each is not None), key=lambda each: each.created_ns, default=None)
+    if newest is None:
+        return None
+    try:
+        wanted = policy.of_config(bytes(newest.config))
+    except BadPolicy:
+        return None
+    if wanted.json_schema is None:
+        return None
+    columns = schema.TABLE_DDL + (schema.REMOVED_DDL if wanted.archive else "")
+    names = tuple(column.split()[0] for column in columns.replace("map<string, array<string>>", "map").split(", "))
+    return TypedTable(newest.name, path, wanted.json_schema, names, made=False)
 
 
 def fit(lake: str, stream: str) -> Fit:
@@ -452,7 +477,7 @@ def fit(lake: str, stream: str) -> Fit:
     found = typed_table(lake, stream)
     parsed = parse(found.text)
     rows = misfits = 0
-    for batch in batches(found.path, ["data"]):
+    for batch in batches(found.path, ["data"]) if found.made else ():
         rows += batch.num_rows
         misfits += batch.num_rows - parsed.reasons(batch.column(0)).null_count
     return Fit(rows - misfits, misfits)
@@ -505,7 +530,8 @@ def prepare_spark(spark: SparkSession, found: JsonSchema) -> None:
 def register_views(spark: SparkSession, lake: str) -> list[str]:
     """Make the temporary views `<STREAM>_json` and `<STREAM>_json_misfits` of all streams that have a schema.
 
-    They are made of each table's schema of now; call it again after a change. A schema that does not parse gets none.
+    They are made of each stream's schema of now; call it again after a change. A schema that does not parse gets none.
+    A stream whose table has yet to be made is read by the data source `lakestream` until the table is there.
 
     Returns:
         The names of the views.
@@ -517,7 +543,7 @@ def register_views(spark: SparkSession, lake: str) -> list[str]:
         except BadJsonSchema:
             continue
         prepare_spark(spark, found)
-        source = f"delta.{_ticked(open_storage(table.path).spark_path(table.path))}"
+        source = _made(table) if table.made else _in_the_making(spark, lake, table)
         for suffix, select in (
             (VIEW_SUFFIX, view_sql(found, source, table.columns)),
             (MISFITS_SUFFIX, misfits_sql(found, source)),
@@ -525,6 +551,17 @@ def register_views(spark: SparkSession, lake: str) -> list[str]:
             spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_ticked(table.stream + suffix)} AS {select}")
             made.append(table.stream + suffix)
     return made
+
+
+def _made(table: TypedTable) -> str:
+    return f"delta.{_ticked(open_storage(table.path).spark_path(table.path))}"
+
+
+def _in_the_making(spark: SparkSession, lake: str, table: TypedTable) -> str:
+    from lakestream.lake import datasource, spark_functions
+
+    datasource.register(spark, lake)
+    return f"{spark_functions.register_rows(spark, lake)}({schema.quoted(table.stream)})"
 
 
 def register(spark: SparkSession, lake: str) -> None:

@@ -13,10 +13,12 @@ import msgspec
 import nats
 import pytest
 from nats.aio.client import Client
-from nats.js.api import StorageType
+from nats.js.api import StorageType, StreamConfig
 
 from lakestream.lake import live, staging
 from lakestream.lake.flush import Credentials, ServerFile, StreamNotFound
+from lakestream.lake.sql import Session, SqlError
+from lakestream.lake.sql_tail import Server as SqlServer
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.conformance
@@ -242,4 +244,32 @@ async def test_staged_segments_outlive_a_restart_and_stay_whole(server: Server) 
     assert await flush(client, "A") == {**answer, "server_id": (await flush(client, "A"))["server_id"]}
     directory = next((server.store / "lake" / "segments" / "A").iterdir())
     assert [each.last_index for each in staging.segments(os.fspath(directory))] == [answer["last_index"]]
+    await client.close()
+
+
+async def test_typed_views_are_there_as_soon_as_the_stream_names_a_schema(server: Server) -> None:
+    def asked(view: str, left_out: str = "time, time_ns, headers") -> tuple[list[str], list[tuple[Any, ...]]]:
+        with Session(str(server.store / "lake"), server=SqlServer(server.url)) as session:
+            found = session.query(f"SELECT * EXCEPT ({left_out}) FROM delta.`streams/{view}` ORDER BY seq")
+            return list(found.columns), list(found)
+
+    client = await nats.connect(server.url)
+    js = client.jetstream()
+    config = StreamConfig(name="A", subjects=["A.>"], metadata={"lakestream.json_schema": "price DOUBLE"})
+    await js.add_stream(config)
+    assert asked("A_json") == (["subject", "seq", "price"], [])
+    await js.publish("A.x", b'{"price": 1.5, "qty": 2}')
+    await js.publish("A.x", b"no json")
+    assert asked("A_json")[1] == [("A.x", 1, 1.5)]
+    assert [row[1] for row in asked("A_json_misfits", "time, time_ns")[1]] == [2]
+    # Another schema, without another message.
+    config.metadata = {"lakestream.json_schema": "qty INT"}
+    await js.update_stream(config)
+    assert asked("A_json") == (["subject", "seq", "qty"], [("A.x", 1, 2)])
+    assert not (server.store / "lake" / "streams").exists(), "all of it before the first commit"
+    # A stream without one has none, and says so.
+    await js.add_stream(name="B", subjects=["B.>"])
+    await js.publish("B.x", b"{}")
+    with pytest.raises(SqlError, match=r"no table delta\.`streams/B_json`"):
+        asked("B_json")
     await client.close()

@@ -174,12 +174,15 @@ class Stream:
         self.spark, self.lake = spark, base / "lake of $X #1"
         self.model = StreamModel(base / name, name)
 
-    def compact(self, schema: str | None, payloads: list[bytes], **metadata: str) -> None:
+    def stage(self, schema: str | None, payloads: list[bytes], **metadata: str) -> None:
         self.model.configure({**({} if schema is None else {"lakestream.json_schema": schema}), **metadata})
         self.model.operation()
         block = b"NATS/1.0\r\nN: 1\r\n\r\n"
         self.model.publish([(b"orders.%d" % (n % 3), block, each) for n, each in enumerate(payloads)])
         self.model.stage(self.lake)
+
+    def compact(self, schema: str | None, payloads: list[bytes], **metadata: str) -> None:
+        self.stage(schema, payloads, **metadata)
         [stream] = [each for each in staging.scan(str(self.lake)) if each.identity.name == self.model.identity.name]
         StreamCompaction(self.spark, str(self.lake), stream).run()
 
@@ -228,6 +231,20 @@ def test_views_follow_the_table_and_its_schema(spark: Any, stream: Stream) -> No
     assert "removed_time_ns" in stream.by_spark("ORDERS_json")[0]
     assert stream.by_spark("ORDERS_json") == stream.by_duckdb("ORDERS_json")
     assert typed.fit(str(stream.lake), "ORDERS") == Fit(2, 3)
+
+
+def test_views_are_there_before_the_table_is(spark: Any, stream: Stream) -> None:
+    lake = str(stream.lake)
+    stream.stage("price DOUBLE", [b'{"price":1.5}', b"no json"])
+    assert typed.register_views(spark, lake) == ["ORDERS_json", "ORDERS_json_misfits"]
+    assert [(row["seq"], row["price"]) for row in stream.by_spark("ORDERS_json")] == [(1, 1.5)]
+    assert [row["seq"] for row in stream.by_spark("ORDERS_json_misfits")] == [2]
+    assert typed.fit(lake, "ORDERS") == Fit(0, 0)
+    stream.compact("price DOUBLE", [b'{"price":2.5}'])
+    assert [row["price"] for row in stream.by_spark("ORDERS_json")] == [1.5, 2.5], "the same view"
+    # What the stream has named since counts, before its table's next commit.
+    stream.stage("price STRING", [b'{"price":"none"}'])
+    assert typed.typed_table(lake, "ORDERS").text == "price STRING"
 
 
 def test_streams_without_a_schema_or_with_a_wrong_one_have_no_views(spark: Any, stream: Stream) -> None:

@@ -68,6 +68,8 @@ class _Kept:
         self.waiting: list[Callable[[str], None]] = []
         """Who wants to know when everything sealed by now is staged."""
         self.staged_through = 0
+        self.told: staging.StreamIdentity | None = None
+        """The identity that the staging area has, as far as this server has written it."""
         self.position = 0
         self.asking = False
         self.on_deleted: Callable[[], None] | None = None
@@ -89,7 +91,7 @@ class _Kept:
         """
         staged = self.staged_through if self.stream.leading else self.position  # followers stage nothing
         behind = sealed_through > left and sealed_through > min(self.position, staged)
-        if not self.checked or self.trouble or behind or self.waiting:
+        if not self.checked or self.trouble or behind or self.waiting or self.owes_schema():
             return False
         self._skipped = (self._skipped + 1) % IDLE_POLLS
         return self._skipped != 0
@@ -114,6 +116,12 @@ class _Kept:
             if (staged := _staged_through(self.directory)) > applied:
                 raise OlderStore(self.directory, staged, applied)
         self.checked = True
+
+    def owes_schema(self) -> bool:
+        """Return True if readers cannot know yet which typed columns the stream names (lake/typed.py)."""
+        if not self.stream.leading or self.told is self.identity:
+            return False
+        return policy.JSON_SCHEMA_PROPERTY in self.stream.config.metadata or self.told is not None
 
     @property
     def identity(self) -> staging.StreamIdentity:
@@ -333,7 +341,8 @@ class LakeKeeper:
             done(f"another server leads stream {stream.name} now")
             return
         through, _ = kept.stream.store.sealed_through
-        if kept.checked and not kept.trouble and through <= max(kept.staged_through, kept.position):
+        staged = through <= max(kept.staged_through, kept.position) and not kept.owes_schema()
+        if kept.checked and not kept.trouble and staged:
             done("")
             return
         kept.waiting.append(done)
@@ -368,6 +377,7 @@ class LakeKeeper:
         fresh = [segment for segment in sealed if leads and segment.last_index > kept.staged_through]
         # A copy that a stream began with was never in its log, and its table has it since the log's first entry.
         left, applied = max(store.left_through, int(store.upkeep.based)), store.applied
+        identity = kept.identity if fresh or kept.owes_schema() else None
 
         def errand() -> tuple[int | None, str]:
             position = kept.watch.read()
@@ -377,6 +387,8 @@ class LakeKeeper:
             poisoned = poison.poisoned(kept.directory, position or 0)
             if poisoned is not None and poison.replace(poisoned.path, sealed):
                 poisoned = None
+            if identity is not None:
+                staging.introduce(open_storage(self.root), kept.directory, identity)
             for segment in fresh:
                 if position is None or segment.last_index > position:
                     staging.stage(segment.path, segment.first_index, segment.last_index, kept.identity, self.root)
@@ -405,6 +417,8 @@ class LakeKeeper:
                 kept.history.refusal = ""
             if fresh:
                 kept.staged_through = fresh[-1].last_index
+            if identity is not None:
+                kept.told = identity
             if (position or 0) < kept.position:  # an older copy of the lake that the log still reaches: stage anew
                 kept.staged_through = position or 0
             kept.position = position or 0
