@@ -80,6 +80,8 @@ def test_files_become_few_and_every_row_stays(spark: Any, lake: Path, tmp_path: 
     grow(spark, lake, model, 1, subject_limit=2)
     table = model.table(lake)
     before, count = rows(table), files(table)
+    for path in list(Path(table).rglob("part-*.parquet")):  # as earlier versions left them
+        (path.parent / f".{path.name}.crc").write_bytes(b"crc\0\0\0\2\0")
     done = maintain(spark, lake, NOW)
     assert files(table) == count - done.removed + done.added < count
     assert rows(table) == before
@@ -90,7 +92,6 @@ def test_files_become_few_and_every_row_stays(spark: Any, lake: Path, tmp_path: 
     assert list(Path(table).rglob("*.bin")) == []
     assert {path.suffix for path in Path(table).rglob("*") if path.is_file() and "_delta_log" not in path.parts} == {
         ".parquet",
-        ".crc",
     }
     grow(spark, lake, model, 1, subject_limit=2)
     check(lake, model)
