@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -22,6 +23,10 @@ from lakestream.server.node import Node
 from lakestream.server.settings.options import Flags, Options, load
 
 DEFAULT_STORE = "data"
+
+_TRACE = re.compile(r"\s|Traceback \(|Caused by: |Suppressed: |(During handling|The above exception)\b")
+"""Lines of a stack trace, Java's and Python's, but for the first or last one, which says what went wrong."""
+_COMPLAINT = re.compile(r"lakestream: |[\w.$]+(Error|Exception|Failure)(:|$)")
 
 
 def up(arguments: Sequence[str]) -> int:
@@ -66,6 +71,7 @@ class ServerWithCompactor(Node):
             output=self._pass_on,
             report=self._report,
             timing=self._timing,
+            environ={"LAKESTREAM_SPARK_LOG": "error"} if self.log.debugging else None,
         )
         self.compactor.start()
         print(welcome(self.options.host, self.identity.port, self.keeper.root), flush=True)
@@ -82,11 +88,21 @@ class ServerWithCompactor(Node):
             await asyncio.get_running_loop().run_in_executor(None, self.compactor.stop)
 
     def _pass_on(self, line: str) -> None:
-        write = self.log.error if " ERROR " in line else self.log.warn if " WARN " in line else self.log.info
-        write(f"compactor: {line}")
+        write = {"error": self.log.error, "warn": self.log.warn, "info": self.log.info, "debug": self.log.debug}
+        write[level_of(line)](f"compactor: {line}")
 
     def _report(self, level: str, text: str) -> None:
         (self.log.warn if level == "warn" else self.log.info)(text)
+
+
+def level_of(line: str) -> str:
+    """Return the level at which a line of the compactor is logged: what it complains of is a warning, and a stack trace
+    below the line that says what went wrong is for debugging."""
+    if _TRACE.match(line):
+        return "debug"
+    if " ERROR " in line:
+        return "error"
+    return "warn" if " WARN " in line or _COMPLAINT.match(line) else "info"
 
 
 class Compaction:

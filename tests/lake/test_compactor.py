@@ -17,9 +17,10 @@ import pytest
 from lakestream.lake import paths, staging
 from lakestream.lake.clones import CLONES, Clone
 from lakestream.lake.cloning.request import ANSWER_FILE, REQUEST_FILE
+from lakestream.lake.compaction import compactor as compactor_module
 from lakestream.lake.compaction import position
-from lakestream.lake.compaction.compactor import BatchReport, Compactor
-from lakestream.lake.errors import LeaseLost
+from lakestream.lake.compaction.compactor import WORKER_LATE, WORKER_TRIES, BatchReport, Compactor
+from lakestream.lake.errors import LakeError, LeaseLost
 from lakestream.lake.locks import JvmLock
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records, version
@@ -68,6 +69,58 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
+
+
+@pytest.fixture
+def late_worker(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The first Python worker of a streaming source takes longer to start than Spark waits; the file says it was."""
+    program, began = tmp_path / "python", tmp_path / "began"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *python_streaming_source_runner*) if mkdir {began} 2>/dev/null; then exec sleep 60; fi;; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(program))
+    return began
+
+
+def test_a_python_worker_that_does_not_connect_back_is_started_again(
+    spark: Any, lake: Path, tmp_path: Path, late_worker: Path
+) -> None:
+    model = stream(lake, tmp_path, "A")
+    complaints: list[str] = []
+    compactor = Compactor(spark, str(lake), complain=complaints.append)
+    assert compactor.acquire()
+    try:
+        report = compactor.once()
+    finally:
+        compactor.stop()
+        compactor.release()
+    assert late_worker.exists()
+    assert not report.failures
+    check(lake, model)
+    [said] = complaints
+    assert said == f"the streaming query has ended: {WORKER_LATE}; try 1 of {WORKER_TRIES}, the next in 1 s"
+
+
+def test_workers_that_never_start_end_the_compactor(spark: Any, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complaints: list[str] = []
+    compactor = Compactor(spark, str(lake), complain=complaints.append)
+
+    def late(trigger: dict[str, Any]) -> None:
+        raise RuntimeError("Timed out while waiting for the Python worker to connect back")
+
+    monkeypatch.setattr(compactor_module, "WORKER_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(compactor, "_start", late)
+    try:
+        with pytest.raises(LakeError, match="the streaming query has ended: Spark's Python worker did not start"):
+            compactor.once()
+        assert len(complaints) == WORKER_TRIES - 1
+        with pytest.raises(LakeError, match="did not start"):
+            compactor.start(1)
+    finally:
+        compactor.stop()
 
 
 def test_a_checkpoint_that_a_kill_left_half_written_is_begun_anew(

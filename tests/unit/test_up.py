@@ -19,7 +19,7 @@ import pytest
 
 from lakestream.cli import jobs
 from lakestream.cli.supervisor import Supervisor, Timing, Waiting
-from lakestream.cli.up import Compaction, settle, welcome
+from lakestream.cli.up import Compaction, level_of, settle, welcome
 from lakestream.server.logging import Logger
 from lakestream.server.settings.options import Flags
 
@@ -453,3 +453,38 @@ def test_up_on_a_taken_port_starts_no_compactor(up: Up, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
     assert "compactor" not in done.stderr
+
+
+def test_a_stack_trace_of_the_compactor_is_one_warning_and_for_the_rest_debugging() -> None:
+    said = """\
+compacted 1 stream, 50 rows, 0.90 s
+2026-05-01 12:00:00 ERROR MicroBatchExecution: Query lakestream terminated with error
+java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back
+\tat org.apache.spark.api.python.PythonWorkerFactory.create(PythonWorkerFactory.scala:184)
+Caused by: java.lang.IllegalStateException: gone
+\t... 12 more
+2026-05-01 12:00:00 WARN Utils: a name
+lakestream: the streaming query has ended
+Traceback (most recent call last):
+  File "compact.py", line 3, in <module>
+    main()
+    ^^^^
+py4j.protocol.Py4JJavaError: An error occurred
+During handling of the above exception, another exception occurred:
+KeyError
+compactor ready"""
+    levels = [
+        "info",
+        "error",
+        "warn",
+        "debug",
+        "debug",
+        "debug",
+        "warn",
+        "warn",
+        *["debug"] * 4,
+        "warn",
+        "debug",
+        "warn",
+    ]
+    assert [level_of(line) for line in said.splitlines()] == [*levels, "info"]

@@ -47,6 +47,15 @@ LOOK_SECONDS = 1.0
 """How often a batch that takes longer looks for streams that have got news meanwhile."""
 
 
+WORKER_TRIES = 5
+"""Times in a row that work is begun whose Python worker does not connect back to Spark. Spark gives a worker 10 s,
+which cannot be set, and a busy machine may need longer."""
+WORKER_PAUSE_SECONDS = 1.0
+"""Pause before the second try, doubled before each further one."""
+HEALTHY_SECONDS = 60.0
+"""A query that has run for so long has its tries back."""
+WORKER_LATE = "Spark's Python worker did not start within the 10 s that Spark gives it: the machine is too busy"
+
 CHECKPOINT_PARTS = ("metadata", "offsets", "commits", "sources", "state", ".metadata.crc")
 """What Spark keeps in a streaming query's checkpoint directory."""
 
@@ -99,6 +108,29 @@ class _Failure(msgspec.Struct):
     pause: float
 
 
+class _Tries:
+    """Tries left for work whose Python worker does not start.
+
+    Args:
+        stopping: ends a pause.
+        complain: gets a line about each failure that another try follows.
+    """
+
+    def __init__(self, stopping: threading.Event, complain: Callable[[str], None]) -> None:
+        self._stopping = stopping
+        self._complain = complain
+        self._failed = 0
+
+    def again(self, what: str) -> bool:
+        """Wait before another try; return False when there is none left, or no time for it."""
+        self._failed += 1
+        if self._failed >= WORKER_TRIES or self._stopping.is_set():
+            return False
+        pause = WORKER_PAUSE_SECONDS * 2 ** (self._failed - 1)
+        self._complain(f"{what}: {WORKER_LATE}; try {self._failed} of {WORKER_TRIES}, the next in {pause:g} s")
+        return not self._stopping.wait(pause)
+
+
 class Compactor:
     """Compacts a lake until told to stop.
 
@@ -110,7 +142,7 @@ class Compactor:
         parallel: streams compacted at the same time.
         stopping: set, from outside or by `stop`, it lets no further commit begin.
         report: called after each batch that did something.
-        tell, complain: get a line about a clone, or about what went wrong with one; called in other threads.
+        tell, complain: get a line about a clone, or about what went wrong; called in other threads too.
     """
 
     def __init__(
@@ -148,6 +180,10 @@ class Compactor:
         self._stopping = stopping or threading.Event()
         self._lock = open_lock(spark, f"{self._lake}/{COMPACTOR_LOCK}")
         self._query: StreamingQuery | None = None
+        self._trigger: dict[str, Any] = {}
+        self._began = 0.0  # when the query was started
+        self._complain = complain
+        self._tries = _Tries(self._stopping, complain)
         self._clones = CloneDesk(spark, self._lake, self._halted, tell, complain)
         if self._storage.local:
             os.makedirs(self._lake, exist_ok=True)
@@ -173,15 +209,14 @@ class Compactor:
             live, gone = self._scan()
             goal = {each.directory: each.last_index for each in [*live, *gone]}
             self._clones.look(live)
-        query = self._start({"availableNow": True})
-        query.awaitTermination()
+        self._worked(lambda: self._start({"availableNow": True}).awaitTermination())
         # Streams that the checkpoint believes done, but whose table is behind: an older failure, or a restored table.
-        report = self.sweep(retry_now=True)
+        report = self._sweep_all()
         if self._clones.wait():
-            report = self.sweep(retry_now=True)
+            report = self._sweep_all()
         while any(self._reached.get(each, 0) < goal.get(each, 0) for each in self._unfinished) and not self._halted():
             self._clones.wait()
-            report = self.sweep(retry_now=True)
+            report = self._sweep_all()
             if not report.streams and not report.failures:
                 break  # what is left waits for another stream's table, or another program
         self._lock.check()  # without the lock nothing more was begun, which is no failure of any stream
@@ -189,14 +224,29 @@ class Compactor:
 
     def start(self, interval: float) -> None:
         """Start the query, with a batch at most every `interval` seconds."""
-        self._query = self._start({"processingTime": f"{interval:g} seconds"})
+        self._trigger = {"processingTime": f"{interval:g} seconds"}
+        self._worked(self._begin)
 
     def check(self) -> None:
-        """Raise what ended the query, if it ended, or LeaseLost when another process may be the compactor by now."""
+        """Raise what ended the query, if it ended, or LeaseLost when another process may be the compactor by now.
+
+        A query that ended because its Python worker did not start is begun again, up to `WORKER_TRIES` times in a row.
+        """
         self._lock.check()
         query = self._query
-        if query is not None and not query.isActive and not self._stopping.is_set():
-            raise query.exception() or LakeError("the streaming query has ended")
+        if query is None or self._stopping.is_set():
+            return
+        if query.isActive:
+            if time.monotonic() - self._began > HEALTHY_SECONDS:
+                self._tries = _Tries(self._stopping, self._complain)
+            return
+        error = query.exception() or LakeError("the streaming query has ended")
+        if not _is_worker_late(error):
+            raise error
+        if self._tries.again("the streaming query has ended"):
+            self._worked(self._begin)
+        elif not self._stopping.is_set():
+            raise LakeError(f"the streaming query has ended: {WORKER_LATE}")
 
     def sweep(self, retry_now: bool = False) -> BatchReport:
         """Housekeeping: remove tables of deleted streams, or bring those up that are kept, try failed streams again,
@@ -236,7 +286,40 @@ class Compactor:
         if self._temporary is not None:
             self._temporary.cleanup()
 
+    # Work that needs Python workers
+
+    def _worked(self, work: Callable[[], object]) -> None:
+        """Do something with the query, anew while its Python worker does not start.
+
+        Raises:
+            LakeError: it did not for `WORKER_TRIES` times.
+        """
+        tries = _Tries(self._stopping, self._complain)
+        while True:
+            try:
+                work()
+                return
+            except Exception as error:
+                if not _is_worker_late(error):
+                    raise
+            if not tries.again("the streaming query has ended"):
+                if self._stopping.is_set():
+                    return
+                raise LakeError(f"the streaming query has ended: {WORKER_LATE}")
+
+    def _sweep_all(self) -> BatchReport:
+        """Sweep all streams, anew while those that fail do so for want of a Python worker."""
+        tries = _Tries(self._stopping, self._complain)
+        report = self.sweep(retry_now=True)
+        while set(report.failures.values()) == {WORKER_LATE} and tries.again(f"{len(report.failures)} streams failed"):
+            report = self.sweep(retry_now=True)
+        return report
+
     # Batches
+
+    def _begin(self) -> None:
+        self._query = self._start(self._trigger)
+        self._began = time.monotonic()
 
     def _start(self, trigger: dict[str, Any]) -> StreamingQuery:
         clear_checkpoint(self._checkpoint)
@@ -416,7 +499,14 @@ def _reason(error: BaseException) -> str:
     """One line about a failure; Spark's own texts go on with plans and stack traces."""
     if isinstance(error, LakeError | OSError):
         return str(error)
+    if _is_worker_late(error):
+        return WORKER_LATE
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # A worker's exception stands in the middle of its traceback, as `module.Name: text`.
     inner = [line for line in lines if line.startswith("lakestream.lake.errors.")]
     return (inner or lines or [type(error).__name__])[0][:500]
+
+
+def _is_worker_late(error: BaseException) -> bool:
+    """Return True if a Python worker did not connect back to Spark in time, which another try may well."""
+    return "worker to connect back" in str(error) or "worker failed to connect back" in str(error)
