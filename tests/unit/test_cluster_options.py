@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,8 +26,10 @@ pytestmark = pytest.mark.unit
 
 
 def cluster(options: Options) -> ClusterOptions:
+    """The cluster's part, without the warning of one that is open."""
     assert options.cluster is not None
-    return options.cluster
+    warnings = tuple(warning for warning in options.cluster.warnings if "only the cluster's name" not in warning)
+    return msgspec.structs.replace(options.cluster, warnings=warnings)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ def cluster(options: Options) -> ClusterOptions:
     ],
 )
 def test_keys_of_the_block_become_options(options: Load, block: str, expected: dict[str, Any]) -> None:
-    assert cluster(options(f"cluster {{ {block} }}")) == ClusterOptions(**expected)
+    assert cluster(options(f"cluster {{ {block}, insecure: true }}")) == ClusterOptions(**expected, insecure=True)
 
 
 @pytest.mark.parametrize("text", ["cluster {}", "cluster { name: C }", "cluster { port: 0 }", "port: 1"])
@@ -68,8 +71,8 @@ def test_without_a_port_there_is_no_cluster(options: Load, text: str) -> None:
 
 
 def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
-    made = options("cluster {\n port: 1\n pool_size: 5\n compression: s2_fast, ping_interval: 5s }")
-    assert [re.sub(r"^.*/nats\.conf:", "", warning) for warning in made.warnings] == [
+    made = options("cluster {\n listen: '127.0.0.1:1'\n pool_size: 5\n compression: s2_fast, ping_interval: 5s }")
+    assert [re.sub(r"^.*/nats\.conf:", "", warning) for warning in made.warnings[:-1]] == [
         f'{line}: "{key}" has no effect here'
         for line, key in ((3, "pool_size"), (4, "compression"), (4, "ping_interval"))
     ]
@@ -112,19 +115,22 @@ def test_the_block_is_a_map(options: Load) -> None:
 # ---------------------------------------------------------------------- flags
 
 
+LOGIN = {"user": "u", "password": "p"}
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("--cluster nats://127.0.0.1:6222", {"host": "127.0.0.1", "port": 6222}),
         ("--cluster nats://u:p@127.0.0.1:-1", {"host": "127.0.0.1", "port": -1, "user": "u", "password": "p"}),
-        ("--cluster_listen nats://0.0.0.0:1 --cluster_name C", {"port": 1, "name": "C"}),
+        ("--cluster_listen nats://u:p@0.0.0.0:1 --cluster_name C", {"port": 1, "name": "C", **LOGIN}),
         (
-            "--cluster nats://h:1 --routes nats://a:1,b:2",
-            {"host": "h", "port": 1, "routes": (RouteUrl("a", 1), RouteUrl("b", 2))},
+            "--cluster nats://u:p@h:1 --routes nats://a:1,b:2",
+            {"host": "h", "port": 1, "routes": (RouteUrl("a", 1), RouteUrl("b", 2)), **LOGIN},
         ),
         (
-            "--cluster nats://h:1 --cluster_advertise x:5 --no_advertise --connect_retries 3",
-            {"host": "h", "port": 1, "advertise": "x:5", "no_advertise": True, "connect_retries": 3},
+            "--cluster nats://u:p@h:1 --cluster_advertise x:5 --no_advertise --connect_retries 3",
+            {"host": "h", "port": 1, "advertise": "x:5", "no_advertise": True, "connect_retries": 3, **LOGIN},
         ),
     ],
 )
@@ -156,14 +162,50 @@ def test_a_name_alone_makes_no_cluster(options: Load) -> None:
         ("--cluster nats://u@h:1", "expected cluster password to be set"),
         ("--cluster nats://h:1 --routes nats://", "--routes: 'nats://' names no host"),
         ("--cluster nats://h:1 --cluster_advertise h:x", "--cluster_advertise: 'h:x' has no port"),
-        ("-js -sd x --cluster nats://h:1 --cluster_name C", "jetstream cluster requires `server_name` to be set"),
-        ("-js -sd x --cluster nats://h:1 -n a", "jetstream cluster requires `cluster.name` to be set"),
+        ("-js -sd x --cluster nats://u:p@h:1 --cluster_name C", "jetstream cluster requires `server_name` to be set"),
+        ("-js -sd x --cluster nats://u:p@h:1 -n a", "jetstream cluster requires `cluster.name` to be set"),
     ],
 )
 def test_wrong_flags_are_refused_with_what_to_do(options: Load, line: str, words: str) -> None:
     with pytest.raises(StartError) as caught:
         options(None, line)
     assert words in str(caught.value)
+
+
+# ---------------------------------------------------------------------- who may join
+
+OPEN = "a node needs only the cluster's name to join at"
+TLS = "tls { cert_file: c, key_file: k"
+
+
+@pytest.mark.parametrize("listen", ["port: 1", "listen: '10.0.0.1:1'", "listen: 'node1:1'", "listen: '[::]:1'"])
+def test_a_cluster_that_anybody_can_join_is_refused(options: Load, listen: str) -> None:
+    for more in ("", f", {TLS} }}"):  # authorities of the system sign for anybody
+        with pytest.raises(StartError, match=OPEN) as caught:
+            options(f"cluster {{ name: C, {listen}{more} }}")
+        assert "set cluster { authorization { user, password } }" in str(caught.value)
+        assert "cluster { insecure: true }" in str(caught.value)
+    with pytest.raises(StartError, match=OPEN):
+        options(None, "--cluster nats://0.0.0.0:1")
+
+
+@pytest.mark.parametrize("more", ["authorization { user: u, password: p }", f"{TLS}, ca_file: a }}"])
+def test_a_cluster_with_a_password_or_certificates_may_listen_anywhere(options: Load, more: str) -> None:
+    made = options(f"cluster {{ name: C, port: 1, {more} }}")
+    assert made.warnings == ()
+
+
+@pytest.mark.parametrize("block", ["port: 1, insecure: true", "listen: '127.0.0.1:1'", "listen: '[::1]:1'"])
+def test_an_open_cluster_that_is_wanted_or_local_is_warned_of(options: Load, block: str) -> None:
+    (warning,) = options(f"cluster {{ name: C, {block} }}").warnings
+    assert OPEN in warning
+
+
+def test_a_reload_cannot_open_the_cluster_to_anybody(options: Load) -> None:
+    before = options("cluster { name: C, port: 1, authorization { user: u, password: p } }")
+    Path(before.config_file).write_text("cluster { name: C, port: 1 }")
+    with pytest.raises(StartError, match=OPEN):
+        reload(before)
 
 
 # ---------------------------------------------------------------------- reload

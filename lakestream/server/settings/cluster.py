@@ -6,6 +6,7 @@ flags --cluster, --routes and so on change of them.
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -158,6 +159,7 @@ CLUSTER: dict[str, Rule] = {
     "cluster_advertise": ("advertise", _advertise),
     "no_advertise": ("no_advertise", as_boolean),
     "connect_retries": ("connect_retries", as_limit),
+    "insecure": ("insecure", as_boolean),
 }
 CLUSTER_HARMLESS = (
     "pool_size",
@@ -184,7 +186,7 @@ def as_cluster(key: str, item: Item) -> ClusterOptions | None:
     return ClusterOptions(**values, warnings=warnings)
 
 
-RELOADABLE = frozenset({"routes", "user", "password", "auth_timeout_ns", "connect_retries", "warnings"})
+RELOADABLE = frozenset({"routes", "user", "password", "auth_timeout_ns", "connect_retries", "insecure", "warnings"})
 """Of `ClusterOptions`: what SIGHUP may change. Certificates are read again from the same files."""
 
 
@@ -204,7 +206,7 @@ def with_flags(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions |
     """What the file says, changed by the command line. None: no cluster.
 
     Raises:
-        StartError: a URL that is none, or routes without a listener of one's own.
+        StartError: a URL that is none, routes without a listener of one's own, or a listener that is open to anybody.
     """
     values: dict[str, Any] = {}
     if flags.cluster is not None:
@@ -221,10 +223,34 @@ def with_flags(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions |
         values["connect_retries"] = max(0, flags.connect_retries)
     found = msgspec.structs.replace(cluster or ClusterOptions(), **values)
     if found.port:
-        return found
+        return _guarded(found)
     if found.routes:
         raise StartError("solicited routes require cluster capabilities, e.g. --cluster nats://0.0.0.0:6222")
     return None
+
+
+def _guarded(cluster: ClusterOptions) -> ClusterOptions:
+    """Refuse a listener where whoever knows the cluster's name becomes a member of it; warn where that is wanted.
+
+    Certificates keep strangers out only if `ca_file` says who signs them: the system's authorities sign for anybody.
+    """
+    if cluster.user or (cluster.tls is not None and cluster.tls.ca_file):
+        return cluster
+    where = f"cluster: a node needs only the cluster's name to join at {cluster.host}"
+    remedy = "set cluster { authorization { user, password } } or cluster { tls { cert_file, key_file, ca_file } }"
+    if cluster.insecure or _is_loopback(cluster.host):
+        warning = f"{where} and to read and write everything; {remedy}"
+        return msgspec.structs.replace(cluster, warnings=(*cluster.warnings, warning))
+    raise StartError(
+        f"{where}, which is not a loopback address; {remedy}, or cluster {{ insecure: true }} if nobody else reaches it"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _listener(text: str) -> dict[str, Any]:

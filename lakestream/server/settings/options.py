@@ -115,6 +115,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         no_advertise: clients are not told of the other nodes.
         connect_retries: how often a node that is not in `routes` is dialled again before it is forgotten, 0: as
             `peer_dial.FORGET_AFTER` says.
+        insecure: a listener without authorization and TLS is wanted although it is not at a loopback address.
         warnings: lines for the log at start.
     """
 
@@ -129,6 +130,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     advertise: str = ""
     no_advertise: bool = False
     connect_retries: int = 0
+    insecure: bool = False
     warnings: tuple[str, ...] = ()
 
 
