@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_POLL_SECONDS = 1.0
+UMASK = 0o027
+"""What is made in a lake has the modes of the store: 0750 and 0640."""
 DEFAULT_CORES = 2
 DEFAULT_HEAP_MIB = 512
 
@@ -92,6 +94,7 @@ def run(name: str, work: Callable[[threading.Event], int]) -> int:
 
     An error gives one line on stderr and the code 1: whoever started the program may start it again, nothing is lost.
     """
+    os.umask(UMASK)  # for this program's own files in the lake and those of its JVM
     logging.disable(logging.ERROR)  # py4j logs, with its traceback, what it raises anyway
     stop = threading.Event()
     _on_signals(stop, signal.SIGTERM, signal.SIGINT)

@@ -29,6 +29,8 @@ import msgspec
 from lakestream.lake import paths
 from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
 from lakestream.lake.storage import Storage, open_storage
+from lakestream.lake.storage_local import FILE_MODE
+from lakestream.log.files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,10 +127,10 @@ class JvmLock:
 
     def _reserve(self) -> bool:
         """See that nobody in this process has the file, and make it where it is missing."""
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        Files().make_directory(os.path.dirname(self._path))
         with _files_guard:
             with contextlib.suppress(FileExistsError):
-                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, FILE_MODE))
             status = os.stat(self._path)
             file = status.st_dev, status.st_ino
             if file in _files:

@@ -40,6 +40,8 @@ DELTA = {
     # Of two processes that commit at once, one wins and the other one knows.
     "spark.delta.logStore.file.impl": "io.lakestream.delta.LocalCommitLogStore",
     "spark.delta.logStore.s3a.impl": "io.lakestream.delta.ConditionalS3LogStore",
+    # Nobody but the lake's owner and group reads its files (0750, 0640). Hadoop sets modes by this, not by the umask.
+    "spark.hadoop.fs.permissions.umask-mode": "027",
     # Exact bounds for long subjects too, so that files are skipped. Delta cuts at 32 characters by itself.
     "spark.databricks.io.skipping.stringPrefixLength": "256",
 }

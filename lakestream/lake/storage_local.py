@@ -15,6 +15,10 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from lakestream.lake.storage import Entries, Entry, Names, Storage
+from lakestream.log.files import Files
+
+FILE_MODE = 0o640
+"""Of the files in a lake, as of those in the store."""
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP)
 _ABSENT = (FileNotFoundError, NotADirectoryError)
@@ -147,7 +151,7 @@ class LocalStorage(Storage):
         above = path
         while f"{above}/".startswith(self.root + "/") or not os.path.isdir(above):
             above = os.path.dirname(above)
-        os.makedirs(path, exist_ok=True)
+        Files().make_directory(path)  # with the store's mode
         # Also of those that are there: whoever made them may have been killed before they were synced.
         below = path
         while below != above:
@@ -205,15 +209,20 @@ class LocalStorage(Storage):
         """Write `data` to a synced file beside `path`, whose directory is made when it is missing."""
         partial = _partial(path)
         try:
-            file = open(partial, "wb")  # noqa: SIM115
+            file = open(partial, "wb", opener=_private)  # noqa: SIM115
         except FileNotFoundError:
             self.make_directory(os.path.dirname(path))
-            file = open(partial, "wb")  # noqa: SIM115
+            file = open(partial, "wb", opener=_private)  # noqa: SIM115
         with file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         return partial
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file for `open`; a new one is not for everybody to read."""
+    return os.open(path, flags, FILE_MODE)
 
 
 def sync_directory(directory: str) -> None:
@@ -239,7 +248,7 @@ def _partial(path: str) -> str:
 
 def _copy(source: str | os.PathLike[str], target: str) -> None:
     partial = _partial(target)
-    with open(source, "rb") as reader, open(partial, "wb") as writer:
+    with open(source, "rb") as reader, open(partial, "wb", opener=_private) as writer:
         shutil.copyfileobj(reader, writer, 1 << 20)
         writer.flush()
         os.fsync(writer.fileno())

@@ -23,6 +23,8 @@ from lakestream.lake.compaction import position
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records
+from tests.servers import Kind, Server
+from tests.wire import Wire
 
 pytestmark = pytest.mark.lake
 
@@ -273,3 +275,34 @@ def test_it_says_what_it_does_and_how_it_ends(lake: Path, tmp_path: Path, starte
     assert third.end() == 1, third.lines
     assert any(line.startswith("lakestream: the compactor ended") for line in third.lines)
     assert records(model.table(lake)) == model.expected()
+
+
+def test_a_fresh_lake_is_for_its_owner_and_group_only(tmp_path: Path, started: list[Job]) -> None:
+    """What the server and Spark make has the modes of the store, whatever the umask says."""
+    before = os.umask(0o022)
+    config = 'lake { seal_bytes: 16384, seal_age: "200ms", poll: "100ms" }'
+    server = Server(Kind.OURS, tmp_path / "store", config=config)
+    try:
+        server.start()
+        with Wire(server.address) as wire:
+            wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+            for seq in range(1, 101):
+                assert wire.request("s", bytes(1000)).json()["seq"] == seq
+        compactor = Job(server.store / "lake", "--interval=0.2", "--maintain-every=1")
+        started.append(compactor)
+        compactor.wait_for("compacted 1 stream")
+        table = server.store / "lake" / "streams" / "S"
+        compactor.process.terminate()
+        assert compactor.end() == 0
+    finally:
+        server.kill()
+        os.umask(before)
+    assert any(table.rglob("*.parquet"))
+    found = [server.store / "lake", *(server.store / "lake").rglob("*")]
+    modes = {str(path.relative_to(server.store)): path.stat().st_mode & 0o777 for path in found}
+    wrong = {
+        name: oct(modes[name])
+        for name, path in zip(modes, found, strict=True)
+        if modes[name] != (0o750 if path.is_dir() else 0o640)
+    }
+    assert wrong == {}

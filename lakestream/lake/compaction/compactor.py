@@ -185,8 +185,7 @@ class Compactor:
         self._complain = complain
         self._tries = _Tries(self._stopping, complain)
         self._clones = CloneDesk(spark, self._lake, self._halted, tell, complain)
-        if self._storage.local:
-            os.makedirs(self._lake, exist_ok=True)
+        self._storage.make_directory(self._lake)
 
     # The lock
 
