@@ -500,11 +500,18 @@ class Engine:
                 self.log.warn(f"stream {name}: an unfinished creation is removed: {store.upkeep.directory}")
                 store.destroy()
                 return None
-            create = self._creation(first[0])
+            before = [first]
+            while before[-1][0].kind in (Kind.NOOP, Kind.MEMBERSHIP):  # a replica's log, see docs/replication.md
+                following = next(frames, None)
+                if following is None:
+                    break
+                before.append(following)
+            create = self._creation(before[-1][0])
             self._own(name, create)
             self._offline_creations[name] = create
             stream = self._stream(create, store)
-            stream.apply_frame(*first)
+            for frame, at in before:
+                stream.apply_frame(frame, at)
         for frame, at in frames:
             stream.apply_frame(frame, at)
         if stream.restoring:

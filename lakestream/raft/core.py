@@ -22,6 +22,7 @@ from lakestream.raft.log_view import LogView
 from lakestream.raft.messages import (
     Append,
     AppendReply,
+    Confirmed,
     Entry,
     HardState,
     Install,
@@ -48,7 +49,7 @@ from lakestream.raft.ready import (
     Transferring,
 )
 from lakestream.raft.state import NEVER, State
-from lakestream.raft.terms import TermMap
+from lakestream.raft.terms import TermMap, reaching
 
 __all__ = [
     "BadMessage",
@@ -116,6 +117,8 @@ class Core(State):
         recovering: bool = False,
         forgetful: bool = False,
         joining: bool = False,
+        confirmed: Sequence[Confirmed] = (),
+        remembers: bool = True,
     ) -> None:
         """Begin (again) as a follower; everything in the log is durable.
 
@@ -135,12 +138,16 @@ class Core(State):
                 start until `Ready.recovered`. In a group of two voters it never ends: there is no such majority.
             joining: recovering only because it is new in a group that is there already, and acknowledged nothing yet:
                 it votes, but does not campaign by one of the memberships that it meets on its way through the log.
+            confirmed: what the members are known to have acknowledged, as last kept.
+            remembers: what this member acknowledges is durable (not with a log that is synced later, or never).
         """
         log = LogView(terms, membership, changes, hard.commit)
         super().__init__(me, hard, log, options, random)
         self.recovering = recovering or forgetful
         self.forgetful = forgetful
         self.joining = joining
+        self.remembers = remembers
+        self.confirmed = {each.member: each for each in confirmed} if remembers else {}
         self._told_term = hard.term
         self._told_vote = hard.vote
         self._told_role = self.role
@@ -254,6 +261,7 @@ class Core(State):
             self.leading.prepare()
         out, log = self.out, self.log
         some = bool(out.messages or out.sends or out.reads or out.lost_reads or out.install or out.recovered)
+        some = some or bool(out.rolled_back or out.stopped or out.warnings)
         if log.cut_after is not None:
             out.truncate_after, log.cut_after = log.cut_after, None
             some = True
@@ -332,7 +340,8 @@ class Core(State):
         wanted = self.installing
         assert wanted is not None, "nothing was to be installed"
         assert index >= wanted.index, f"a state as of {index} instead of {wanted.index}"
-        self.log.install(index, term, membership)
+        past = reaching(wanted.past, wanted.index, wanted.last_term, index, term)
+        self.log.install(index, term, membership, past)
         self._told_commit = index
         self.matched = index
         self.acked = 0
@@ -378,11 +387,7 @@ class Core(State):
         """This member's disk failed: it leads, votes and acknowledges no more (invariant 4). For good."""
         if self.leading is not None:
             self.leading.hand_off()
-        elif self.role is not Role.FOLLOWER:
-            self.become_follower(self.term, "")
-        self.wake()
-        self.leader = ""
-        self.frozen = True
+        self.retire()
 
     def read(self, context: object) -> None:
         """Ask for an index at which a linearizable read may be served (ReadIndex, Raft §8, thesis §6.4): it comes in

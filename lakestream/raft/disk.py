@@ -39,7 +39,8 @@ class Work(msgspec.Struct):
     """What is to be done, in the order of the fields.
 
     settle: make durable what recovery found in the log.
-    kept: written to the file, durably when `keep_synced`. Its `durable` is of the log as it will be after a cut.
+    kept: written to the file, durably when `keep_synced`; without a sync when `keep`. Its `durable` is of the log as it
+        will be after a cut.
     replace: another log takes the place of this one.
     seal: end the open segment with that state through that entry.
     truncate_after: cut the log.
@@ -56,11 +57,12 @@ class Work(msgspec.Struct):
     frames: list[Frame] = []
     epoch: int = 0
     sync: bool = False
+    keep: bool = False
 
     @property
     def brief(self) -> bool:
         """Whether it is one small append and nothing else; see `Io.submit`."""
-        special = self.settle or self.keep_synced or self.sync or self.truncate_after is not None
+        special = self.settle or self.keep_synced or self.keep or self.sync or self.truncate_after is not None
         return not special and self.replace is None and self.seal is None and brief(self.frames)
 
 
@@ -78,7 +80,9 @@ def replacing(replacement: Replacement, now: Kept) -> Work:
     index = replacement.index
     hard = msgspec.structs.replace(now.hard, commit=index)
     kept = Kept(hard, replacement.membership, index, index, index, replacement.term)
-    kept = msgspec.structs.replace(kept, recovering=now.recovering, forgetful=now.forgetful, joining=now.joining)
+    kept = msgspec.structs.replace(
+        kept, recovering=now.recovering, forgetful=now.forgetful, joining=now.joining, confirmed=now.confirmed
+    )
     return Work(kept, keep_synced=True, replace=replacement)
 
 
@@ -97,6 +101,8 @@ def perform(work: Work, log: SegmentLog, file: KeptFile) -> Worked:
         log.settle()
     if work.keep_synced:
         file.write(kept, sync=True)
+    elif work.keep:
+        file.write(kept, sync=False)
     if work.seal is not None:
         state, index = work.seal
         if log.open_segment.first_index <= index:

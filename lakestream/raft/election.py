@@ -6,6 +6,7 @@ Belongs here: campaigns and votes (Raft §5.2, §5.4.1), pre-votes (thesis §9.6
 
 from __future__ import annotations
 
+from lakestream.raft import confirmed
 from lakestream.raft.leader import Leader
 from lakestream.raft.messages import TimeoutNow, Vote, VoteReply
 from lakestream.raft.ready import Role
@@ -32,15 +33,18 @@ def ask(state: State) -> None:
     """Send the question to every voter that did not answer yet."""
     pre = state.role is Role.PRE_CANDIDATE
     log = state.log
-    vote = Vote(
-        term=state.term + 1 if pre else state.term,
-        last_index=log.last,
-        last_term=log.terms.last_term,
-        pre=pre,
-        transfer=state.transfer_vote,
-    )
     for voter in log.membership.voters:
         if voter not in state.votes:
+            index, term = confirmed.known_of(state, voter)
+            vote = Vote(
+                term=state.term + 1 if pre else state.term,
+                last_index=log.last,
+                last_term=log.terms.last_term,
+                pre=pre,
+                transfer=state.transfer_vote,
+                confirmed_index=index,
+                confirmed_term=term,
+            )
             state.send(voter, vote)
 
 
@@ -78,14 +82,17 @@ def _decide(state: State) -> bool:
 
 def on_vote(state: State, sender: str, message: Vote) -> None:
     """Somebody campaigns."""
+    confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
+    index, term = confirmed.known_of(state, sender)
     eligible = (state.joining or not state.recovering) and state.log.up_to_date(message.last_index, message.last_term)
+    eligible = eligible and message.last_index >= index  # else its disk was rolled back, and it hears so
     if message.pre:
         # An answer binds nobody: no term and no vote changes.
         granted = eligible and message.term > state.term and not state.in_lease
-        state.send(sender, VoteReply(message.term if granted else state.term, granted, True))
+        state.send(sender, VoteReply(message.term if granted else state.term, granted, True, index, term))
         return
     if message.term < state.term:
-        state.send(sender, VoteReply(state.term, False))
+        state.send(sender, VoteReply(state.term, False, False, index, term))
         return
     if message.term > state.term:
         if state.in_lease and not message.transfer:
@@ -97,11 +104,12 @@ def on_vote(state: State, sender: str, message: Vote) -> None:
     if granted:
         state.vote = sender
         state.reset_clock()
-    state.send(sender, VoteReply(state.term, granted))
+    state.send(sender, VoteReply(state.term, granted, False, index, term))
 
 
 def on_vote_reply(state: State, sender: str, message: VoteReply) -> None:
     """An answer that is not of an older term; the caller took a newer term over, unless it is a granted pre-vote."""
+    confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
     if message.pre:
         # A refusal carries the term of who refused, a consent the term that was asked for.
         wanted = state.role is Role.PRE_CANDIDATE and message.term == state.term + message.granted

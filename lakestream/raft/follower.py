@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from lakestream.log.frame import Frame, Kind
+from lakestream.raft import confirmed
 from lakestream.raft.messages import (
     Append,
     AppendReply,
-    Entry,
     Install,
     InstallReply,
     Quiesce,
@@ -23,6 +23,7 @@ from lakestream.raft.messages import (
 )
 from lakestream.raft.ready import BadMessage, Role
 from lakestream.raft.state import State
+from lakestream.raft.terms import term_in
 
 
 def _lead_by(state: State, sender: str) -> None:
@@ -43,6 +44,8 @@ def on_append(state: State, sender: str, message: Append) -> None:
         state.heard = state.now
     else:
         _lead_by(state, sender)
+    if message.confirmed and not confirmed.learn(state, sender, message.confirmed):
+        return
     if state.recovering:
         _ask_where_to(state)
         if state.forgetful:
@@ -51,11 +54,15 @@ def on_append(state: State, sender: str, message: Append) -> None:
         state.heard_commit = message.commit
     if state.installing is not None:
         # The log is about to be replaced: nothing goes into it, and nothing more is acknowledged.
-        state.acked = state.durable_match()
-        state.send(sender, AppendReply(state.term, state.acked, read=message.read))
+        _acknowledge(state, message.read)
         return
     log, prev = state.log, message.prev_index
-    if prev > log.commit and log.terms.term(prev) != message.prev_term:
+    mine = log.terms.term_once(prev)
+    if mine != message.prev_term and prev <= log.commit:
+        if mine is not None:
+            confirmed.stop(state, sender, prev, mine, message.prev_term)
+            return
+    elif mine != message.prev_term:
         hint_index, hint_term = log.terms.newest(prev, message.prev_term)
         state.send(sender, AppendReply(state.term, prev, True, hint_index, hint_term, message.read))
         return
@@ -63,6 +70,8 @@ def on_append(state: State, sender: str, message: Append) -> None:
     last = prev + len(entries)
     if entries:
         frames = _frames(state, message)
+        if frames[0].index <= log.commit and not _agrees(state, sender, frames):
+            return
         _append(state, frames)
     if last > state.matched:
         state.matched = last
@@ -70,10 +79,19 @@ def on_append(state: State, sender: str, message: Append) -> None:
     if commit > log.commit:
         log.commit_to(commit)
     if message.read or (entries and state.matched <= log.durable):
-        state.acked = state.durable_match()
-        state.send(sender, AppendReply(state.term, state.acked, read=message.read))
+        _acknowledge(state, message.read)
     if state.recovering:
         _check_recovered(state)
+
+
+def _acknowledge(state: State, read: int = 0) -> None:
+    """Tell the leader through where this log is durable and agrees with its own.
+
+    What is committed agrees with it by Leader Completeness, which a rolled-back disk can break: so the term is told.
+    """
+    match = state.acked = state.durable_match()
+    term = state.log.terms.term_once(match) or 0
+    state.send(state.leader, AppendReply(state.term, match, read=read, match_term=term))
 
 
 def _frames(state: State, message: Append) -> list[Frame]:
@@ -91,17 +109,18 @@ def _frames(state: State, message: Append) -> list[Frame]:
                 decode_membership(entry.body)
     except (ValueError, msgspec.DecodeError) as error:
         raise BadMessage(f"entry {index} can not be understood: {error}") from error
-    log = state.log
-    if frames and frames[0].index <= log.commit:
-        _check_committed(state, message.entries)
     return frames
 
 
-def _check_committed(state: State, entries: list[Entry]) -> None:
-    for entry in entries:
-        mine = state.log.terms.term(entry.index)
-        if entry.index <= state.log.commit and mine is not None and mine != entry.term:
-            raise BadMessage(f"entry {entry.index} is committed with term {mine} and comes with term {entry.term}")
+def _agrees(state: State, sender: str, frames: list[Frame]) -> bool:
+    """Return whether these entries are the ones that are committed here; otherwise this member stops."""
+    log = state.log
+    for frame in frames:
+        mine = log.terms.term(frame.index)
+        if frame.index <= log.commit and mine is not None and mine != frame.term:
+            confirmed.stop(state, sender, frame.index, mine, frame.term)
+            return False
+    return True
 
 
 def _append(state: State, frames: list[Frame]) -> None:
@@ -128,11 +147,8 @@ def _append(state: State, frames: list[Frame]) -> None:
 
 def persisted(state: State) -> None:
     """More is durable here: tell the leader, once for all Appends that were written together."""
-    if state.leader and state.leader != state.me:
-        match = state.durable_match()
-        if match > state.acked:
-            state.acked = match
-            state.send(state.leader, AppendReply(state.term, match))
+    if state.leader and state.leader != state.me and state.durable_match() > state.acked:
+        _acknowledge(state)
     if state.recovering:
         _check_recovered(state)
 
@@ -145,6 +161,10 @@ def on_quiesce(state: State, sender: str, message: Quiesce) -> None:
     if message.index > state.heard_commit:
         state.heard_commit = message.index
     log = state.log
+    mine = log.terms.term(message.index)
+    if message.index <= log.commit and mine is not None and mine != message.last_term:
+        confirmed.stop(state, sender, message.index, mine, message.last_term)
+        return
     same = log.last == message.index and log.terms.last_term == message.last_term
     if not same or log.durable < message.index or state.recovering or state.installing is not None:
         hint_index, hint_term = log.terms.newest(message.index, message.last_term)
@@ -171,9 +191,20 @@ def on_install(state: State, sender: str, message: Install) -> None:
         log.commit_to(message.index)
         state.matched = max(state.matched, message.index)
     if message.index <= log.commit:
+        mine = log.terms.term_once(message.index)
+        if mine is not None and mine != message.last_term:
+            confirmed.stop(state, sender, message.index, mine, message.last_term)
+            return
         have = min(log.commit, log.durable)
         if message.index <= have:
-            state.send(sender, InstallReply(state.term, have, True))
+            state.send(sender, InstallReply(state.term, have, True, log.terms.term_once(have) or 0))
+        return
+    mine = log.terms.term(log.commit) or 0
+    other = term_in((*message.past, (message.index, message.last_term)), log.commit)
+    if other is None and mine > message.last_term:
+        other = message.last_term  # or less: terms never fall
+    if other is not None and log.commit > 0 and other != mine:
+        confirmed.stop(state, sender, log.commit, mine, other)
         return
     state.installing = message
     state.out.install = message
@@ -187,7 +218,7 @@ def installed(state: State, ok: bool) -> None:
     state.installing = None
     if state.leader and state.leader != state.me:
         index = state.log.commit if ok else message.index
-        state.send(state.leader, InstallReply(state.term, index, ok))
+        state.send(state.leader, InstallReply(state.term, index, ok, state.log.terms.term_once(index) or 0))
     if state.recovering:
         _check_recovered(state)
 

@@ -67,6 +67,8 @@ class Group:
         self.on_install: Callable[[str, Install, Done], None] = lambda sender, install, done: done(None)
         """The leader's log begins after what is missing here: fetch the state as of `install.index` or later from
         `sender`, then call `done` with it, or with None when it could not be had (the leader asks again)."""
+        self.on_notice: Callable[[str, bool], None] = lambda text, bad: None
+        """(text, whether it is an error) of what was found out about disks that were rolled back, for the log."""
         self.failed: Exception | None = None
         self._member = member
         self._given_up = 0
@@ -87,6 +89,7 @@ class Group:
                     on_role=lambda leads, leader, term: self.on_role(leads, leader, term),
                     on_lost=lambda contexts: self.on_lost(contexts),
                     on_install=lambda sender, install, done: self.on_install(sender, install, done),
+                    on_notice=lambda text, bad: self.on_notice(text, bad),
                 ),
             )
 

@@ -20,7 +20,8 @@ import msgspec
 
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
-from lakestream.raft.messages import HardState, Membership
+from lakestream.raft.messages import Confirmed, HardState, Membership
+from lakestream.raft.terms import Runs
 
 NAME = "raft"
 SLOT = 16 << 10
@@ -39,6 +40,8 @@ class Kept(msgspec.Struct, frozen=True):
     whose term is `base_term`, or has before that what cannot be given to others entry by entry. `membership` is a
     committed one, of entry `membership_index` (0: the group began with it); the log may have later ones. `forgetful`:
     recovering, and what `hard` says was lost, too. `joining`: recovering only because it is new in an older group.
+    `confirmed`: what the members are known to have acknowledged, written without a sync (confirmed.py).
+    `past`: the terms of entries before `past_through`, which is of `past_term`, also when they are gone; likewise.
     """
 
     hard: HardState
@@ -50,6 +53,10 @@ class Kept(msgspec.Struct, frozen=True):
     recovering: bool = False
     forgetful: bool = False
     joining: bool = False
+    confirmed: tuple[Confirmed, ...] = ()
+    past: Runs = ()
+    past_through: int = 0
+    past_term: int = 0
 
 
 class KeptFile:

@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from lakestream.log.frame import Frame, Kind
+from lakestream.raft import confirmed
 from lakestream.raft.messages import (
     Append,
     AppendReply,
+    Confirmed,
     Entry,
     Install,
     InstallReply,
@@ -152,6 +154,7 @@ class Leader:
         self._quorum = membership.quorum
         if self.transfer_to not in membership.voters:
             self.transfer_to = ""
+        confirmed.forget_strangers(state)
 
     def _refuse_while_transferring(self) -> None:
         if self.transfer_to:
@@ -181,7 +184,7 @@ class Leader:
         if options.quiesce_ticks and self._idle > options.quiesce_ticks and self._quiet():
             self._quiesce()
         elif state.now % options.heartbeat_ticks == 0:
-            self._beat(self._new_round())
+            self._beat(self._new_round(), confirmed.of_members(self))
 
     def busy(self) -> None:
         """Something happens: not the time to be quiet."""
@@ -195,7 +198,7 @@ class Leader:
         self.state.now += self.state.options.election_ticks
         for peer in self.progress.values():
             peer.contact = self.state.now
-        self._beat(self._new_round())
+        self._beat(self._new_round(), confirmed.of_members(self))
 
     def _quiet(self) -> bool:
         """Whether nothing is left to be done for anybody whose node is alive. Who comes back later wakes the group."""
@@ -243,7 +246,7 @@ class Leader:
         heard.sort()
         return heard[len(heard) - self._quorum]
 
-    def _beat(self, round_id: int) -> None:
+    def _beat(self, round_id: int, known: tuple[Confirmed, ...] = ()) -> None:
         state, log = self.state, self.log
         for name, peer in self.progress.items():
             prev_term = log.terms.term(peer.next - 1)
@@ -251,12 +254,13 @@ class Leader:
                 self._offer_install(name, peer)  # whether what was streamed arrived can not be asked any more
             if peer.pace is Pace.INSTALL or prev_term is None:
                 # All logs agree at 0, and 0 tells nothing of commit: a mere sign of life.
-                state.send(name, Append(state.term, 0, 0, 0, [], round_id))
+                state.send(name, Append(state.term, 0, 0, 0, [], round_id, known))
                 continue
             if peer.pace is Pace.PROBE:
                 peer.paused = True
+                known = known or confirmed.of_members(self)  # it may be another process than a moment ago
             peer.told = min(log.commit, peer.next - 1)
-            state.send(name, Append(state.term, peer.next - 1, prev_term, log.commit, [], round_id))
+            state.send(name, Append(state.term, peer.next - 1, prev_term, log.commit, [], round_id, known))
 
     def read(self, context: object) -> None:
         """See `Core.read`."""
@@ -319,7 +323,8 @@ class Leader:
             self._offer_install(name, peer)
             return
         peer.paused = True
-        append = Append(self.state.term, peer.next - 1, prev_term, self.log.commit, [], self._new_round())
+        known = confirmed.of_members(self)
+        append = Append(self.state.term, peer.next - 1, prev_term, self.log.commit, [], self._new_round(), known)
         self.state.send(name, append)
 
     def _offer_install(self, name: str, peer: Progress) -> None:
@@ -328,7 +333,8 @@ class Leader:
         base = self.log.terms.base
         base_term = self.log.terms.term(base)
         assert base_term is not None, "the term of the last entry that is gone is known"
-        self.state.send(name, Install(self.state.term, base, base_term, self.log.committed_membership))
+        past = self.log.terms.past
+        self.state.send(name, Install(self.state.term, base, base_term, self.log.committed_membership, past))
 
     def fill(self, send: SendEntries, entries: list[Entry]) -> Append | None:
         """See `Core.fill`."""
@@ -352,8 +358,9 @@ class Leader:
         peer = self.progress.get(sender)
         if peer is None:
             return
-        if not message.rejected and message.match > self.log.last:
-            raise BadMessage(f"{sender} acknowledges entry {message.match} of a log that ends at {self.log.last}")
+        match, term = message.match, message.match_term
+        if not message.rejected and self.log.terms.term(match) != term and self._has_parted(sender, match, term):
+            return
         peer.contact = self.state.now
         peer.answered = True
         if message.read > peer.heard:
@@ -361,29 +368,48 @@ class Leader:
             self._confirm()
             if self._doubters:
                 self._convince()
-        if message.rejected:
-            self._rejected(peer, message)
+        if message.rejected and message.match_term:
+            confirmed.warn_of_conflict(self.state, sender, message.match, message.match_term)
+        elif message.rejected:
+            self._rejected(sender, peer, message)
         else:
             self._accepted(peer, message.match)
+
+    def _has_parted(self, name: str, match: int, term: int) -> bool:
+        """Return whether the entry that a member acknowledges is not the one here: then it counts for nothing, and the
+        member is shown an entry of this log by which it finds out, stops, and says what it has."""
+        log = self.log
+        if match > log.last and not term:
+            raise BadMessage(f"{name} acknowledges entry {match} of a log that ends at {log.last}")
+        index = min(match, log.last)
+        mine = log.terms.term_once(index)
+        if not term or mine is None or (match == index and mine == term):
+            return False
+        self.state.send(name, Append(self.state.term, index, mine, log.commit))
+        return True
 
     def _accepted(self, peer: Progress, match: int) -> None:
         news = peer.advance(match)
         if peer.pace is Pace.PROBE or (peer.pace is Pace.INSTALL and peer.match >= self.log.terms.base):
             peer.replicate()
         if news:
+            peer.asked = self._round
             self.count()
             if self.transfer_to and self.state.leading is self:
                 self._push_transfer()
 
-    def _rejected(self, peer: Progress, message: AppendReply) -> None:
+    def _rejected(self, name: str, peer: Progress, message: AppendReply) -> None:
         """Fast back-off (Raft §5.3): skip whole terms on either side."""
         refused = message.match
         if peer.pace is Pace.INSTALL:
             return
         if refused <= peer.match:
-            if not peer.nonce:
+            if message.read > peer.asked:
+                confirmed.lost_by(self, name, peer)
+            elif not peer.nonce:
                 return  # late: it has that by now
-            peer.match = refused - 1  # an acknowledgement from before its log was damaged came after its Recover
+            else:
+                peer.match = refused - 1  # an acknowledgement from before its log was damaged came after its Recover
         if peer.pace is Pace.PROBE and refused != peer.next - 1:
             return  # the answer to an older question
         agreed, _ = self.log.terms.newest(message.hint_index, message.hint_term)
@@ -394,8 +420,8 @@ class Leader:
         peer = self.progress.get(sender)
         if peer is None:
             return
-        if message.ok and message.index > self.log.last:
-            raise BadMessage(f"{sender} installed entry {message.index} of a log that ends at {self.log.last}")
+        if message.ok and self._has_parted(sender, message.index, message.index_term):
+            return
         peer.contact = self.state.now
         peer.answered = True
         if message.ok:
@@ -441,6 +467,7 @@ class Leader:
         if peer is None:
             return
         self.busy()
+        self.state.warned.discard(name)
         if peer.pace is Pace.INSTALL:
             self._offer_install(name, peer)
         else:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from lakestream.log.frame import Frame, Kind
 from lakestream.raft.messages import Membership, decode_membership
-from lakestream.raft.terms import TermMap
+from lakestream.raft.terms import Runs, TermMap
 
 
 class LogView:
@@ -104,9 +104,9 @@ class LogView:
         self.commit = index
         self._forget_memberships()
 
-    def install(self, index: int, term: int, membership: Membership) -> None:
-        """The log is empty after `index`; a state as of it is in place."""
-        self.terms = TermMap(index, term)
+    def install(self, index: int, term: int, membership: Membership, past: Runs) -> None:
+        """The log is empty after `index`; a state as of it is in place. `past`: the terms of entries before that."""
+        self.terms = TermMap(index, term, past=past)
         self.commit = self.durable = index
         self.memberships = [(index, membership)]
         self.pending = []

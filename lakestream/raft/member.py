@@ -40,11 +40,13 @@ from lakestream.raft.ready import (
     Transferring,
 )
 from lakestream.raft.tail import RECENT_BYTES, Tail, to_seal
-from lakestream.raft.telling import Owner, Telling
+from lakestream.raft.telling import Diverged, Owner, Telling, conflict_text
 
 __all__ = ["Member", "MemberProgress", "MembershipBusy", "NotLeader", "Replacement"]
 
 MembershipBusy = ChangePending
+KEEP_TICKS = 10
+"""What is known of the other members is kept at the latest after so many ticks (1 s)."""
 LOAD_BYTES = 4 << 20
 """Bytes of committed entries that are read from the log at once to be handed out."""
 
@@ -78,7 +80,8 @@ class Member:
         self._writes: deque[tuple[Frame, int]] = deque()  # (frame, epoch) that are not being written yet
         self._truncate: int | None = None
         self._cut = 1 << 62  # the lowest cut since the work under way began
-        self._busy = self._loading = self._wants_sync = self._room = False
+        self._busy = self._loading = self._wants_sync = self._room = self._wants_kept = False
+        self._unkept_ticks = 0
         self._seal: tuple[SealState, int] | None = None  # waits for its turn, or is being done
         self._replacement: Replacement | None = None
         self._idle: list[Callable[[], None]] = []  # to be called when the last work has ended
@@ -113,7 +116,9 @@ class Member:
         """
         old = self._kept
         hard = msgspec.structs.replace(old.hard, commit=0)
-        self._kept = Kept(hard, old.membership, old.membership_index, recovering=True, forgetful=old.forgetful)
+        self._kept = msgspec.structs.replace(
+            old, hard=hard, durable=0, base=0, base_term=0, recovering=True, joining=False
+        )
         self._file.write(self._kept, sync=True)
         self._fresh = False
 
@@ -223,6 +228,11 @@ class Member:
     def tick(self) -> None:
         """100 ms passed."""
         self._core.tick()
+        self._unkept_ticks += 1
+        if self._unkept_ticks >= KEEP_TICKS:
+            # What goes into the log brings it to the disk, too; a member that gets no entries may know more.
+            self._unkept_ticks = 0
+            self._wants_kept = self._kept.confirmed != tuple(self._core.confirmed.values())
         self._pump()
 
     def step(self, sender: str, message: Message) -> None:
@@ -365,8 +375,10 @@ class Member:
             self._outlet.active(self.group, active)
 
     def _take(self, ready: Ready) -> None:
-        if ready.hard is not None or ready.recovered:
+        if ready.hard is not None or ready.recovered or ready.rolled_back is not None:
             self._out.unsynced = True
+        if ready.rolled_back is not None:  # the mark for the disk stays to the end, the core lets go of its own sooner
+            self._kept = msgspec.structs.replace(self._kept, forgetful=self._core.forgetful)
         if ready.changed:
             self._check_role()
         for context in ready.lost_reads:
@@ -374,6 +386,11 @@ class Member:
         if self.failed is not None:
             # Nothing is written and nothing promised any more; but somebody else shall lead.
             self._out.give_away(ready.messages)
+            return
+        self._owner.report(ready)
+        if ready.stopped is not None:
+            self._out.give_away(ready.messages)
+            self.fail(Diverged(conflict_text(ready.stopped)))
             return
         if ready.truncate_after is not None:
             self._cut_after(ready.truncate_after)
@@ -428,13 +445,14 @@ class Member:
         frames, epoch = self._next_frames()
         cut = self._truncate
         keep = self._out.unsynced or cut is not None  # a cut is known before it is done, or it would look like damage
-        if not (frames or keep or self._seal is not None or self._wants_sync):
+        if not (frames or keep or self._seal is not None or self._wants_sync or self._wants_kept):
             return None
         self._kept = self._to_keep()
         settle, self._settled = not self._settled, True
         self._truncate = None
         sync, self._wants_sync = self._wants_sync, False
-        return Work(self._kept, settle, keep, None, self._seal, cut, frames, epoch, sync)
+        kept, self._wants_kept = self._wants_kept, False
+        return Work(self._kept, settle, keep, None, self._seal, cut, frames, epoch, sync, kept and not frames)
 
     def _next_frames(self) -> tuple[list[Frame], int]:
         """The entries of the next write: what is behind a SEAL that is committed waits until that is done."""

@@ -53,10 +53,20 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
     body: bytes
 
 
+class Confirmed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A committed entry that a member is known to have acknowledged as durable: its index and term."""
+
+    member: str
+    index: int
+    term: int
+
+
 class Append(msgspec.Struct, array_like=True, tag="a", gc=False):
     """AppendEntries (Raft §5.3); without entries a probe or a heartbeat.
 
     `read` > 0: the receiver echoes it, which tells the leader that it still led when that read began (ReadIndex, §6.4).
+    `confirmed`: what the leader knows of each member, in probes and in the heartbeats of the clock; see confirmed.py.
+    Fields at the end that a release does not know are ignored by it, and have their defaults when it is the sender.
     """
 
     term: int
@@ -65,6 +75,7 @@ class Append(msgspec.Struct, array_like=True, tag="a", gc=False):
     commit: int
     entries: list[Entry] = []
     read: int = 0
+    confirmed: tuple[Confirmed, ...] = ()
 
 
 class AppendReply(msgspec.Struct, array_like=True, tag="ar", gc=False):
@@ -72,6 +83,8 @@ class AppendReply(msgspec.Struct, array_like=True, tag="ar", gc=False):
 
     When `rejected`, (hint_index, hint_term) is the newest entry at or before the refused one whose term is not above
     the leader's `prev_term` (fast back-off, §5.3); `match` is then the refused `prev_index`.
+    `match_term` is the term of entry `match`, by which the leader sees whether that is so (0: not told). In a rejection
+    it is 0, or the entry is committed here, the leader has another one there, and the member that says so has stopped.
     """
 
     term: int
@@ -80,24 +93,35 @@ class AppendReply(msgspec.Struct, array_like=True, tag="ar", gc=False):
     hint_index: int = 0
     hint_term: int = 0
     read: int = 0
+    match_term: int = 0
 
 
 class Vote(msgspec.Struct, array_like=True, tag="v", gc=False):
-    """RequestVote (§5.2). `pre`: would you vote for me in that term (§9.6). `transfer`: the leader wants me (§3.10)."""
+    """RequestVote (§5.2). `pre`: would you vote for me in that term (§9.6). `transfer`: the leader wants me (§3.10).
+
+    `confirmed_index`, `confirmed_term`: the newest committed entry that the receiver is known to have acknowledged.
+    """
 
     term: int
     last_index: int
     last_term: int
     pre: bool = False
     transfer: bool = False
+    confirmed_index: int = 0
+    confirmed_term: int = 0
 
 
 class VoteReply(msgspec.Struct, array_like=True, tag="vr", gc=False):
-    """Answers Vote, a pre-vote with the term that it asked about when granted."""
+    """Answers Vote, a pre-vote with the term that it asked about when granted.
+
+    `confirmed_index`, `confirmed_term`: the newest committed entry that the candidate is known to have acknowledged.
+    """
 
     term: int
     granted: bool
     pre: bool = False
+    confirmed_index: int = 0
+    confirmed_term: int = 0
 
 
 class TimeoutNow(msgspec.Struct, array_like=True, tag="tn", gc=False):
@@ -110,21 +134,24 @@ class Install(msgspec.Struct, array_like=True, tag="is", gc=False):
     """InstallSnapshot (§7): the log through `index` is gone here, take a state as of it or later.
 
     The state itself is fetched by the receiver's shell, from the sender, out of band, and the membership as of it, too;
-    `membership` is the newest that the sender knows to be committed.
+    `membership` is the newest that the sender knows to be committed, `past` the terms of the entries before `index` as
+    (first index, term) of each run, as far as they are remembered: the receiver compares them with what it has.
     """
 
     term: int
     index: int
     last_term: int
     membership: Membership
+    past: tuple[tuple[int, int], ...] = ()
 
 
 class InstallReply(msgspec.Struct, array_like=True, tag="ir", gc=False):
-    """Answers Install once the state is durable here (`ok`), or could not be had."""
+    """Answers Install once the state is durable here (`ok`), or could not be had. `index_term`: of entry `index`."""
 
     term: int
     index: int
     ok: bool
+    index_term: int = 0
 
 
 class Quiesce(msgspec.Struct, array_like=True, tag="q", gc=False):

@@ -15,7 +15,7 @@ from lakestream.raft.core import Core
 from lakestream.raft.hard_state import Kept
 from lakestream.raft.messages import HardState, decode_membership
 from lakestream.raft.ready import Options, Role
-from lakestream.raft.terms import TermMap
+from lakestream.raft.terms import TermMap, reaching
 
 TICK_NS = 100_000_000
 """What a tick of the core is."""
@@ -53,7 +53,10 @@ def terms_of(log: SegmentLog, kept: Kept) -> TermMap:
         base, base_term = (log.first_index, runs[0][1]) if runs else (log.last_index, log.last_term)
     ends = [first for first, _ in runs[1:]] + [log.last_index + 1]
     known = [(max(first, base + 1), term) for (first, term), end in zip(runs, ends, strict=False) if end > base + 1]
-    return TermMap(base, base_term, known, log.last_index)
+    past = tuple(run for run in kept.past if run[0] < base)
+    if kept.past_through <= base:
+        past = reaching(past, kept.past_through, kept.past_term, base, base_term)
+    return TermMap(base, base_term, known, log.last_index, past)
 
 
 def core_over(
@@ -79,11 +82,14 @@ def core_over(
         recovering=kept.recovering,
         forgetful=kept.forgetful,
         joining=kept.joining,
+        confirmed=kept.confirmed,
+        remembers=log.options.sync_always,
     )
 
 
 def to_keep(kept: Kept, core: Core, durable: int) -> Kept:
     """What was kept, brought up to date: entries through `durable` are durable."""
+    terms = core.log.terms
     return msgspec.structs.replace(
         kept,
         hard=core.hard,
@@ -91,6 +97,10 @@ def to_keep(kept: Kept, core: Core, durable: int) -> Kept:
         recovering=core.recovering,
         forgetful=core.recovering and kept.forgetful,  # to the end, although the core lets go of it sooner
         joining=core.recovering and kept.joining,
+        confirmed=tuple(core.confirmed.values()),
+        past=terms.past,
+        past_through=terms.base,
+        past_term=terms.term(terms.base) or 0,
     )
 
 

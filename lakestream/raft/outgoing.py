@@ -14,7 +14,7 @@ import msgspec
 from lakestream.log.errors import Compacted
 from lakestream.log.files import Io
 from lakestream.raft.core import Core
-from lakestream.raft.messages import Entry, Message, TimeoutNow, entry_of
+from lakestream.raft.messages import AppendReply, Entry, Message, TimeoutNow, entry_of
 from lakestream.raft.ready import SendEntries
 
 if TYPE_CHECKING:
@@ -76,9 +76,11 @@ class Outgoing:
             self._leave(self._waiting.popleft(), tail, log)
 
     def give_away(self, messages: Iterable[tuple[str, Message]]) -> None:
-        """Send what asks another member to lead, and promises nothing."""
+        """Send what promises nothing: what asks another member to lead, and that this one has stopped."""
         for to, message in messages:
-            if isinstance(message, TimeoutNow):
+            if isinstance(message, TimeoutNow) or (
+                isinstance(message, AppendReply) and message.rejected and message.match_term
+            ):
                 self._outlet.send(self._group, to, message)
 
     def clear(self) -> None:

@@ -67,6 +67,7 @@ class Progress:
 
     __slots__ = (
         "answered",
+        "asked",
         "contact",
         "heard",
         "inflight",
@@ -82,6 +83,9 @@ class Progress:
 
     def __init__(self, next_index: int, now: int, inflight: Inflight) -> None:
         self.match = 0
+        self.asked = 0
+        """The newest round that had begun when `match` last grew: who refuses an entry at or before `match` in a later
+        one has lost it."""
         self.next = next_index
         self.pace = Pace.PROBE
         self.paused = False

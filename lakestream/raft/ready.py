@@ -81,6 +81,27 @@ class Options(msgspec.Struct, frozen=True):
     eager_commit: bool = False
 
 
+class RolledBack(msgspec.Struct, frozen=True):
+    """A member has less on its disk than it had acknowledged: `teller` knows that `member` had confirmed the committed
+    entry `index` of `term`. Its durable log ends at `last` (-1: not known) or holds another entry there."""
+
+    teller: str
+    member: str
+    index: int
+    term: int
+    last: int
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """This member and `member` have different committed entries at `index`: of term `mine` here (0: not known any more)
+    and of term `other` there."""
+
+    member: str
+    index: int
+    mine: int
+    other: int
+
+
 class SendEntries(msgspec.Struct, gc=False, eq=False):
     """Read the entries `first`…`last`, as many as fit into `max_bytes` of bodies (at least one), and give them to
     `Core.fill`, which returns the Append to send. Every SendEntries wants exactly one `fill`: at once when the entries
@@ -126,3 +147,11 @@ class Ready(msgspec.Struct):
     """The membership that counts from now on: of an appended entry, or the former one when that entry was cut."""
     recovered: bool = False
     """A damaged log is whole again: the mark on disk can go."""
+    rolled_back: RolledBack | None = None
+    """This member has less than it had confirmed: `Core.recovering` and `forgetful` must be durable before anything of
+    this or a later Ready leaves."""
+    stopped: Conflict | None = None
+    """This member's committed entries are not its leader's: the core is frozen, the shell stops the member. The
+    AppendReply in `messages` that tells the leader promises nothing and leaves at once."""
+    warnings: list[RolledBack | Conflict] = []
+    """The same of other members, to be logged. This member goes on."""

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from lakestream.raft.log_view import LogView
-from lakestream.raft.messages import HardState, Install, Message
+from lakestream.raft.messages import Confirmed, HardState, Install, Message
 from lakestream.raft.ready import Options, Ready, Role
 
 if TYPE_CHECKING:
@@ -68,6 +68,12 @@ class State:
         self.recover_to: int | None = None
         """What the leader of `term` told."""
         self.recover_asked = NEVER
+        self.remembers = True
+        """What is acknowledged is durable, so that less than that is a disk that was rolled back."""
+        self.confirmed: dict[str, Confirmed] = {}
+        """Of each member the newest committed entry that it is known to have acknowledged; see confirmed.py."""
+        self.warned: set[str] = set()
+        """Members of whose conflicting entries the shell was told."""
         if hard.term > 0 and any(other.voters != (me,) for _, other in log.memberships):
             # A restarted member does not remember what it promised to whom: it keeps a promise that it may have made.
             self.heard = self.now
@@ -122,6 +128,14 @@ class State:
         self.role = Role.FOLLOWER
         self.leader = leader
         self.votes = {}
+
+    def retire(self) -> None:
+        """Take part no more, for good."""
+        if self.role is not Role.FOLLOWER:
+            self.become_follower(self.term, "")
+        self.wake()
+        self.leader = ""
+        self.frozen = True
 
     def hear(self) -> None:
         """The leader gave a sign of life."""

@@ -10,13 +10,14 @@ from collections.abc import Callable
 
 import msgspec
 
+from lakestream.log.errors import LogError
 from lakestream.log.frame import Frame
 from lakestream.log.segment_log import Appended
 from lakestream.raft.core import Core
 from lakestream.raft.disk import Replacement
 from lakestream.raft.messages import Install
 from lakestream.raft.proposal import Committed, Proposal
-from lakestream.raft.ready import Role
+from lakestream.raft.ready import Conflict, Ready, Role, RolledBack
 
 
 class Owner(msgspec.Struct):
@@ -27,6 +28,35 @@ class Owner(msgspec.Struct):
     on_role: Callable[[bool, str, int], None]
     on_lost: Callable[[list[object]], None]
     on_install: Callable[[str, Install, Callable[[Replacement | None], None]], None]
+    on_notice: Callable[[str, bool], None]
+
+
+class Diverged(LogError):
+    """This member's committed entries are not those of its leader. It takes part no more, its files stay."""
+
+
+def conflict_text(conflict: Conflict) -> str:
+    """Say what two members disagree about, and what can be done."""
+    mine = f"of term {conflict.mine}" if conflict.mine else "of another term, which is not known any more"
+    return (
+        f"entry {conflict.index} is committed here {mine}, and at {conflict.member} of term {conflict.other}: "
+        f"the disk of a member was rolled back or restored from an old copy, and messages that were acknowledged are "
+        f"on one side only; see 'Disks that were rolled back' in docs/replication.md"
+    )
+
+
+def rolled_back_text(found: RolledBack) -> str:
+    """Say that a member has less than it had confirmed."""
+    if found.last < 0:
+        return (
+            f"{found.member} does not have entry {found.index} of term {found.term} any more, which it had confirmed: "
+            f"its disk was rolled back or restored from an old copy; it is sent what it lacks"
+        )
+    return (
+        f"this node's log on disk ends at entry {found.last} or differs, but {found.teller} knows that it had "
+        f"confirmed entry {found.index} of term {found.term}: the disk was rolled back or restored from an old copy; "
+        f"this node does not vote until it has caught up"
+    )
 
 
 class Telling:
@@ -64,6 +94,16 @@ class Telling:
         """It may propose again."""
         self.wake = False
         self.owner.on_commit([])
+
+    def report(self, ready: Ready) -> None:
+        """Tell what was found out about disks that were rolled back."""
+        tell = self.owner.on_notice
+        if ready.rolled_back is not None:
+            tell(rolled_back_text(ready.rolled_back), True)
+        for found in ready.warnings:
+            tell(conflict_text(found) if isinstance(found, Conflict) else rolled_back_text(found), True)
+        if ready.recovered:
+            tell("this node has caught up and votes again", False)
 
     def await_read(self, index: int, done: Callable[[int], None]) -> None:
         """Answer a read once everything through `index` is handed out."""

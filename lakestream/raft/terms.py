@@ -7,19 +7,38 @@ has as many runs as it has seen leaders, so this stays small however long the lo
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+Runs = tuple[tuple[int, int], ...]
+"""(first index, term) of each run, ascending; a run ends before the next one. Of term UNKNOWN: not known any more."""
+UNKNOWN = -1
+PAST_RUNS = 64
+"""So many runs of entries that are gone are remembered: leaderships, of which there are few."""
+
+
+def term_in(runs: Sequence[tuple[int, int]], index: int) -> int | None:
+    """Return the term of entry `index` by these runs, None when they do not tell."""
+    at = bisect_right(runs, index, key=lambda run: run[0]) - 1
+    return runs[at][1] if at >= 0 and runs[at][1] != UNKNOWN else None
 
 
 class TermMap:
     """The terms of the entries from `base` (the last entry that is gone, whose term is known) through `last`.
 
+    `past` is what is remembered of the entries before `base`.
+
     Invariant: runs ascend in index and in term; the first one begins at `base`.
     """
 
-    __slots__ = ("_firsts", "_terms", "base", "last")
+    __slots__ = ("_firsts", "_terms", "base", "last", "past")
 
     def __init__(
-        self, base: int = 0, base_term: int = 0, runs: Iterable[tuple[int, int]] = (), last: int | None = None
+        self,
+        base: int = 0,
+        base_term: int = 0,
+        runs: Iterable[tuple[int, int]] = (),
+        last: int | None = None,
+        past: Runs = (),
     ) -> None:
         """A log whose entries through `base` are gone.
 
@@ -28,7 +47,9 @@ class TermMap:
             base_term: its term.
             runs: (first index, term) of each run of entries with one term, ascending, all after `base`.
             last: index of the last entry; `base` when there is none.
+            past: runs of the entries before `base`, see `reaching`.
         """
+        self.past = past
         self.base = base
         self.last = base if last is None else last
         self._firsts = [base]
@@ -67,6 +88,10 @@ class TermMap:
             return self._terms[-1]
         return self._terms[bisect_right(self._firsts, index) - 1]
 
+    def term_once(self, index: int) -> int | None:
+        """Return the term of entry `index`, also of one that is gone; None when it is not known."""
+        return self.term(index) if index >= self.base else term_in(self.past, index)
+
     def append(self, index: int, term: int) -> None:
         """The next entry. Invariant: no gap, and terms do not fall."""
         assert index == self.last + 1, f"entry {index} follows {self.last}"
@@ -94,6 +119,11 @@ class TermMap:
             return
         assert through <= self.last, f"entries through {through} can not be gone from a log that ends at {self.last}"
         at = bisect_right(self._firsts, through) - 1
+        gone = zip(self._firsts[: at + 1], self._terms[: at + 1], strict=True)
+        # The run at the former base began before it, and is in `past` already if that is known.
+        new = [(first, term) for first, term in gone if first > 0 and (not self.past or self.past[-1][1] != term)]
+        if new:
+            self.past = (*self.past, *new)[-PAST_RUNS:]
         del self._firsts[:at], self._terms[:at]
         self._firsts[0] = self.base = through
 
@@ -112,3 +142,17 @@ class TermMap:
         if at < 0:
             return self.base, self._terms[0]
         return self._firsts[at + 1] - 1, self._terms[at]
+
+
+def reaching(runs: Runs, through: int, term: int, base: int, base_term: int) -> Runs:
+    """Return what is known of the entries before `base`, from runs that reach `through`, an entry of `term`.
+
+    Terms never fall, so what lies between two entries of one term is of that term; otherwise it is unknown.
+    """
+    if through <= 0:
+        return runs
+    if not runs or runs[-1][1] != term:
+        runs = (*runs, (through, term))
+    if base > through + 1 and base_term != term:
+        runs = (*runs, (through + 1, UNKNOWN))
+    return runs[-PAST_RUNS:]

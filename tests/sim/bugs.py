@@ -16,7 +16,7 @@ import msgspec
 
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.segment_log import SegmentLog
-from lakestream.raft import core, election, follower
+from lakestream.raft import confirmed, core, election, follower
 from lakestream.raft.hard_state import Kept, KeptFile
 from lakestream.raft.leader import Leader
 from lakestream.raft.log_view import LogView
@@ -183,6 +183,12 @@ def changes_members_at_once(stack: ExitStack) -> None:
     stack.enter_context(patch.object(Leader, "propose_membership", propose))
 
 
+def trusts_a_disk_that_was_rolled_back(stack: ExitStack) -> None:
+    """Nobody compares what a member has with what it had confirmed."""
+    stack.enter_context(patch.object(confirmed, "_fits", lambda *_, **__: True))
+    stack.enter_context(patch.object(confirmed, "known_of", lambda state, member: (0, 0)))
+
+
 def votes_with_a_damaged_log(stack: ExitStack) -> None:
     """A member that lost what it acknowledged helps to elect a leader that never had it (DESIGN §4, invariant 3)."""
     real = core.Core.__init__
@@ -249,6 +255,7 @@ CORE_BUGS: dict[str, Bug] = {
         reads_without_asking,
         reads_before_its_first_commit,
         changes_members_at_once,
+        trusts_a_disk_that_was_rolled_back,
         votes_with_a_damaged_log,
         commits_what_it_has,
         trusts_its_lease_too_long,
@@ -313,6 +320,7 @@ def forgets_that_it_was_damaged(stack: ExitStack) -> None:
         self._kept = msgspec.structs.replace(self._kept, recovering=False)
 
     stack.enter_context(patch.object(Member, "damaged", damaged))
+    trusts_a_disk_that_was_rolled_back(stack)  # else the others tell it
 
 
 def keeps_contexts_after_losing(stack: ExitStack) -> None:

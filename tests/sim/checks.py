@@ -123,6 +123,18 @@ class Checker:
         shadow.lost.update((index, mark[0]) for index, mark in enumerate(gone, last + 1))
         del shadow.marks[last - shadow.base :]
 
+    def restored(self, node: str, copy: Shadow) -> None:
+        """A machine's disk is an old copy. What it had acknowledged since may still be under way, and counts."""
+        before = self.shadows[node]
+        last = copy.base + len(copy.marks)
+        gone = {(index, before.term_of(index)) for index in range(max(last, before.base) + 1, before.last + 1)}
+        shadow = msgspec.structs.replace(copy, marks=list(copy.marks), lost=before.lost | copy.lost | gone)
+        self.shadows[node] = shadow
+
+    def parted(self, node: str, conflict: object) -> None:
+        """A member stopped because its committed entries are not its leader's: Raft's promise was broken before."""
+        self._require(False, f"{node} stopped: {conflict}")
+
     def reopened(self, node: str, frames: Sequence[Frame], salvaged: bool) -> None:
         """A machine came back with these entries. `salvaged`: it says itself that its log was damaged."""
         shadow = self.shadows[node]

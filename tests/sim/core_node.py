@@ -16,6 +16,7 @@ import msgspec
 from lakestream.log.frame import Frame, Kind
 from lakestream.raft.core import Core, NotLeader, RaftError, Ready, Role, SendEntries, TermMap
 from lakestream.raft.messages import (
+    Confirmed,
     Envelope,
     HardState,
     Install,
@@ -44,6 +45,17 @@ class CoreDisk(msgspec.Struct):
     membership: Membership  # as of the snapshot
     frames: list[Frame]
     recovering: bool = False
+    forgetful: bool = False
+    confirmed: list[Confirmed] = []  # survives a kill, and here every power cut, too
+
+    def copy(self) -> CoreDisk:
+        """What somebody who copies the disk of a machine that is down gets."""
+        return msgspec.structs.replace(self, frames=list(self.frames), confirmed=list(self.confirmed))
+
+    @property
+    def last(self) -> int:
+        """The last entry."""
+        return self.base + len(self.frames)
 
     def cut(self, last: int) -> None:
         """Remove the entries after `last`."""
@@ -56,10 +68,11 @@ class CoreHost:
     def __init__(self, world: World, name: str, random: Random) -> None:
         self.world, self.name, self.random = world, name, random
         self.disk = CoreDisk(HardState(), 0, 0, world.founders, [])
+        self.suspect = False
 
     def process(self) -> CoreProcess:
         """A new process."""
-        return CoreProcess(self.world, self.name, self.disk, self.random)
+        return CoreProcess(self.world, self.name, self.disk, self.random, self)
 
     def ended(self, power: bool) -> None:
         """The process saw to what became of its writes."""
@@ -102,8 +115,8 @@ class Copied(msgspec.Struct):
 class CoreProcess:
     """A core, the view of its log, and what is still on the way to the disk."""
 
-    def __init__(self, world: World, name: str, disk: CoreDisk, random: Random) -> None:
-        self.world, self.name, self.disk, self.random = world, name, disk, random
+    def __init__(self, world: World, name: str, disk: CoreDisk, random: Random, host: CoreHost) -> None:
+        self.world, self.name, self.disk, self.random, self.host = world, name, disk, random, host
         self.checker = world.checker
         self.machine = world.machines[name]
         self.base, self.base_term = disk.base, disk.base_term
@@ -176,6 +189,8 @@ class CoreProcess:
             random=self.random,
             changes=[(f.index, decode_membership(f.body)) for f in self.frames if f.kind == Kind.MEMBERSHIP],
             recovering=disk.recovering,
+            forgetful=disk.forgetful,
+            confirmed=disk.confirmed,
         )
         self._work()
 
@@ -281,6 +296,7 @@ class CoreProcess:
             self.observe()
             self._todo.append(ready)
             self._advance()
+        self.disk.confirmed = list(self.core.confirmed.values())
         self.observe()
         self._apply()
 
@@ -310,8 +326,15 @@ class CoreProcess:
         if ready.truncate_after is not None or ready.append:
             self._writes.append(Write(ready.truncate_after, ready.append, ready.epoch))
             self._write()
+        if ready.stopped is not None:
+            self.checker.parted(self.name, ready.stopped)
+        if ready.rolled_back is not None:
+            self.disk.recovering, self.disk.forgetful = True, self.core.forgetful
+            self.host.suspect = False
+            self.world.count("rolled back")
+            self.world.note(lambda: f"{self.name}: {ready.rolled_back}")
         if ready.recovered:
-            self.disk.recovering = False
+            self.disk.recovering = self.disk.forgetful = False
             self.world.count("recovered")
         for to, message in ready.messages:
             self._send(to, message)

@@ -121,6 +121,7 @@ class GroupHost:
     def __init__(self, world: World, name: str, random: Random) -> None:
         self.world, self.name, self.random = world, name, random
         self.disk = Disk(random)
+        self.suspect = False
         self.running: GroupProcess | None = None
 
     def process(self) -> GroupProcess:

@@ -76,6 +76,9 @@ class Process(Protocol):
 class Host(Protocol):
     """What of a machine survives its process: the disk."""
 
+    suspect: bool
+    """The disk was rolled back, and nobody has noticed yet."""
+
     def process(self) -> Process:
         """A new process."""
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from lakestream.log.frame import Kind
 from lakestream.raft.messages import Membership
+from tests.sim.checks import Shadow
+from tests.sim.core_node import CoreDisk, CoreHost, CoreProcess
 from tests.sim.events import MS, S
 from tests.sim.machine import TICK_NS, Process
 
@@ -45,7 +50,10 @@ class Nemesis:
             (4 if plan.changes else 0, self.change),
             (2 if plan.damage else 0, self.damage),
             (0 if plan.shell == "core" else 4, self.fail),
+            (4 if plan.rollbacks else 0, self.copy_disk),
+            (12 if plan.rollbacks else 0, self.restore_disk),
         ]
+        self.copies: dict[str, tuple[CoreDisk, Shadow]] = {}
 
     def start(self) -> None:
         """From now on things go wrong."""
@@ -246,7 +254,8 @@ class Nemesis:
         machines = self.world.machines
         for name in sorted(self.damaged):
             process = machines[name].process
-            if process is not None and not machines[name].paused and not process.recovering and not process.failed:
+            whole = process is not None and not machines[name].paused and not process.recovering and not process.failed
+            if whole and not machines[name].host.suspect:
                 self.damaged.discard(name)
         return bool(self.damaged)
 
@@ -264,3 +273,58 @@ class Nemesis:
                 world.count("damages done")
                 self.damaged.add(name)
             self.start_later(name)
+
+    def copy_disk(self) -> None:
+        """Somebody copies a machine's disk, as a backup or a virtual machine's snapshot does."""
+        name = self._pick()
+        host, shadow = self.world.machines[name].host, self.world.checker.shadows[name]
+        if isinstance(host, CoreHost) and not host.disk.recovering and not shadow.lost:
+            self.copies[name] = host.disk.copy(), msgspec.structs.replace(shadow, marks=list(shadow.marks))
+            self.world.count("copies")
+
+    def restore_disk(self, tries: int = 20) -> None:
+        """A machine comes back with an old copy of its disk, where that can be noticed: the others know of everything
+        that it had confirmed, and it had confirmed nothing that is not committed. Nobody promises anything else."""
+        world = self.world
+        if self.over or self._recovering() or not self.copies:
+            return
+        name = self.random.choice(sorted(self.copies))
+        disk, shadow = self.copies[name]
+        machine, host = world.machines[name], world.machines[name].host
+        assert isinstance(host, CoreHost)
+        if not self._noticeable(name, disk, host):
+            if tries:
+                world.events.after(20 * MS, lambda: self.restore_disk(tries - 1))
+            return
+        machine.end(power=self.random.random() < 0.5)
+        self.start_later(name)
+        if not self._noticeable(name, disk, host):  # what was being written has arrived
+            return
+        world.say(f"the disk of {name} goes back from entry {host.disk.last} to {disk.last}")
+        world.count("restores")
+        world.checker.restored(name, shadow)
+        host.disk = disk.copy()
+        host.suspect = True
+        del self.copies[name]
+        self.damaged.add(name)
+
+    def _noticeable(self, name: str, copy: CoreDisk, host: CoreHost) -> bool:
+        world, now = self.world, host.disk
+        # The members of former days may be a majority without anybody who knows.
+        if any(frame.kind is Kind.MEMBERSHIP for frame in (*now.frames, *copy.frames)):
+            return False
+        if (
+            len(now.membership.voters) < 3
+            or now.membership != copy.membership
+            or not copy.last < now.last <= len(world.checker.committed)
+        ):
+            return False
+        for other in now.membership.members:
+            process = world.machines[other].process
+            if other == name:
+                continue
+            if not isinstance(process, CoreProcess) or process.recovering or process.membership != now.membership:
+                return False
+            if name not in process.core.confirmed or process.core.confirmed[name].index < now.last:
+                return False
+        return True

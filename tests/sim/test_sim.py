@@ -36,8 +36,17 @@ def _run(shell: str, batch: int) -> Counter[str]:
 @pytest.mark.parametrize("batch", range(CORE))
 def test_the_core_keeps_its_promises_under_faults(batch: int) -> None:
     happened = _run("core", batch)
-    for what in ("acked", "reads answered", "truncations", "recovered", "installs", "membership changes"):
+    for what in (
+        "acked",
+        "reads answered",
+        "truncations",
+        "recovered",
+        "installs",
+        "membership changes",
+        "rolled back",
+    ):
         assert happened[what], f"in {BATCH} seeds there was nothing of this: {what}"
+    assert happened["rolled back"] <= happened["restores"], "nobody else has less than it had confirmed"
 
 
 @pytest.mark.parametrize("batch", range(GROUP))

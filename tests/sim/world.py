@@ -45,6 +45,7 @@ class Plan(msgspec.Struct, frozen=True):
     load_bytes: int = 4 << 20
     mark_bytes: int = 256 << 10
     compaction: bool = True
+    rollbacks: bool = False
     options: Options = Options()
     weather: Weather = Weather(True, 100 * US, 5 * MS)
 
@@ -85,6 +86,7 @@ def plan_of(seed: int, shell: str = "core") -> Plan:
         load_bytes=random.choice((100, 2000, 4 << 20)),
         mark_bytes=random.choice((100, 1000, 256 << 10)),
         compaction=random.random() < 0.6,
+        rollbacks=shell == "core" and nodes > 2 and Random(f"rollbacks {seed}").random() < 0.5,
         options=options,
         weather=Weather(
             ordered=ordered,

@@ -12,6 +12,7 @@ from lakestream.log.frame import Frame, Kind
 from lakestream.raft.core import Core, Options, Ready, Role, TermMap
 from lakestream.raft.messages import (
     Append,
+    Confirmed,
     Envelope,
     HardState,
     Install,
@@ -69,6 +70,8 @@ class Member:
         self.installs: list[Install] = []
         self.readies: list[Ready] = []
         self.recovered = False
+        self.confirmed: Sequence[Confirmed] = ()
+        """What it knew of the others when it was last started."""
         self.start()
 
     def start(self, *, recovering: bool = False, forgetful: bool = False) -> None:
@@ -87,6 +90,7 @@ class Member:
             changes=changes,
             recovering=recovering,
             forgetful=forgetful,
+            confirmed=self.confirmed,
         )
         self.forgetful = forgetful
         self.seed += 1000

@@ -352,7 +352,7 @@ def test_5_3_a_late_append_cuts_nothing() -> None:
     drain(core)
     core.step("b", append(1, (0, 0), 1))
     assert core.last_index == 3
-    assert drain(core) == [("b", AppendReply(1, 3))]
+    assert drain(core) == [("b", AppendReply(1, 3, match_term=1))]
 
 
 def test_5_3_appends_may_come_twice() -> None:
@@ -368,9 +368,9 @@ def test_5_3_an_entry_is_acknowledged_only_when_it_is_durable() -> None:
     core.step("b", append(1, (2, 1), 1))
     assert drain(core, persist=False) == []
     core.persisted(2, 0)
-    assert drain(core) == [("b", AppendReply(1, 2))]
+    assert drain(core) == [("b", AppendReply(1, 2, match_term=1))]
     core.persisted(3, 0)
-    assert drain(core) == [("b", AppendReply(1, 3))]
+    assert drain(core) == [("b", AppendReply(1, 3, match_term=1))]
 
 
 def test_5_3_a_write_that_ends_after_its_entries_were_cut_acknowledges_nothing() -> None:
@@ -385,7 +385,7 @@ def test_5_3_a_write_that_ends_after_its_entries_were_cut_acknowledges_nothing()
     core.persisted(4, first.epoch)
     assert core.durable_index == 1
     core.persisted(3, second.epoch)
-    assert drain(core) == [("c", AppendReply(3, 3))]
+    assert drain(core) == [("c", AppendReply(3, 3, match_term=3))]
 
 
 def test_5_3_an_entry_that_was_cut_and_came_again_is_durable_with_its_second_write_only() -> None:
@@ -403,7 +403,7 @@ def test_5_3_an_entry_that_was_cut_and_came_again_is_durable_with_its_second_wri
     core.persisted(2, second.epoch)
     assert drain(core) == []
     core.persisted(4, third.epoch)
-    assert drain(core) == [("b", AppendReply(4, 4))]
+    assert drain(core) == [("b", AppendReply(4, 4, match_term=4))]
 
 
 def test_5_3_what_is_cut_before_it_was_handed_out_is_never_written() -> None:

@@ -236,8 +236,8 @@ def test_an_entry_of_a_kind_from_a_newer_release_is_refused() -> None:
         core.step("b", Append(1, 1, 1, 0, [bad]))
 
 
-def test_a_different_entry_where_one_is_committed_is_refused() -> None:
+def test_a_different_entry_where_one_is_committed_stops_the_member() -> None:
     core = lone(1, 1, commit=2)
-    with pytest.raises(BadMessage):
-        core.step("b", append(3, (1, 1), 3))
+    core.step("b", append(3, (1, 1), 3))
     assert terms_in(core) == [1, 1]
+    assert core.frozen

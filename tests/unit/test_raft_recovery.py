@@ -175,7 +175,7 @@ def test_recovering_a_member_that_recovered_votes_again() -> None:
     assert net.members["b"].recovered
     net["b"].heard = -1000
     net["b"].step("c", Vote(5, 9, 9))
-    assert drain(net["b"]) == [("c", VoteReply(5, True))]
+    assert drain(net["b"]) == [("c", VoteReply(5, True, False, 2, 1))]
 
 
 # -- members that lost everything --------------------------------------------------------------------------------------

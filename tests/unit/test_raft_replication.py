@@ -364,14 +364,14 @@ def test_many_appends_that_were_written_together_get_one_answer() -> None:
     core = lone(1)
     for at in range(5):
         core.step("b", append(1, (1 + at, 1), 1))
-    assert drain(core) == [("b", AppendReply(1, 6))]
+    assert drain(core) == [("b", AppendReply(1, 6, match_term=1))]
 
 
 def test_a_slow_disk_does_not_delay_the_answer_to_a_heartbeat() -> None:
     core = lone(1)
     core.step("b", append(1, (1, 1), 1))
     core.step("b", append(1, (2, 1), read=7))
-    assert drain(core, persist=False) == [("b", AppendReply(1, 1, read=7))]
+    assert drain(core, persist=False) == [("b", AppendReply(1, 1, read=7, match_term=1))]
 
 
 def test_fast_back_off_with_many_terms_takes_few_questions() -> None:
@@ -420,7 +420,7 @@ def compacted_net() -> Net:
 def test_install_is_offered_when_the_entries_are_gone() -> None:
     net = compacted_net()
     (offer,) = net.sent(Install, to="c")
-    assert offer == Install(1, 3, 1, Membership(("a", "b", "c")))
+    assert offer == Install(1, 3, 1, Membership(("a", "b", "c")), ((1, 1),))
     assert net.members["c"].installs == [offer]
     assert progress(net["a"], "c").pace is Pace.INSTALL
 
@@ -508,7 +508,7 @@ def test_install_abort_when_the_follower_turns_out_to_have_what_it_needs() -> No
 def test_install_of_what_is_in_the_log_already_only_commits_it() -> None:
     core = lone(1, 1, 1)
     core.step("b", Install(1, 2, 1, Membership(("a", "b", "c"))))
-    assert drain(core) == [("b", InstallReply(1, 2, True))]
+    assert drain(core) == [("b", InstallReply(1, 2, True, 1))]
     assert core.commit == 2
     assert core.last_index == 3
 
@@ -516,7 +516,7 @@ def test_install_of_what_is_in_the_log_already_only_commits_it() -> None:
 def test_install_of_an_older_state_is_answered_with_what_is_there() -> None:
     core = lone(1, 1, 1, commit=3)
     core.step("b", Install(1, 2, 1, Membership(("a",))))
-    assert drain(core) == [("b", InstallReply(1, 3, True))]
+    assert drain(core) == [("b", InstallReply(1, 3, True, 1))]
     assert core.membership.voters == ("a", "b", "c")
 
 
@@ -530,7 +530,7 @@ def test_install_replaces_a_log_that_conflicts_and_takes_over_the_membership() -
     core.installed(5, 3, ready.install.membership)
     ready = core.ready()
     assert ready is not None
-    assert ready.messages == [("b", InstallReply(3, 5, True))]
+    assert ready.messages == [("b", InstallReply(3, 5, True, 3))]
     assert ready.membership == Membership(("a", "b", "d"))
     assert (core.commit, core.last_index, core.durable_index, terms_in(core)) == (5, 5, 5, [])
 

@@ -104,6 +104,8 @@ def meta_shown(cluster: JetStreamCluster) -> dict[str, Any]:
 
 def unhealthy(cluster: JetStreamCluster) -> str:
     """What this node still lacks before it does its share of the cluster's work; "" when nothing."""
+    if cluster.meta.failed is not None:
+        return f"JetStream takes no part in the meta group: {cluster.meta.failed}"
     if not cluster.meta.leader:
         return "JetStream has not established contact with a meta leader"
     for replica in cluster.replicas.by_uid.values():

@@ -197,6 +197,7 @@ class Meta:
         self.group = Group(store.log, self._io, self._committed, self._failure, member=member)
         self.group.on_role, self.group.on_lost = self._role, self._lost
         self.group.on_install = lambda sender, install, done: self.on_install(sender, install, done)
+        self.group.on_notice = self._notice
         self._nodes.update(clustered=True)
 
     def _recover(self, member: Member) -> Store:
@@ -298,6 +299,9 @@ class Meta:
         self._log.error(f"the meta group's log failed, this node takes no part in it any more: {error}")
         waiting, self._open = self._open, []
         self._lost([proposal.context for proposal in waiting])
+
+    def _notice(self, text: str, bad: bool) -> None:
+        (self._log.error if bad else self._log.info)(f"the meta group: {text}")
 
     def _role(self, leads: bool, leader: str, term: int) -> None:
         if leader != self.leader:

@@ -28,6 +28,7 @@ from lakestream.raft.core import NotLeader, RaftError
 from lakestream.raft.disk import Replacement
 from lakestream.raft.group import Committed, Group
 from lakestream.raft.messages import Install, Membership
+from lakestream.raft.telling import Diverged
 
 if TYPE_CHECKING:
     from lakestream.jetstream.cluster.replicas import Replicas
@@ -285,6 +286,7 @@ class Replica:
             opened.store.log, self._replicas.shared.io, self._committed, self._failure, member=opened.member
         )
         self.group.on_role, self.group.on_lost, self.group.on_install = self._role, self._lost, self._install
+        self.group.on_notice = self._notice
         self._adopt(opened.stream)
 
     def _adopt(self, stream: Stream) -> None:
@@ -360,7 +362,7 @@ class Replica:
             return
         stream.failure(error)
         self._replicas.host.follows(self)
-        if isinstance(error, Unsupported):
+        if isinstance(error, Unsupported | Diverged):
             self.trouble = for_clients(error)
             self._replicas.host.gone(self)
         if isinstance(error, CorruptLog) and self.refillable and not self.closed:
@@ -407,6 +409,9 @@ class Replica:
                 replicas.shared.io.submit(reopen, reopened)
 
         submit()
+
+    def _notice(self, text: str, bad: bool) -> None:
+        (self._replicas.log.error if bad else self._replicas.log.info)(f"stream {self.name}: {text}")
 
     def _lost(self, contexts: list[object]) -> None:
         if self.stream is not None:
