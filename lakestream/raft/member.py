@@ -390,7 +390,8 @@ class Member:
         self._owner.report(ready)
         if ready.stopped is not None:
             self._out.give_away(ready.messages)
-            self.fail(Diverged(conflict_text(ready.stopped)))
+            text = conflict_text(ready.stopped)
+            self.fail(Diverged(text, text))
             return
         if ready.truncate_after is not None:
             self._cut_after(ready.truncate_after)
