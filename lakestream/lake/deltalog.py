@@ -129,11 +129,11 @@ class State:
             if action.add is not None:
                 added.append(action.add)
             elif action.remove is not None:
-                self.files.pop(_key(action.remove), None)
+                self.files.pop(key_of(action.remove), None)
             elif action.metaData is not None:
                 self.metadata = action.metaData
         # Whatever the order of its lines, a file that a commit removes and adds is there.
-        self.files.update((_key(add), add) for add in added)
+        self.files.update((key_of(add), add) for add in added)
 
 
 class Log:
@@ -169,8 +169,12 @@ class Log:
 
     def commit(self, version: int) -> list[Action]:
         """The actions of one commit; FileNotFoundError when it is not there (any more)."""
-        content = self._storage.read(f"{self.directory}/{version:020d}.json")
+        content = self._storage.read(self.path(version))
         return [_ACTION.decode(line) for line in content.splitlines() if line.strip()]
+
+    def path(self, version: int) -> str:
+        """Path of a commit."""
+        return f"{self.directory}/{version:020d}.json"
 
     def tombstones(self, version: int) -> Iterator[Remove]:
         """Files that have left the table by a version, as far back as its checkpoint remembers; not in order, and some
@@ -244,7 +248,8 @@ def located(table: str, action: Add | Remove) -> list[str]:
     return found
 
 
-def _key(action: Add | Remove) -> Key:
+def key_of(action: Add | Remove) -> Key:
+    """What tells a file of a state from others: its path and its deletion vector."""
     vector = action.deletionVector
     return action.path, "" if vector is None else vector.key
 

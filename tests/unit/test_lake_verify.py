@@ -1,0 +1,238 @@
+"""Files of a table that are not what its log says are found, named, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestream.lake import verify
+from lakestream.lake.deletion import to_z85
+from lakestream.lake.storage import open_storage
+from lakestream.lake.verify import TableFiles, check, describe, span
+
+pytestmark = pytest.mark.unit
+
+
+def add_rows(table: Path, first: int, count: int) -> Path:
+    """Append rows as a writer would; returns the new file."""
+    before = set(table.glob("*.parquet"))
+    write_deltalake(table, pa.table({"seq": range(first, first + count), "data": [b"x" * 50] * count}), mode="append")
+    (new,) = set(table.glob("*.parquet")) - before
+    return new
+
+
+def commit(table: Path, *actions: dict[str, Any]) -> None:
+    version = len(list((table / "_delta_log").glob("*.json")))
+    (table / "_delta_log" / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+def checked(table: Path) -> TableFiles:
+    files = TableFiles(open_storage(table.parent), str(table))
+    files.check_all(1)
+    return files
+
+
+def reasons(files: TableFiles) -> dict[str, str]:
+    return {Path(each.path).name: each.reason for each in files.damaged.values()}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "streams" / "S"
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda path: path.write_bytes(b""), "it has 0 bytes instead of"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes instead of"),
+        (lambda path: path.write_bytes(bytes(path.stat().st_size)), "does not end in PAR1"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-300] + bytes(292) + path.read_bytes()[-8:]), "footer"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-8] + b"\xff\xff\xff\x7fPAR1"), "do not fit"),
+        (lambda path: path.unlink(), "it is missing"),
+    ],
+    ids=["empty", "short", "zeros", "footer zeros", "footer length", "missing"],
+)
+def test_invariant_10_a_file_that_is_not_what_the_commit_says_is_found(table: Path, harm: Any, says: str) -> None:
+    good, bad = add_rows(table, 1, 10), add_rows(table, 11, 10)
+    files = checked(table)
+    assert files.damaged == {}
+    harm(bad)
+    for found in (checked(table), TableFiles(open_storage(table.parent), str(table))):
+        found.check_all(1)
+        assert list(reasons(found)) == [bad.name]
+        assert says in reasons(found)[bad.name]
+    text = describe(str(table), found.damaged.values())
+    assert bad.name in text
+    assert good.name not in text
+    assert "10 messages with sequences from 11 to 20" in text
+    assert span(found.damaged.values()) == (11, 20)
+
+
+def test_a_footer_with_another_number_of_rows_is_found(table: Path) -> None:
+    path = add_rows(table, 1, 10)
+    other = add_rows(table.parent / "T", 1, 11)
+    path.write_bytes(other.read_bytes())
+    log = table / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        if "add" in line:
+            line["add"]["size"] = path.stat().st_size
+    log.write_text("\n".join(map(json.dumps, lines)))
+    assert reasons(checked(table)) == {path.name: "its Parquet footer tells of 11 rows instead of 10"}
+
+
+def test_new_commits_are_followed_and_only_their_files_looked_at(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_rows(table, 1, 10)
+    files = checked(table)
+    looked: list[str] = []
+    real = verify.check
+
+    def spy(storage: Any, path: str, adds: Any, sizes: Any = None) -> Any:
+        looked.extend(add.path for add in adds)
+        return real(storage, path, adds, sizes)
+
+    monkeypatch.setattr(verify, "check", spy)
+    files.follow()
+    assert looked == []
+    second = add_rows(table, 11, 10)
+    content = second.read_bytes()
+    second.write_bytes(b"")
+    third = add_rows(table, 21, 10)
+    files.follow()
+    assert sorted(looked) == sorted([second.name, third.name])
+    assert list(reasons(files)) == [second.name]
+    second.write_bytes(content)
+    files.follow()
+    assert files.damaged == {}, "what was brought back counts"
+
+
+def test_a_damaged_file_that_leaves_the_table_does_not_matter_any_more(table: Path) -> None:
+    path = add_rows(table, 1, 10)
+    files = checked(table)
+    bad = add_rows(table, 11, 10)
+    bad.write_bytes(b"")
+    files.follow()
+    assert list(reasons(files)) == [bad.name]
+    commit(table, {"remove": {"path": bad.name, "dataChange": True, "deletionTimestamp": 1}})
+    files.follow()
+    assert files.damaged == {}
+    path.unlink()
+    assert list(reasons(checked(table))) == [path.name]
+
+
+def test_a_large_table_is_checked_through_its_checkpoint_and_can_be_stopped(table: Path) -> None:
+    for number in range(60):
+        last = add_rows(table, 10 * number + 1, 2)
+    DeltaTable(table).create_checkpoint()
+    last.write_bytes(b"")
+    files = TableFiles(open_storage(table.parent), str(table))
+    stop = threading.Event()
+    stop.set()
+    files.check_all(1, stop)
+    assert not files.knows(1)
+    files.check_all(1)
+    assert files.knows(1)
+    assert not files.knows(2)
+    assert list(reasons(files)) == [last.name]
+
+
+def vectored(table: Path) -> tuple[Path, dict[str, Any]]:
+    """A table whose file has a deletion vector; gives the vector's file and the action."""
+    path = add_rows(table, 1, 10)
+    raw = os.urandom(16)
+    hexed = raw.hex()
+    name = "-".join((hexed[:8], hexed[8:12], hexed[12:16], hexed[16:20], hexed[20:]))
+    file = table / f"deletion_vector_{name}.bin"
+    body = b"a bitmap of some length"
+    file.write_bytes(b"\1" + struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body)))
+    log = (table / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+    add = next(json.loads(line)["add"] for line in log if '"add"' in line)
+    add["deletionVector"] = {
+        "storageType": "u",
+        "pathOrInlineDv": to_z85(raw),
+        "offset": 1,
+        "sizeInBytes": len(body),
+        "cardinality": 3,
+    }
+    commit(table, {"remove": {"path": path.name, "dataChange": True, "deletionTimestamp": 1}}, {"add": add})
+    return file, add
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda file: file.unlink(), "it is missing"),
+        (lambda file: file.write_bytes(b""), "no deletion vector of 23 bytes"),
+        (lambda file: file.write_bytes(bytes(file.stat().st_size)), "no deletion vector of 23 bytes"),
+        (lambda file: file.write_bytes(file.read_bytes()[:9] + b"?" + file.read_bytes()[10:]), "checksum"),
+    ],
+    ids=["missing", "empty", "zeros", "torn"],
+)
+def test_invariant_10_a_damaged_deletion_vector_is_found(table: Path, harm: Any, says: str) -> None:
+    file, _ = vectored(table)
+    assert checked(table).damaged == {}
+    harm(file)
+    found = reasons(checked(table))
+    assert list(found) == [file.name]
+    assert says in found[file.name]
+
+
+def test_invariant_10_files_and_directories_are_synced_before_they_count(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = add_rows(table, 1, 10)
+    synced: set[str] = set()
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    files = checked(table)
+    root, log = table.parent, table / "_delta_log"
+    wanted = {str(each) for each in (path, table, root, log, log / f"{0:020d}.json")}
+    assert wanted <= synced
+    synced.clear()
+    second = add_rows(table, 11, 1)
+    files.follow()
+    assert {str(second), str(table), str(log / f"{1:020d}.json"), str(log)} <= synced
+    assert str(path) not in synced
+
+
+def test_a_file_that_the_system_could_not_write_stays_damaged(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = add_rows(table, 1, 10)
+
+    def refuse(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(path):
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        files = checked(table)
+    assert reasons(files) == {path.name: "it could not be written to the disk: Input/output error"}
+    files.follow()
+    files.check_all(2)
+    assert list(reasons(files)) == [path.name], "the next sync tells of success though the content is lost"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_no_footer_hangs_or_escapes_the_check(tmp_path_factory: pytest.TempPathFactory, footer: bytes) -> None:
+    path = tmp_path_factory.mktemp("footer") / "x.parquet"
+    content = b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1"
+    path.write_bytes(content)
+    add = verify.Add(path=str(path), partitionValues={}, size=len(content), stats='{"numRecords":7}')
+    check(open_storage(path.parent), str(path.parent), [add])
