@@ -26,12 +26,13 @@ from lakestream.lake.deltalog import Action, Add, Key, Log, key_of, locate, stat
 from lakestream.lake.storage import Storage
 from lakestream.lake.storage_local import sync_directory
 
-FILES_A_SECOND = 500
-"""Files of a table that is checked as a whole which are looked at in a second, so that a start is not about that."""
+FILES_A_LOOK = 500
+"""Files of all tables together that are checked in one round of looks (`lake.poll`), not counting those of new commits,
+so that a start is not about that."""
 NAMED_FILES = 3
 """Damaged files that a text names; the others are counted."""
 
-_PAUSE_FILES = 50
+_STEP_FILES = 50
 _END_BYTES = 64 * 1024  # of a Parquet file, read at once: holds all of most footers
 _MAGIC = b"PAR1"
 _ROWS_FIELD = 3  # of FileMetaData
@@ -50,8 +51,23 @@ class Damage(msgspec.Struct, frozen=True):
     lasting: bool = False
 
 
+class Budget:
+    """How many files may be checked in one round, of all tables together. Safe for use by several threads."""
+
+    def __init__(self, files: int = FILES_A_LOOK) -> None:
+        self._left = files
+        self._lock = threading.Lock()
+
+    def take(self, files: int) -> int:
+        """Return how many of so many files may be checked now."""
+        with self._lock:
+            given = min(files, self._left)
+            self._left -= given
+            return given
+
+
 class TableFiles:
-    """The check of one table's files, followed from commit to commit. Not for use by two threads at once.
+    """The check of one table's files: once as a whole, then from commit to commit. Not for use by two threads at once.
 
     Args:
         storage: the lake.
@@ -62,45 +78,49 @@ class TableFiles:
         self._storage = storage
         self.table = table
         self.damaged: dict[Key, Damage] = {}
-        """Files of the newest version known that are not whole."""
-        self._version = -1
+        """Files of the newest version known that are not whole, as far as it was checked."""
         self._epoch = -1
+        self._version = -1
         self._log: Log | None = None
+        self._todo: list[Add] = []
+        self._sizes: dict[str, int] | None = None
 
-    def knows(self, epoch: int) -> bool:
-        """Return True if the table was checked as a whole since it was made (`PositionWatch.epoch`)."""
-        return self._log is not None and self._epoch == epoch
-
-    def check_all(self, epoch: int, stop: threading.Event | None = None) -> None:
-        """Check all files of the newest version. Blocks for long: FILES_A_SECOND.
+    def look(self, epoch: int, budget: Budget) -> bool:
+        """Go on checking; return True when every file of the newest version was: `damaged` is all there is then.
 
         Args:
-            epoch: `PositionWatch.epoch` from before the call.
-            stop: when set, the check ends, and the table is as unknown as before.
+            epoch: `PositionWatch.epoch`, read before.
+            budget: how many files of a table that is new to us may be looked at.
 
         Raises:
             FileNotFoundError: there is no table.
         """
-        stop = stop or threading.Event()
+        if self._log is None or self._epoch != epoch:
+            if not budget.take(1):
+                return False
+            self._begin(epoch)
+        while self._todo and (count := budget.take(min(_STEP_FILES, len(self._todo)))):
+            some = self._todo[-count:]
+            del self._todo[-count:]
+            self.damaged.update(check(self._storage, self.table, some, self._sizes))
+        if self._todo:
+            return False
+        self._follow()  # what was found missing may have been replaced meanwhile
+        return True
+
+    def _begin(self, epoch: int) -> None:
         log = Log(self._storage, self.table)
         state = log.state()
-        lasting = {key: each for key, each in self.damaged.items() if each.lasting and key in state.files}
-        adds = list(state.files.values())
-        sizes = None
         if not self._storage.local:  # one request for a thousand files
-            sizes = {entry.path: entry.size for entry in self._storage.tree(self.table)}
-        found: dict[Key, Damage] = {}
-        for at in range(0, len(adds), _PAUSE_FILES):
-            found.update(check(self._storage, self.table, adds[at : at + _PAUSE_FILES], sizes))
-            if at + _PAUSE_FILES < len(adds) and stop.wait(_PAUSE_FILES / FILES_A_SECOND):
-                return
-        self._sync_commits(log, [version for version in log.commits if version <= state.version])
-        self._log, self._version, self._epoch, self.damaged = log, state.version, epoch, found | lasting
-        self.follow()  # what was found missing may have been replaced meanwhile
+            self._sizes = {entry.path: entry.size for entry in self._storage.tree(self.table)}
+        self._sync_commits(log, log.commits)
+        self.damaged = {key: each for key, each in self.damaged.items() if each.lasting and key in state.files}
+        self._todo = [add for key, add in state.files.items() if key not in self.damaged]
+        self._log, self._version, self._epoch = log, state.version, epoch
 
-    def follow(self) -> None:
+    def _follow(self) -> None:
         """Check the files that commits have added since, and once more those that were damaged."""
-        assert self._log is not None, "the table was checked as a whole"
+        self._sizes = None
         pending = {key: each.add for key, each in self.damaged.items() if not each.lasting}
         while True:
             fresh = self._next_commits(pending)
@@ -153,9 +173,7 @@ class TableFiles:
         _sync_directories(self._storage.root, {log.directory})
 
 
-def check(
-    storage: Storage, table: str, adds: Sequence[Add], sizes: dict[str, int] | None = None
-) -> dict[Key, Damage]:
+def check(storage: Storage, table: str, adds: Sequence[Add], sizes: dict[str, int] | None = None) -> dict[Key, Damage]:
     """Check some files of a table, and sync them where they are files of this machine; return those that are damaged.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from hypothesis import strategies as st
 
 from lakestream.lake import verify
 from lakestream.lake.deletion import to_z85
+from lakestream.lake.deltalog import Add
 from lakestream.lake.storage import open_storage
-from lakestream.lake.verify import TableFiles, check, describe, span
+from lakestream.lake.verify import Budget, TableFiles, check, describe, span
 
 pytestmark = pytest.mark.unit
 
@@ -39,7 +39,13 @@ def commit(table: Path, *actions: dict[str, Any]) -> None:
 
 def checked(table: Path) -> TableFiles:
     files = TableFiles(open_storage(table.parent), str(table))
-    files.check_all(1)
+    assert files.look(1, Budget())
+    return files
+
+
+def again(files: TableFiles) -> TableFiles:
+    """Look at what is new, with nothing left for what is known."""
+    assert files.look(1, Budget(0))
     return files
 
 
@@ -69,10 +75,9 @@ def test_invariant_10_a_file_that_is_not_what_the_commit_says_is_found(table: Pa
     files = checked(table)
     assert files.damaged == {}
     harm(bad)
-    for found in (checked(table), TableFiles(open_storage(table.parent), str(table))):
-        found.check_all(1)
-        assert list(reasons(found)) == [bad.name]
-        assert says in reasons(found)[bad.name]
+    found = checked(table)
+    assert list(reasons(found)) == [bad.name]
+    assert says in reasons(found)[bad.name]
     text = describe(str(table), found.damaged.values())
     assert bad.name in text
     assert good.name not in text
@@ -104,17 +109,17 @@ def test_new_commits_are_followed_and_only_their_files_looked_at(table: Path, mo
         return real(storage, path, adds, sizes)
 
     monkeypatch.setattr(verify, "check", spy)
-    files.follow()
+    again(files)
     assert looked == []
     second = add_rows(table, 11, 10)
     content = second.read_bytes()
     second.write_bytes(b"")
     third = add_rows(table, 21, 10)
-    files.follow()
+    again(files)
     assert sorted(looked) == sorted([second.name, third.name])
     assert list(reasons(files)) == [second.name]
     second.write_bytes(content)
-    files.follow()
+    again(files)
     assert files.damaged == {}, "what was brought back counts"
 
 
@@ -123,29 +128,26 @@ def test_a_damaged_file_that_leaves_the_table_does_not_matter_any_more(table: Pa
     files = checked(table)
     bad = add_rows(table, 11, 10)
     bad.write_bytes(b"")
-    files.follow()
+    again(files)
     assert list(reasons(files)) == [bad.name]
     commit(table, {"remove": {"path": bad.name, "dataChange": True, "deletionTimestamp": 1}})
-    files.follow()
+    again(files)
     assert files.damaged == {}
     path.unlink()
     assert list(reasons(checked(table))) == [path.name]
 
 
-def test_a_large_table_is_checked_through_its_checkpoint_and_can_be_stopped(table: Path) -> None:
+def test_a_large_table_is_checked_through_its_checkpoint_a_part_at_a_time(table: Path) -> None:
     for number in range(60):
         last = add_rows(table, 10 * number + 1, 2)
     DeltaTable(table).create_checkpoint()
     last.write_bytes(b"")
     files = TableFiles(open_storage(table.parent), str(table))
-    stop = threading.Event()
-    stop.set()
-    files.check_all(1, stop)
-    assert not files.knows(1)
-    files.check_all(1)
-    assert files.knows(1)
-    assert not files.knows(2)
+    assert not files.look(1, Budget(0))
+    assert not files.look(1, Budget(40))
+    assert files.look(1, Budget(40)), "the rest"
     assert list(reasons(files)) == [last.name]
+    assert not files.look(2, Budget(40)), "another table, or another log"
 
 
 def vectored(table: Path) -> tuple[Path, dict[str, Any]]:
@@ -207,7 +209,7 @@ def test_invariant_10_files_and_directories_are_synced_before_they_count(
     assert wanted <= synced
     synced.clear()
     second = add_rows(table, 11, 1)
-    files.follow()
+    again(files)
     assert {str(second), str(table), str(log / f"{1:020d}.json"), str(log)} <= synced
     assert str(path) not in synced
 
@@ -223,8 +225,8 @@ def test_a_file_that_the_system_could_not_write_stays_damaged(table: Path, monke
         patched.setattr(os, "fsync", refuse)
         files = checked(table)
     assert reasons(files) == {path.name: "it could not be written to the disk: Input/output error"}
-    files.follow()
-    files.check_all(2)
+    again(files)
+    assert files.look(2, Budget())
     assert list(reasons(files)) == [path.name], "the next sync tells of success though the content is lost"
 
 
@@ -234,5 +236,5 @@ def test_no_footer_hangs_or_escapes_the_check(tmp_path_factory: pytest.TempPathF
     path = tmp_path_factory.mktemp("footer") / "x.parquet"
     content = b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1"
     path.write_bytes(content)
-    add = verify.Add(path=str(path), partitionValues={}, size=len(content), stats='{"numRecords":7}')
+    add = Add(path=str(path), partitionValues={}, size=len(content), stats='{"numRecords":7}')
     check(open_storage(path.parent), str(path.parent), [add])
