@@ -15,6 +15,7 @@ Source: Parquet format, "File format", "FileMetaData"; Delta protocol, "Deletion
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -171,6 +172,16 @@ class TableFiles:
             except FileNotFoundError:  # log clean-up
                 continue
         _sync_directories(self._storage.root, {log.directory})
+
+
+def look_over(storage: Storage, table: str) -> list[Damage]:
+    """Check all files of a table at once; return those that are damaged, none where there is no table."""
+    files = TableFiles(storage, table)
+    try:
+        files.look(0, Budget(sys.maxsize))
+    except FileNotFoundError:
+        return []
+    return list(files.damaged.values())
 
 
 def check(storage: Storage, table: str, adds: Sequence[Add], sizes: dict[str, int] | None = None) -> dict[Key, Damage]:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import paths, staging, whereabouts
+from lakestream.lake import paths, staging, verify, whereabouts
 from lakestream.lake.cloning import request as clone_request
 from lakestream.lake.compaction import departed, layouts, plan, poison, policy, repair, segments
 from lakestream.lake.compaction.plan import Batch
@@ -143,9 +143,14 @@ class StreamCompaction:
 
         Raises:
             StillCloned: clones need the table's files.
+            LakeError: what is staged is not in files of the table that are whole; `run` makes it so.
         """
         if policy.of_config(bytes(self._identity.config)).keep_table and not self._waits():
             self.drop_table()
+            # Invariant 10: what is staged is all that is left of the stream but for the table.
+            if damaged := verify.look_over(self._storage, self.table):
+                repair.ask(self._storage.root, self._identity, damaged)
+                raise LakeError(verify.describe(self.table, damaged))
             staging.discard_through(self._directory, self._identity, self._watch.read() or 0)
             return
         self.drop_table()

@@ -143,7 +143,7 @@ class Repair:
     def _target(self, log: Log, now: State, wrong: _Wrong, damaged: Sequence[Damage]) -> Target:
         """The newest version that can be gone back to."""
         here = self._position(now)
-        begins = _staged_from(staging.segments(self._directory), here)
+        begins = staged_from(staging.segments(self._directory), here)
         for version in reversed(log.commits):
             if version >= now.version:
                 continue
@@ -214,7 +214,7 @@ class _Wrong:
         return None
 
 
-def _staged_from(staged: Sequence[StagedSegment], position: int) -> int:
+def staged_from(staged: Sequence[StagedSegment], position: int) -> int:
     """The log index from which on staged segments have every entry through a position of the table, and those behind
     it that are staged; the one behind the position when they do not reach back to it."""
     first = position + 1

@@ -153,7 +153,8 @@ class Kept:
             OlderLake, OlderStore: table and log do not belong together.
         """
         position = self._watch.read()
-        staged = staging.segments(self.directory) if leads or (position or 0) < left else []
+        entries = self._storage.list(self.directory) if leads or (position or 0) < left else []
+        staged = staging.staged_segments(entries)
         self._check(position or 0, left, applied, staged)
         progress = self._watch.progress
         self.last_seq = progress.last_seq if progress is not None else _seq_at(sealed, position or 0, floor)
@@ -171,9 +172,9 @@ class Kept:
         if damaged:
             repair.ask(self._lake, self.identity, list(self._files.damaged.values()))
         elif held is not None:
-            if repair.is_asked(self._storage, self.directory):
+            if any(entry.name == repair.REQUEST_FILE for entry in entries):
                 repair.settle(self._storage, self.directory)
-            self._storage.delete_all(self._grace.due(staging.segments(self.directory), held, time.monotonic_ns()))
+            self._storage.delete_all(self._grace.due(staged, held, time.monotonic_ns()))
         return Found(position, held, trouble or str(poisoned or ""), damaged)
 
     def _check(self, position: int, left: int, applied: int, staged: Sequence[StagedSegment]) -> None:
