@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from lakestream.lake.errors import DamagedLog
 from lakestream.lake.storage import Storage
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
@@ -183,9 +184,17 @@ class Log:
         return state
 
     def commit(self, version: int) -> list[Action]:
-        """The actions of one commit; FileNotFoundError when it is not there (any more)."""
+        """The actions of one commit.
+
+        Raises:
+            FileNotFoundError: it is not there (any more).
+            DamagedLog: it is not what a commit looks like.
+        """
         content = self._storage.read(self.path(version))
-        return [_ACTION.decode(line) for line in content.splitlines() if line.strip()]
+        try:
+            return [_ACTION.decode(line) for line in content.splitlines() if line.strip()]
+        except msgspec.DecodeError as error:
+            raise DamagedLog(self.path(version), str(error)) from None
 
     def metadata_of(self, version: int) -> dict[str, Any]:
         """The metaData action that holds at a version, whole, as its JSON says it."""

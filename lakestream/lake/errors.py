@@ -63,6 +63,13 @@ class DamagedTable(LakeError):
         )
 
 
+class DamagedLog(LakeError):
+    """A commit of a table is cut or overwritten."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}; bring it back from a copy of the lake")
+
+
 class BadSegment(LakeError):
     """A staged segment does not decode; nothing of it was used."""
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from lakestream.lake import verify
 from lakestream.lake.deletion import to_z85
 from lakestream.lake.deltalog import Add
+from lakestream.lake.errors import DamagedLog, StorageFailed
 from lakestream.lake.storage import open_storage
 from lakestream.lake.verify import Budget, TableFiles, check, describe, span
 
@@ -121,6 +122,38 @@ def test_new_commits_are_followed_and_only_their_files_looked_at(table: Path, mo
     second.write_bytes(content)
     again(files)
     assert files.damaged == {}, "what was brought back counts"
+
+
+def test_what_could_not_be_checked_is_checked_next_time(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = add_rows(table, 1, 10)
+    path.write_bytes(b"")
+    files = TableFiles(open_storage(table.parent), str(table))
+
+    def refuse(*_: Any) -> Any:
+        raise StorageFailed("read", "s3://b/x", "it is away")
+
+    def refused() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(verify, "check", refuse)
+            with pytest.raises(StorageFailed):
+                files.look(1, Budget())
+
+    refused()
+    assert files.look(1, Budget())
+    assert list(reasons(files)) == [path.name]
+    second = add_rows(table, 11, 10)
+    second.write_bytes(b"")
+    refused()
+    assert set(reasons(again(files))) == {path.name, second.name}
+
+
+def test_a_commit_that_is_cut_is_named(table: Path) -> None:
+    add_rows(table, 1, 10)
+    files = checked(table)
+    bad = table / "_delta_log" / f"{1:020d}.json"
+    bad.write_bytes(bytes(500))
+    with pytest.raises(DamagedLog, match=bad.name):
+        again(files)
 
 
 def test_a_damaged_file_that_leaves_the_table_does_not_matter_any_more(table: Path) -> None:

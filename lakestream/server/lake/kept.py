@@ -20,7 +20,7 @@ from lakestream.lake import paths, staging, verify
 from lakestream.lake.compaction import poison, repair, segments
 from lakestream.lake.compaction.grace import Grace
 from lakestream.lake.compaction.position import PositionWatch
-from lakestream.lake.errors import BadSegment, OlderLake, OlderStore
+from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
 from lakestream.lake.staging import StagedSegment
 from lakestream.lake.storage import open_storage
 from lakestream.lake.verify import Budget, TableFiles
@@ -93,6 +93,7 @@ class Kept:
         self.ahead = False
         """Whether the store is an older copy than the table, which has all that it could be owed."""
         self._skipped = 0
+        self._unchecked = 0
 
     def idle(self, left: int, sealed_through: int) -> bool:
         """Whether there is nothing to do but to look, now and then, whether the lake is still the same.
@@ -159,10 +160,11 @@ class Kept:
         progress = self._watch.progress
         self.last_seq = progress.last_seq if progress is not None else _seq_at(sealed, position or 0, floor)
         self.committed_ns = self._watch.committed_ms * 1_000_000
-        whole = position is None or self._files.look(self._watch.epoch, budget)
+        whole, trouble = (True, "") if position is None else self._verify(budget)
         damaged = position is not None and whole and bool(self._files.damaged)
         held = position if whole and not damaged else None
-        trouble = self._damage(sealed, staged) if damaged else ""
+        if damaged:
+            trouble = self._damage(sealed, staged)
         if not leads:
             return Found(position, held, trouble, damaged)
         poisoned = poison.poisoned(self.directory, position or 0)
@@ -188,6 +190,18 @@ class Kept:
         if not self.checked and position > applied and not self.stream.replicated:
             raise OlderStore(self.table, position, applied)
         self.checked = True
+
+    def _verify(self, budget: Budget) -> tuple[bool, str]:
+        """Check the table's files; whether all of them were, and why that cannot be."""
+        try:
+            whole = self._files.look(self._watch.epoch, budget)
+        except (OSError, ValueError, LakeError) as error:
+            self._unchecked += 1
+            if self._unchecked == 1:  # it may just be on its way out
+                return False, ""
+            return False, f"the files of {self.table} cannot be checked: {error}; its stream's segments are kept"
+        self._unchecked = 0
+        return whole, ""
 
     def _stage(self, sealed: Sequence[SealedSegment], position: int | None, staged: set[int] | None) -> None:
         """Stage what is new; of a damaged table, whose staged segments are given, all that there is."""
