@@ -82,7 +82,8 @@ class TableFiles:
         self.damaged: dict[Key, Damage] = {}
         """Files of the newest version known that are not whole, as far as it was checked."""
         self._epoch = -1
-        self._version = -1
+        self.version = -1
+        """The version that was looked at last."""
         self._log: Log | None = None
         self._todo: dict[Key, Add] = {}
         self._fresh: dict[Key, Add] = {}
@@ -121,7 +122,7 @@ class TableFiles:
         self.damaged = {key: each for key, each in self.damaged.items() if each.lasting and key in state.files}
         self._todo = {key: add for key, add in state.files.items() if key not in self.damaged}
         self._fresh = {}
-        self._log, self._version, self._epoch = log, state.version, epoch
+        self._log, self.version, self._epoch = log, state.version, epoch
 
     def _follow(self) -> None:
         """Check the files that commits have added since, and once more those that were damaged."""
@@ -144,9 +145,9 @@ class TableFiles:
     def _take_commits(self) -> None:
         """Take over the commits that are new: the files that they add, and those that are gone."""
         seen = []
-        while (actions := self._commit(self._version + 1)) is not None:
-            self._version += 1
-            seen.append(self._version)
+        while (actions := self._commit(self.version + 1)) is not None:
+            self.version += 1
+            seen.append(self.version)
             for action in actions:
                 if action.remove is not None:
                     for known in (self._fresh, self.damaged):
@@ -159,7 +160,7 @@ class TableFiles:
 
     def _log_goes_on(self) -> bool:
         assert self._log is not None
-        return self._storage.exists(self._log.path(self._version + 1))
+        return self._storage.exists(self._log.path(self.version + 1))
 
     def _commit(self, version: int) -> list[Action] | None:
         assert self._log is not None

@@ -157,10 +157,14 @@ class Kept:
         entries = self._storage.list(self.directory) if leads or (position or 0) < left else []
         staged = staging.staged_segments(entries)
         self._check(position or 0, left, applied, staged)
+        seen = self._files.version
+        whole, trouble = (True, "") if position is None else self._verify(budget)
+        if position is not None and self._files.version != seen:
+            # Invariant: what was verified is not older than the position. A repair that came between takes that back.
+            position = min(position, self._watch.read() or 0)
         progress = self._watch.progress
         self.last_seq = progress.last_seq if progress is not None else _seq_at(sealed, position or 0, floor)
         self.committed_ns = self._watch.committed_ms * 1_000_000
-        whole, trouble = (True, "") if position is None else self._verify(budget)
         damaged = position is not None and whole and bool(self._files.damaged)
         held = position if whole and not damaged else None
         if damaged:
