@@ -53,9 +53,10 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
         OSError, LakeError: not now. The files have to stay.
     """
     storage, kept = open_storage(lake), keeps(stream)
-    damaged = whereabouts.damaged(storage, stream) if kept and directory else []
+    before = whereabouts.reached(storage, stream) if kept else 0
+    damaged = whereabouts.damaged(storage, stream) if before and directory else []
     # Invariant 10: these files are the last segments that the store has. A table that is not whole is owed all of them.
-    reached = whereabouts.reached(storage, stream) if kept and not damaged else 0
+    reached = min(before, whereabouts.reached(storage, stream)) if kept and not damaged else 0
     owed = [each for each in sealed_in(Files(), directory) if each[2] > reached] if kept and directory else []
     for path, first_index, last_index in owed:
         try:
