@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,10 @@ from lakestream.lake import verify
 from lakestream.lake.deletion import to_z85
 from lakestream.lake.deltalog import Add
 from lakestream.lake.errors import DamagedLog, StorageFailed
+from lakestream.lake.locks import COMPACTOR_LOCK, Lease, is_held
 from lakestream.lake.storage import open_storage
 from lakestream.lake.verify import Budget, TableFiles, check, describe, span
+from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.unit
 
@@ -271,3 +275,51 @@ def test_no_footer_hangs_or_escapes_the_check(tmp_path_factory: pytest.TempPathF
     path.write_bytes(content)
     add = Add(path=str(path), partitionValues={}, size=len(content), stats='{"numRecords":7}')
     check(open_storage(path.parent), str(path.parent), [add])
+
+
+def test_objects_are_checked_by_a_listing_and_new_ones_by_their_footers(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3_server.enter(monkeypatch)
+    lake = s3_server.url(tmp_path.name)
+    storage, table = open_storage(lake), f"{lake}/streams/S"
+
+    def append(first: int) -> None:
+        rows = pa.table({"seq": range(first, first + 10)})
+        write_deltalake(table, rows, mode="append", storage_options=storage.delta_options())
+
+    append(1)
+    files = TableFiles(storage, table)
+    assert files.look(1, Budget())
+    assert files.damaged == {}
+    (old,) = [entry for entry in storage.list(table) if entry.name.endswith(".parquet")]
+    append(11)
+    (new,) = [entry for entry in storage.list(table) if entry.name.endswith(".parquet") and entry != old]
+    storage.write(new.path, bytes(new.size))
+    assert "does not end in PAR1" in reasons(again(files))[new.name]
+    storage.write(old.path, b"short")
+    other = TableFiles(storage, table)
+    assert other.look(1, Budget())
+    assert "it has 5 bytes" in reasons(other)[old.name]
+
+
+def test_a_lock_is_seen_without_taking_it(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3_server.enter(monkeypatch)
+    path = f"{s3_server.url(tmp_path.name)}/{COMPACTOR_LOCK}"
+    assert not is_held(path)
+    lease = Lease(path, 30.0)
+    assert lease.acquire()
+    assert is_held(path)
+    lease.release()
+    assert not is_held(path)
+    file = tmp_path / COMPACTOR_LOCK
+    assert not is_held(str(file))
+    program = "import fcntl,sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert is_held(str(file))
+        holder.communicate(b"\n")
+    assert not is_held(str(file))
