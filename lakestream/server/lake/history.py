@@ -97,8 +97,7 @@ class ThreadHistory:
         self._under_way = asyncio.Semaphore(PER_STREAM)
         self._closed = False
         self._refusal = ""
-        self.damaged = False
-        """The table does not have all that left the log: what staged segments have is read from them."""
+        self._damaged = False
         self._guard = threading.Lock()
         self._spare: Spare | None = None
         self._below: TableHistory | None = None
@@ -115,6 +114,19 @@ class ThreadHistory:
             if self._table is not None:
                 self._forget(self._table)  # what is known of the table is of another copy of it
         self._refusal = why
+
+    @property
+    def damaged(self) -> bool:
+        """The table does not have all that left the log: what staged segments have is read from them."""
+        return self._damaged
+
+    @damaged.setter
+    def damaged(self, damaged: bool) -> None:
+        self._damaged = damaged
+        below = self._below
+        if not damaged and below is not None:
+            self._below = self._spare = None
+            self._shared.close(below)
 
     async def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
@@ -208,11 +220,13 @@ class ThreadHistory:
         if not begins:
             return None
         with self._guard:
-            if self._below is None or self._below.below != begins:
-                if self._below is not None:
-                    self._below.close()
-                self._below = TableHistory(self._path, self._shared.get(), begins)
-            return SparedHistory(self._below, spare)
+            before = self._below
+            if before is not None and before.below == begins:
+                return SparedHistory(before, spare)
+            self._below = below = TableHistory(self._path, self._shared.get(), begins)
+        if before is not None:
+            before.close()
+        return SparedHistory(below, spare)
 
     async def _open(self) -> TableHistory:
         async with self._opening:
