@@ -58,15 +58,26 @@ def load(vector: DeletionVector, table: str, read: Callable[[str], bytes]) -> np
         raise BadDeletionVector(f"{table}: a deletion vector of unknown kind {vector.storage_type!r}")
     else:
         path = locate(table, path)
-    content = read(path)
-    at = vector.offset or 0
-    size = vector.size_in_bytes
+    return decode(stored(read(path), path, vector.offset or 0, vector.size_in_bytes))
+
+
+def stored(content: bytes, path: str, at: int, size: int) -> bytes:
+    """The bitmap of `size` bytes that lies at an offset of a deletion vector file, with its length before it and its
+    checksum behind it.
+
+    Args:
+        content: the file's content.
+        path: the file's path, for the error.
+
+    Raises:
+        BadDeletionVector: it is not there, or damaged.
+    """
     body = content[at + 4 : at + 4 + size]
     if len(content) < at + 8 + size or struct.unpack_from(">I", content, at)[0] != size:
         raise BadDeletionVector(f"{path} at offset {at}: no deletion vector of {size} bytes is there")
     if zlib.crc32(body) != struct.unpack_from(">I", content, at + 4 + size)[0]:
         raise BadDeletionVector(f"{path} at offset {at}: the checksum is wrong; restore the file from a copy")
-    return decode(body)
+    return body
 
 
 def decode(body: bytes) -> np.ndarray[Any, Any]:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from lakestream.lake.errors import DamagedLog
 from lakestream.lake.storage import Storage
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
@@ -31,6 +33,7 @@ _CHECKPOINT_COLUMNS = {
     "add": ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector"),
     "remove": ("path", "deletionTimestamp", "deletionVector"),
     "metaData": ("id", "partitionColumns", "configuration"),
+    "txn": ("appId", "version"),
 }
 
 
@@ -82,6 +85,13 @@ class MetaData(msgspec.Struct, frozen=True):
     configuration: dict[str, str] = {}
 
 
+class Transaction(msgspec.Struct, frozen=True):
+    """How far an application has come, by its own count."""
+
+    appId: str
+    version: int
+
+
 class Action(msgspec.Struct, frozen=True):
     """One line of a commit; kinds that maintenance has no use for decode to nothing."""
 
@@ -89,6 +99,7 @@ class Action(msgspec.Struct, frozen=True):
     remove: Remove | None = None
     cdc: ChangeData | None = None
     metaData: MetaData | None = None
+    txn: Transaction | None = None
 
 
 class _Smallest(msgspec.Struct):
@@ -115,12 +126,14 @@ Key = tuple[str, str]
 
 
 class State:
-    """A table at one version: the files that are in it, by path and deletion vector, and its metadata."""
+    """A table at one version: the files that are in it, by path and deletion vector, its metadata, and how far each
+    application has come."""
 
     def __init__(self) -> None:
         self.version = -1
         self.metadata = MetaData("")
         self.files: dict[Key, Add] = {}
+        self.transactions: dict[str, int] = {}
 
     def apply(self, actions: Iterable[Action]) -> None:
         """Play one commit, or the actions of a checkpoint."""
@@ -129,11 +142,13 @@ class State:
             if action.add is not None:
                 added.append(action.add)
             elif action.remove is not None:
-                self.files.pop(_key(action.remove), None)
+                self.files.pop(key_of(action.remove), None)
             elif action.metaData is not None:
                 self.metadata = action.metaData
+            elif action.txn is not None:
+                self.transactions[action.txn.appId] = action.txn.version
         # Whatever the order of its lines, a file that a commit removes and adds is there.
-        self.files.update((_key(add), add) for add in added)
+        self.files.update((key_of(add), add) for add in added)
 
 
 class Log:
@@ -160,6 +175,7 @@ class Log:
         state = State()
         state.apply(self._checkpointed(base, "add"))
         state.apply(self._checkpointed(base, "metaData"))
+        state.apply(self._checkpointed(base, "txn"))
         for number in range(base, version):
             state.apply(self.commit(number + 1))
         if not state.metadata.id:
@@ -168,9 +184,34 @@ class Log:
         return state
 
     def commit(self, version: int) -> list[Action]:
-        """The actions of one commit; FileNotFoundError when it is not there (any more)."""
-        content = self._storage.read(f"{self.directory}/{version:020d}.json")
-        return [_ACTION.decode(line) for line in content.splitlines() if line.strip()]
+        """The actions of one commit.
+
+        Raises:
+            FileNotFoundError: it is not there (any more).
+            DamagedLog: it is not what a commit looks like.
+        """
+        content = self._storage.read(self.path(version))
+        try:
+            return [_ACTION.decode(line) for line in content.splitlines() if line.strip()]
+        except msgspec.DecodeError as error:
+            raise DamagedLog(self.path(version), str(error)) from None
+
+    def metadata_of(self, version: int) -> dict[str, Any]:
+        """The metaData action that holds at a version, whole, as its JSON says it."""
+        base = self._base(version)
+        for number in range(version, base, -1):
+            for line in self._storage.read(self.path(number)).splitlines():
+                if b'"metaData"' in line and (found := msgspec.json.decode(line).get("metaData")) is not None:
+                    return dict(found)
+        return next(
+            found
+            for name in self._parts.get(base, [])
+            for found in _whole_metadata(self._storage.read(f"{self.directory}/{name}"))
+        )
+
+    def path(self, version: int) -> str:
+        """Path of a commit."""
+        return f"{self.directory}/{version:020d}.json"
 
     def tombstones(self, version: int) -> Iterator[Remove]:
         """Files that have left the table by a version, as far back as its checkpoint remembers; not in order, and some
@@ -244,7 +285,8 @@ def located(table: str, action: Add | Remove) -> list[str]:
     return found
 
 
-def _key(action: Add | Remove) -> Key:
+def key_of(action: Add | Remove) -> Key:
+    """What tells a file of a state from others: its path and its deletion vector."""
     vector = action.deletionVector
     return action.path, "" if vector is None else vector.key
 
@@ -282,3 +324,14 @@ def _of_checkpoint(content: bytes, kind: str) -> Iterator[Action]:
         for value in present.column(0).to_pylist(maps_as_pydicts="lossy"):
             known = {name: each for name, each in value.items() if each is not None}
             yield msgspec.convert({kind: known}, Action)
+
+
+def _whole_metadata(content: bytes) -> Iterator[dict[str, Any]]:
+    """The metaData action in a checkpoint's file, without what is not there."""
+    import pyarrow.parquet as pq
+
+    for value in pq.read_table(io.BytesIO(content), columns=["metaData"])["metaData"].to_pylist(
+        maps_as_pydicts="lossy"
+    ):
+        if value is not None and value.get("id") is not None:
+            yield {name: each for name, each in value.items() if each is not None}

@@ -62,6 +62,24 @@ class SegmentGap(LakeError):
         )
 
 
+class DamagedTable(LakeError):
+    """Files of a table are not what its log says, and no segment is left to make them from."""
+
+    def __init__(self, what: str, begins: int, first_seq: int, last_seq: int) -> None:
+        super().__init__(
+            f"{what}. It cannot be made whole: there is no whole version of it from which on every log entry is still "
+            f"staged (they are from {begins} on), so messages with sequences from {first_seq} to {last_seq} cannot be "
+            "read. Nothing was changed; bring the files back from a copy of the lake"
+        )
+
+
+class DamagedLog(LakeError):
+    """A commit of a table is cut or overwritten."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}; bring it back from a copy of the lake")
+
+
 class BadSegment(LakeError):
     """A staged segment does not decode; nothing of it was used."""
 

@@ -17,8 +17,10 @@ which are two programs, take turns at each table.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import struct
 import threading
 import time
 import uuid
@@ -47,6 +49,8 @@ CLOCK = "clock"
 LEASE_SECONDS = 30.0
 """How long a lease lasts without being renewed; LAKESTREAM_LEASE_SECONDS sets another time, at least 3."""
 LEAST_LEASE_SECONDS = 3.0
+_FLOCK = "hhqqi4x"
+"""C's struct flock on 64-bit Linux: type, whence, start, length, pid."""
 _RENEWALS = 4  # times a lease is renewed within its length
 _SURE = 2 / 3  # share of its length during which a holder that could not renew still commits
 _LOOK_SECONDS = 0.5  # a lease that somebody else has is not looked at more often
@@ -250,6 +254,33 @@ class Lease:
             return True
         # The store's times may be whole seconds.
         return _store_time(self._storage, self._path) - written_ns > int((terms.seconds + 1) * 1e9)
+
+
+def is_held(path: str) -> bool:
+    """Return True if somebody has the lock at a path, without trying to take it.
+
+    Of a lease this is about right: whether it has run out is told by this machine's clock.
+
+    Raises:
+        StorageFailed: the object store does not answer.
+    """
+    if not paths.is_local(path):
+        try:
+            content, entry = open_storage(path).read_entry(path)
+            terms = msgspec.json.decode(content, type=_Terms)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return False
+        return bool(terms.owner) and time.time_ns() - entry.modified_ns <= int((terms.seconds + 1) * 1e9)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        held: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, wanted))[0]
+    finally:
+        os.close(fd)
+    return held != fcntl.F_UNLCK
 
 
 def lease_seconds() -> float:

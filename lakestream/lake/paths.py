@@ -8,6 +8,7 @@ Belongs here: every path under the lake's root, and the spelling of names in the
     segments/<STREAM>/<uid>/stream.json                       whose they are
     segments/<STREAM>/<uid>/deleted                           the stream is gone, and its table shall go too
     segments/<STREAM>/<uid>/clone.json                        the stream's table shall begin as a clone
+    segments/<STREAM>/<uid>/damaged.json                      the stream's table is damaged, and shall be made whole
     accounts/<ACCOUNT>/segments/<STREAM>/<uid>/...            the same for another account
     _compactor/                                               the compactor's checkpoint
     _lake.json                                                the lake's id
@@ -39,6 +40,7 @@ DELETED_FILE = "deleted"
 CLONE_FILE = "clone.json"
 LAKE_FILE = "_lake.json"
 SERVERS = "_servers"
+DAMAGED_FILE = "damaged.json"
 SERVER_FILE = "_server.json"
 
 MAX_NAME_BYTES = 240

@@ -44,13 +44,15 @@ class StagedSegment(msgspec.Struct, frozen=True, order=True):
 
 class StagedStream(msgspec.Struct, frozen=True):
     """A staging directory: its stream, whether that stream has been deleted, the last log index that is staged
-    (0: none is), and whether the server asks for its table to begin as a clone (cloning/request.py)."""
+    (0: none is), whether the server asks for its table to begin as a clone (cloning/request.py), and whether it has
+    found the table damaged (compaction/repair.py)."""
 
     directory: str
     identity: StreamIdentity
     deleted: bool
     last_index: int = 0
     asks: bool = False
+    damaged: bool = False
 
 
 def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, stream: StreamIdentity, lake: str) -> str:
@@ -72,7 +74,7 @@ def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, str
         OSError, StorageFailed: the file system or the object store refuses.
     """
     storage = open_storage(lake)
-    directory = _directory(lake, stream)
+    directory = directory_of(lake, stream)
     introduce(storage, directory, stream)
     target = f"{directory}/{paths.segment_name(first_index, last_index)}"
     try:
@@ -100,7 +102,7 @@ def unstage_through(lake: str, stream: StreamIdentity, index: int) -> int:
 
     Only call it with a position read from the table: from then on the table is the lake's only copy.
     """
-    done = [segment.path for segment in segments(_directory(lake, stream)) if segment.last_index <= index]
+    done = [segment.path for segment in segments(directory_of(lake, stream)) if segment.last_index <= index]
     if done:
         open_storage(lake).delete_all(done)
     return len(done)
@@ -113,7 +115,7 @@ def mark_deleted(lake: str, stream: StreamIdentity, keep: bool = False) -> None:
     replica that was away may not know the stream's last configuration.
     """
     storage = open_storage(lake)
-    directory = _directory(lake, stream)
+    directory = directory_of(lake, stream)
     if is_marked(storage, directory):
         return
     introduce(storage, directory, stream)
@@ -130,7 +132,7 @@ def is_marked(storage: Storage, directory: str) -> bool:
 def missing(lake: str, stream: StreamIdentity, ends: list[int]) -> list[int]:
     """Those of the segments with these last indexes that are not staged; all, when the place is not marked as a
     deleted stream's."""
-    directory = _directory(lake, stream)
+    directory = directory_of(lake, stream)
     staged = {segment.last_index for segment in segments(directory)}
     return [end for end in ends if end not in staged or not is_marked(open_storage(lake), directory)]
 
@@ -227,7 +229,8 @@ def staged_segments(files: list[Entry]) -> list[StagedSegment]:
     return found
 
 
-def _directory(lake: str, stream: StreamIdentity) -> str:
+def directory_of(lake: str, stream: StreamIdentity) -> str:
+    """The staging directory of a stream."""
     return paths.staging(paths.root(lake), stream.name, stream.uid, stream.account)
 
 

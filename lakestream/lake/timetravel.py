@@ -62,6 +62,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     earlier commit (which is all it is where the stream keeps its past no longer), and `departed` how many runs of
     removals the commit has beside the table (compaction/departed.py); the commit's rows are then all messages of its
     batch, also those that are deleted right behind it, in `deletes` commits. `departed` is -1 where it does not.
+
+    `undone` are ranges of versions (first, last) that a repair took back (compaction/repair.py): what they held came
+    again later, so they are not part of how the stream went.
     """
 
     uid: str
@@ -72,6 +75,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     moment_ns: int = 0
     departed: int = -1
     deletes: int = 0
+    undone: list[tuple[int, int]] = []
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -211,15 +215,32 @@ class CommitLog:
         found._read = {version: commit for version, commit in dict(self._read).items() if version >= oldest}
         return found
 
+    @property
+    def course(self) -> list[int]:
+        """The versions in which the stream only went on: without those that a repair of the table took back."""
+        newest = self.progress(self.latest)
+        if newest is None or not newest.undone:
+            return self.versions
+        undone = newest.undone
+        return [version for version in self.versions if not any(first <= version <= last for first, last in undone)]
+
     def uncleared(self, version: int) -> Progress | None:
         """What the last commit of messages at `version` says, if rows that had died by then may still be there."""
+        progress, left = self._clearing(version)
+        return progress if left > 0 else None
+
+    def deletes_left(self, version: int) -> int:
+        """How many commits at `version` had yet to delete rows that had died by the last commit of messages."""
+        return self._clearing(version)[1]
+
+    def _clearing(self, version: int) -> tuple[Progress | None, int]:
         deletes = 0
         for earlier in range(version, self.versions[0] - 1, -1):
             commit = self.commit(earlier)
             if commit.progress is not None:
-                return commit.progress if commit.progress.departed > 0 and deletes < commit.progress.deletes else None
+                return commit.progress, commit.progress.deletes - deletes if commit.progress.departed > 0 else 0
             deletes += commit.operation == "DELETE"
-        return None
+        return None, 0
 
 
 def _smallest_time(add: _Add) -> int | None:
@@ -325,12 +346,13 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
         return (progress.last_time_ns, progress.last_seq) if progress and progress.uid == newest.uid else (-1, 0)
 
     # Invariant: times never go backwards in a stream and last_seq only grows, so `reached` ascends over versions.
-    times = _ByVersion(log.versions, lambda version: reached(version)[0])
+    versions = log.course
+    times = _ByVersion(versions, lambda version: reached(version)[0])
     count = bisect_right(times, at_ns)
-    if count < len(log) and _begins_by(log, log.versions[count], at_ns):
-        return AsOf(log.versions[count], at_ns, complete=True)
-    complete = count < len(log)
-    if count == 0 or (seq := reached(log.versions[count - 1])[1]) == 0:
+    if count < len(versions) and _begins_by(log, versions[count], at_ns):
+        return AsOf(versions[count], at_ns, complete=True)
+    complete = count < len(versions)
+    if count == 0 or (seq := reached(versions[count - 1])[1]) == 0:
         oldest = log.progress(log.versions[0])
         if log.versions[0] > 0 and (oldest is None or oldest.uid == newest.uid):
             kept = rfc3339(log.commit(log.versions[0]).time_ms * _MS)
@@ -339,9 +361,9 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
                 f"the oldest still known is {log.versions[0]}, committed at {kept}{_gone(log)}"
             )
         return AsOf(None, at_ns, complete)
-    sequences = _ByVersion(log.versions[:count], lambda version: reached(version)[1])
+    sequences = _ByVersion(versions[:count], lambda version: reached(version)[1])
     first = bisect_right(sequences, seq - 1)
-    return AsOf(log.versions[first], at_ns, complete)
+    return AsOf(versions[first], at_ns, complete)
 
 
 def _exactly(log: CommitLog, at_ns: int, newest: Progress) -> AsOf | None:
@@ -396,10 +418,11 @@ def version_of_point(log: CommitLog, point: Point) -> Kept:
         return progress.last_seq if point.seq else max(progress.moment_ns, progress.last_time_ns)
 
     # Invariant: sequences and moments ascend over the commits of a stream, also over those that do not keep its past.
-    at = bisect_left(_ByVersion(log.versions, reached), wanted)
-    if at == len(log):
+    versions = log.course
+    at = bisect_left(_ByVersion(versions, reached), wanted)
+    if at == len(versions):
         return Kept(None, newest)
-    version = log.versions[at]
+    version = versions[at]
     progress = log.commit(version).progress
     if progress is not None and progress.departed < 0:
         raise NotKept(_not_kept(point))
@@ -407,7 +430,7 @@ def version_of_point(log: CommitLog, point: Point) -> Kept:
         raise TimeTravelError(
             f"{_named(point)} is before the versions of {log.table} that are still there; {KEEP_MORE}"
         )
-    before = log.progress(log.versions[at - 1]) if at else None
+    before = log.progress(versions[at - 1]) if at else None
     if before is None or before.uid != progress.uid:
         return Kept(version, progress)
     first_ns = log.commit(version).first_time_ns

@@ -6,10 +6,11 @@ name, and how far it reaches in either.
 
 from __future__ import annotations
 
-from lakestream.lake import paths
+from lakestream.lake import paths, verify
 from lakestream.lake.compaction.position import PositionWatch
 from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import Storage
+from lakestream.lake.verify import Damage
 
 
 def own(storage: Storage, stream: StreamIdentity) -> str:
@@ -31,3 +32,11 @@ def reached(storage: Storage, stream: StreamIdentity) -> int:
     """The log index through which a table holds the stream, wherever it is; 0 when none does."""
     places = (own(storage, stream), aside(storage, stream))
     return max(PositionWatch(place, stream.uid).read() or 0 for place in places)
+
+
+def damaged(storage: Storage, stream: StreamIdentity) -> list[Damage]:
+    """Check the files of the stream's table, wherever it is; return those that are damaged."""
+    for place in (own(storage, stream), aside(storage, stream)):
+        if PositionWatch(place, stream.uid).read() is not None:
+            return verify.look_over(storage, place)
+    return []

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.lake import paths, staging
-from lakestream.lake.compaction.compactor import Compactor
+from lakestream.lake.compaction.compactor import BatchReport, Compactor
 from lakestream.log.segment import HEADER_SIZE
 from lakestream.log.upkeep import CHECKPOINT_FACTOR
 from tests.lake import tables
@@ -70,7 +70,11 @@ class Compaction:
 
     async def run(self) -> None:
         """Compact what is staged."""
-        await asyncio.to_thread(self._compactor.once)
+        await self.report()
+
+    async def report(self) -> BatchReport:
+        """Compact what is staged; returns what came of it."""
+        return await asyncio.to_thread(self._compactor.once)
 
     def staged(self) -> list[Any]:
         return [each for stream in staging.scan(self.lake) for each in staging.segments(stream.directory)]

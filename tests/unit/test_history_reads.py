@@ -380,7 +380,7 @@ async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp
     stored = [record(seq) for seq in range(1, 501)]
     write(tmp_path / "t", stored)
     io = ThreadIo(asyncio.get_running_loop())
-    history = ThreadHistory(str(tmp_path / "t"), "u1", io, SharedCache())
+    history = ThreadHistory(str(tmp_path / "t"), "u1", str(tmp_path / "staged"), io, SharedCache())
     assert await history.first_at(T0) == 1
     together = threading.Barrier(PER_STREAM)
     table = history._table
@@ -417,7 +417,7 @@ async def test_the_event_loop_does_not_wait_for_a_read_that_holds_the_table(tmp_
     stored = [record(seq) for seq in range(1, 11)]
     write(tmp_path / "t", stored)
     io = ThreadIo(asyncio.get_running_loop())
-    history = ThreadHistory(str(tmp_path / "t"), "u1", io, SharedCache())
+    history = ThreadHistory(str(tmp_path / "t"), "u1", str(tmp_path / "staged"), io, SharedCache())
     for forget in (lambda: setattr(history, "refusal", "an older copy"), history.close):
         history.refusal = ""
         assert await history.read(1, 10, 10) == stored

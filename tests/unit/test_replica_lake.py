@@ -28,7 +28,11 @@ def held(world: World, version: int, index: int) -> None:
     """The compactor commits: the table holds the stream through this entry."""
     log = Path(paths.table(world.lake, "S", "$G")) / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
-    lines = [{"commitInfo": {"operation": "WRITE"}}, {"txn": {"appId": "lakestream:u1", "version": index}}]
+    lines: list[dict[str, object]] = [
+        {"commitInfo": {"operation": "WRITE"}},
+        {"txn": {"appId": "lakestream:u1", "version": index}},
+        {"metaData": {"id": "t"}},
+    ]
     (log / f"{version:020d}.json").write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
 
 

@@ -43,6 +43,7 @@ class Table:
         self.path = path
         self.version = 0
         self.last_seq = 0
+        self.undone: list[tuple[int, int]] = []
         (path / "_delta_log").mkdir(parents=True)
 
     def commit(
@@ -62,6 +63,7 @@ class Table:
         if uid is not None:
             last = times[-1] if times else last_time or 0
             progress = Progress(uid=uid, last_index=self.version, last_seq=self.last_seq, last_time_ns=last)
+            progress = msgspec.structs.replace(progress, undone=self.undone)
             info["userMetadata"] = msgspec.json.encode(progress).decode()
         actions: list[dict[str, Any]] = [{"commitInfo": info}]
         if times:
@@ -389,3 +391,21 @@ def test_what_programs_ask(table: Table) -> None:
 )
 def test_rfc3339(at_ns: int, text: str) -> None:
     assert rfc3339(at_ns) == text
+
+
+def test_versions_that_a_repair_took_back_are_no_part_of_how_the_stream_went(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t")
+    for number in range(1, 6):
+        table.commit(number * 100, at_ms=number)
+    assert table.log.course == [0, 1, 2, 3, 4]
+    table.last_seq, table.undone = 2, [(2, 4)]
+    repair = table.commit(last_time=200, at_ms=6)
+    assert repair == 5
+    table.commit(300, at_ms=7)
+    table.commit(400, 500, at_ms=8)
+    assert table.log.course == [0, 1, 5, 6, 7]
+    found = {
+        at: version_for_message_time(table.log, at).version for at in (100, 199, 200, 299, 300, 399, 400, 500, 600)
+    }
+    assert found == {100: 0, 199: 0, 200: 1, 299: 1, 300: 6, 399: 6, 400: 7, 500: 7, 600: 7}
+    assert version_for_commit_time(table.log, 4 * MS, LATER) == 3, "what was committed was committed"

@@ -144,7 +144,7 @@ def _at_sequence(
 
 def _first_with(log: CommitLog, uid: str, seq: int) -> int:
     """The first version whose commit reached a sequence."""
-    for version in log.versions:
+    for version in log.course:
         progress = log.progress(version)
         if progress is not None and progress.uid == uid and progress.last_seq >= seq:
             if version == log.versions[0] and version > 0:

@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake import paths, staging, whereabouts
+from lakestream.lake import paths, staging, verify, whereabouts
 from lakestream.lake.cloning import request as clone_request
-from lakestream.lake.compaction import departed, layouts, plan, poison, policy, segments
+from lakestream.lake.compaction import departed, layouts, plan, poison, policy, repair, segments
 from lakestream.lake.compaction.plan import Batch
 from lakestream.lake.compaction.policy import DEFAULT_BUCKETS, Partition
 from lakestream.lake.compaction.position import PositionWatch, application
 from lakestream.lake.compaction.table import Found, StreamTable
-from lakestream.lake.errors import BadSegment, LakeError, StillCloned, TableBusy
+from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
 from lakestream.lake.locks import Lock, open_lock, table_lock
 from lakestream.lake.maintenance import erasure
 from lakestream.lake.schema import (
@@ -143,18 +143,24 @@ class StreamCompaction:
 
         Raises:
             StillCloned: clones need the table's files.
+            LakeError: what is staged is not in files of the table that are whole; `run` makes it so.
         """
         if policy.of_config(bytes(self._identity.config)).keep_table and not self._waits():
             self.drop_table()
+            # Invariant 10: what is staged is all that is left of the stream but for the table.
+            if damaged := verify.look_over(self._storage, self.table):
+                repair.ask(self._storage.root, self._identity, damaged)
+                raise LakeError(verify.describe(self.table, damaged))
             staging.discard_through(self._directory, self._identity, self._watch.read() or 0)
             return
         self.drop_table()
         staging.discard(self._directory)
 
     def behind(self) -> bool:
-        """Whether segments are staged, or were set aside, that the table does not hold yet. Touches no JVM."""
+        """Whether segments are staged, or were set aside, that the table does not hold yet, or the server has found the
+        table damaged. Touches no JVM."""
         position = self._watch.read() or 0
-        if self._uncleared() or self._waits():
+        if self._uncleared() or self._waits() or repair.is_asked(self._storage, self._directory):
             return True
         staged = staging.segments(self._directory)
         if staged and staged[-1].last_index > position:
@@ -166,11 +172,13 @@ class StreamCompaction:
 
         Raises:
             SegmentGap, PoisonedSegment, ForeignTable, BadPolicy: this stream cannot go on before somebody helps.
+            DamagedTable: nor can its table be made whole; what was staged is committed all the same.
             TableBusy: maintenance of the table takes its time; another try later helps.
         """
-        outcome = Outcome(position=self._watch.read() or 0)
         if self._waits():
-            return outcome
+            return Outcome(position=self._watch.read() or 0)
+        damaged = self._repair()
+        outcome = Outcome(position=self._watch.read() or 0)
         if self._uncleared():
             with self._alone():
                 self._clear()
@@ -200,7 +208,27 @@ class StreamCompaction:
             outcome = Outcome(
                 outcome.commits + 1, outcome.segments + len(parts), outcome.rows + self._watch.rows, position
             )
+        if damaged is not None and not outcome.commits:
+            raise damaged
         return outcome
+
+    def _repair(self) -> DamagedTable | None:
+        """Make the table whole if the server has found it damaged; returns why that cannot be done."""
+        if not repair.is_asked(self._storage, self._directory):
+            return None
+        with self._alone():
+            found = self._table.find()
+            if found is None or found.uid != self._identity.uid:
+                repair.settle(self._storage, self._directory)
+                return None
+            assert self._fence is not None
+            mending = repair.Repair(self._spark, self._storage, self._identity, self.table, self._directory)
+            try:
+                if mending.run(self._fence.check) is not None:
+                    self._cleared = False
+            except DamagedTable as error:
+                return error
+        return None
 
     def _waits(self) -> bool:
         """Whether it has yet to be decided if the table begins as a clone (cloning/request.py)."""

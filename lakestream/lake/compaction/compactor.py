@@ -265,7 +265,7 @@ class Compactor:
             for directory in self._failures.keys() - names - {stream.directory for stream in gone}:
                 del self._failures[directory]
             self._unfinished &= names
-            unfinished = self._unfinished
+            unfinished = self._unfinished | {e.directory for e in live if e.damaged} - self._failures.keys()
             due = [e for e in live if retry_now or e.directory in unfinished or self._is_due(e.directory, now)]
             self._reached = {name: index for name, index in self._reached.items() if name in names}
             report = self._compact([*owed, *due], tally)

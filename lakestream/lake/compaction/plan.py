@@ -143,6 +143,7 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
         last_time_ns=last_time_ns,
         floor=floor,
         moment_ns=before.moment_ns if before else 0,
+        undone=before.undone if before else [],
     )
     # The newest segment's configuration: the order of log entries decides what holds, not when files were written.
     policy = policies.of_config(footers[-1].config)

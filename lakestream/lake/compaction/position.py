@@ -42,7 +42,8 @@ class PositionWatch:
     threads at once.
 
     After a `read`, `progress` is what the commit that set the position says of itself (None when that commit can no
-    longer be looked at), and `rows` how many messages it added.
+    longer be looked at), `rows` how many messages it added, and `committed_ms` when it was made (ms since the epoch; 0:
+    unknown). `epoch` counts how often the table was looked at as one that is not known: it is new, or its log was cut.
     """
 
     def __init__(self, table: str, uid: str) -> None:
@@ -55,6 +56,8 @@ class PositionWatch:
         self._position: int | None = None
         self.progress: Progress | None = None
         self.rows = 0
+        self.committed_ms = 0
+        self.epoch = 0
 
     def read(self) -> int | None:
         """The log index through which the table holds the stream; None when it holds nothing of it."""
@@ -67,7 +70,8 @@ class PositionWatch:
     def _start_over(self) -> int | None:
         """Look from the newest commit backwards; the table is new to us, or it was removed and made again."""
         self._version, self._identity, self._position = -1, None, None
-        self.progress, self.rows = None, 0
+        self.progress, self.rows, self.committed_ms = None, 0, 0
+        self.epoch += 1
         versions = self._versions()
         if not versions:
             return None
@@ -113,6 +117,7 @@ class PositionWatch:
             return False
         self._position, self.progress = position, progress_of(info)
         self.rows = int(info.get("operationMetrics", {}).get("numOutputRows", 0))
+        self.committed_ms = int(info.get("inCommitTimestamp") or info.get("timestamp") or 0)
         return True
 
     def _from_snapshot(self) -> int | None:

@@ -151,7 +151,7 @@ class Scanner:
 
 def _staged(directory: str, identity: StreamIdentity, names: list[str]) -> StagedStream:
     deleted, asks = paths.DELETED_FILE in names, paths.CLONE_FILE in names
-    return StagedStream(directory, identity, deleted, _last_index(names), asks)
+    return StagedStream(directory, identity, deleted, _last_index(names), asks, paths.DAMAGED_FILE in names)
 
 
 def _last_index(names: list[str]) -> int:

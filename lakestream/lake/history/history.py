@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import msgspec
+
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.history.cache import END, RECORD_OVERHEAD, Block, BlockCache
 from lakestream.lake.history.index import Snapshot, TableIndex, Wanted
@@ -75,10 +77,12 @@ class TableHistory:
         table: path or URL of the table.
         cache: where messages are kept; its limit is the only memory that grows with reading. One of its own when not
             given.
+        below: only messages with lower sequences are read, and no file that has none of those is opened.
     """
 
-    def __init__(self, table: str, cache: BlockCache | None = None) -> None:
+    def __init__(self, table: str, cache: BlockCache | None = None, below: int = END) -> None:
         self.table = table
+        self.below = below
         self._cache = cache if cache is not None else BlockCache()
         self._blocks, self._slabs = next(_owners), next(_owners)
         storage = open_storage(table)
@@ -388,13 +392,26 @@ class TableHistory:
                     self._scan.close()
                 if attempt or seq > snapshot.max_seq:
                     snapshot = self._index.refresh(anew=attempt > 1)
-                return ask(snapshot)
+                return ask(self._within(snapshot))
             except HistoryUnavailable:
                 raise
             except Exception as error:  # deltalake raises bare Exception for a file that has gone
                 if attempt == ATTEMPTS - 1:
                     raise HistoryUnavailable(f"{self.table} could not be read: {error}") from error
         raise AssertionError("unreachable")
+
+    def _within(self, snapshot: Snapshot) -> Snapshot:
+        """The part of a snapshot that may be looked at."""
+        if self.below == END:
+            return snapshot
+        kept = snapshot.mins < self.below
+        return msgspec.structs.replace(
+            snapshot,
+            files=[file for file in snapshot.files if file.min_seq < self.below],
+            mins=snapshot.mins[kept],
+            maxs=snapshot.maxs[kept],
+            max_seq=min(snapshot.max_seq, self.below - 1),
+        )
 
 
 _NEWEST = ("subject", "subject_bytes", "seq")

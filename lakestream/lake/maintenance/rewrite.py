@@ -141,12 +141,14 @@ class Rewriter:
         metadata: str | None = None,
         operation: str = "Optimize",
     ) -> None:
-        """Commit `actions`, which are to change no row. `metadata` becomes the commit's userMetadata; the operation is
-        called OPTIMIZE in the table's history, or is Delta's `ManualUpdate`."""
+        """Commit `actions`. `metadata` becomes the commit's userMetadata. The operation is called OPTIMIZE in the
+        table's history, where they change no row, or is Delta's `ManualUpdate` or `Restore`."""
         of = self._jvm().org.apache.spark.sql.delta
         nothing, none = self._seq([]), self._jvm().scala.Option.empty()
         if operation == "Optimize":
             done = getattr(of, "DeltaOperations$Optimize")(nothing, nothing, False, none, False)
+        elif operation == "Restore":
+            done = getattr(of, "DeltaOperations$Restore")(none, none)
         else:
             done = getattr(getattr(of, f"DeltaOperations${operation}$"), "MODULE$")
         if metadata is not None:

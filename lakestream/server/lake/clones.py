@@ -8,10 +8,7 @@ happens in threads: small pieces of it in those of the log, the reading of a tab
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import secrets
-import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +28,7 @@ from lakestream.lake.compaction import policy
 from lakestream.lake.compaction.policy import StreamPolicy
 from lakestream.lake.deltalog import Log, statistics
 from lakestream.lake.flush import FLUSH
-from lakestream.lake.locks import COMPACTOR_LOCK
+from lakestream.lake.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import open_storage
 from lakestream.log.base import Base, Origin, origin_of, read_base, remove_base
@@ -63,8 +60,6 @@ NO_COMPACTOR = "no compactor is at work in the lake, which would make the copy"
 NOT_COME = "the moment has not come"
 NOT_YET = "the copy waits for the table of its origin to reach that moment"
 
-_FLOCK = "hhqqi4x"
-"""C's struct flock on 64-bit Linux: type, whence, start, length, pid."""
 Result = TypeVar("Result")
 
 
@@ -238,18 +233,7 @@ class LakeClones:
     def _attended(self) -> bool:
         """Whether a compactor may be at work: of a directory that is known by its lock."""
         path = f"{self.root}/{COMPACTOR_LOCK}"
-        if not paths.is_local(path):
-            return True
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            held: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))[0]
-        finally:
-            os.close(fd)
-        return held != fcntl.F_UNLCK
+        return not paths.is_local(path) or is_held(path)
 
     def build(
         self, files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False

@@ -7,12 +7,13 @@ Reads have threads of their own, so that a slow lake does not keep the log's wri
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lakestream.jetstream.ports import Was
-from lakestream.lake.errors import HistoryUnavailable
+from lakestream.lake.errors import HistoryUnavailable, LakeError
 from lakestream.log.departures import Point
 from lakestream.log.record import Record
 from lakestream.server.runtime import ThreadIo
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from lakestream.lake.history.cache import BlockCache
     from lakestream.lake.history.history import TableHistory
     from lakestream.lake.history.past_table import TablePast
+    from lakestream.lake.history.spare import Spare, SparedHistory
 
 T = TypeVar("T")
 
@@ -28,6 +30,24 @@ THREADS = 4
 """Reads from the lake that a server has under way at once; further ones queue."""
 PER_STREAM = 3
 """Those of one stream, so that one whose table is slow leaves room for the others."""
+
+
+class Reading(Protocol):
+    """What `TableHistory` and `SparedHistory` have in common."""
+
+    def read(
+        self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
+    ) -> list[Record]:
+        """See `TableHistory.read`."""
+
+    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+        """See `TableHistory.read_many`."""
+
+    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
+        """See `TableHistory.last_by_subject`."""
+
+    def first_at(self, time_ns: int) -> int:
+        """See `TableHistory.first_at`."""
 
 
 class SharedCache:
@@ -58,10 +78,17 @@ class SharedCache:
 
 
 class ThreadHistory:
-    """`History` over one stream's Delta table. The reader (and pyarrow with it) is loaded at the first read."""
+    """`History` over one stream's Delta table. The reader (and pyarrow with it) is loaded at the first read.
 
-    def __init__(self, table: str, uid: str, io: ThreadIo, cache: SharedCache) -> None:
+    Args:
+        table: the table's path.
+        uid: the stream's.
+        directory: the stream's staging directory: what segments there still have does not need the table.
+    """
+
+    def __init__(self, table: str, uid: str, directory: str, io: ThreadIo, cache: SharedCache) -> None:
         self._path = table
+        self._directory = directory
         self._uid = uid
         self._shared = cache
         self._table: TableHistory | None = None
@@ -70,6 +97,10 @@ class ThreadHistory:
         self._under_way = asyncio.Semaphore(PER_STREAM)
         self._closed = False
         self._refusal = ""
+        self._damaged = False
+        self._guard = threading.Lock()
+        self._spare: Spare | None = None
+        self._below: TableHistory | None = None
 
     @property
     def refusal(self) -> str:
@@ -83,6 +114,19 @@ class ThreadHistory:
             if self._table is not None:
                 self._forget(self._table)  # what is known of the table is of another copy of it
         self._refusal = why
+
+    @property
+    def damaged(self) -> bool:
+        """The table does not have all that left the log: what staged segments have is read from them."""
+        return self._damaged
+
+    @damaged.setter
+    def damaged(self, damaged: bool) -> None:
+        self._damaged = damaged
+        below = self._below
+        if not damaged and below is not None:
+            self._below = self._spare = None
+            self._shared.close(below)
 
     async def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
@@ -126,16 +170,63 @@ class ThreadHistory:
         async with self._under_way:
             return await self._shared.call(ask)
 
-    async def _ask(self, work: Callable[[TableHistory], T]) -> T:
+    async def _ask(self, work: Callable[[Reading], T]) -> T:
         if self._refusal:
             raise HistoryUnavailable(self._refusal)
         async with self._under_way:
-            table = self._table or await self._open()
-            try:
-                return await self._shared.call(lambda: work(table))
-            finally:
-                if self._closed or table is not self._table:
-                    self._shared.close(table)  # what the read has put into the cache since
+            failure: HistoryUnavailable | None = None
+            if not self.damaged:
+                try:
+                    return await self._ask_table(work)
+                except HistoryUnavailable as error:
+                    failure = error
+            spared = await self._shared.call(self._spared)
+            if spared is not None:
+                found = await self._shared.call(lambda: self._ask_spared(work, spared))
+                self.damaged = True  # until the keeper has found the table to be whole
+                return found
+            if failure is not None:
+                raise failure
+            return await self._ask_table(work)
+
+    @staticmethod
+    def _ask_spared(work: Callable[[Reading], T], spared: SparedHistory) -> T:
+        try:
+            return work(spared)
+        except HistoryUnavailable:
+            raise
+        except (LakeError, OSError) as error:  # a segment was taken away meanwhile, or is damaged itself
+            raise HistoryUnavailable(f"the table is damaged, and so is what is staged: {error}") from error
+
+    async def _ask_table(self, work: Callable[[Reading], T]) -> T:
+        table = self._table or await self._open()
+        try:
+            return await self._shared.call(lambda: work(table))
+        finally:
+            if self._closed or table is not self._table:
+                self._shared.close(table)  # what the read has put into the cache since
+
+    def _spared(self) -> SparedHistory | None:
+        """Table and staged segments as one; None while nothing is staged. Blocks."""
+        from lakestream.lake.history.history import TableHistory  # loads pyarrow
+        from lakestream.lake.history.spare import Spare, SparedHistory
+
+        with self._guard:
+            self._spare = spare = self._spare or Spare(self._directory)
+        try:
+            begins = spare.begins()
+        except (LakeError, OSError):
+            return None
+        if not begins:
+            return None
+        with self._guard:
+            before = self._below
+            if before is not None and before.below == begins:
+                return SparedHistory(before, spare)
+            self._below = below = TableHistory(self._path, self._shared.get(), begins)
+        if before is not None:
+            before.close()
+        return SparedHistory(below, spare)
 
     async def _open(self) -> TableHistory:
         async with self._opening:
@@ -154,6 +245,8 @@ class ThreadHistory:
         self._closed = True
         if self._table is not None:
             self._forget(self._table)
+        if self._below is not None:
+            self._shared.close(self._below)
 
     def _forget(self, table: TableHistory) -> None:
         self._table = None

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-import msgspec
-
 from lakestream.jetstream.copies.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
 from lakestream.jetstream.copies.clone_replica import BaseUnreadable
 from lakestream.jetstream.formats.errors import for_clients
@@ -22,11 +20,12 @@ from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.jetstream.stream.operations import CreateStream
 from lakestream.jetstream.stream.stream import Stream
 from lakestream.lake import paths, staging
-from lakestream.lake.compaction import poison, policy
+from lakestream.lake.compaction import policy
 from lakestream.lake.compaction.grace import Grace
 from lakestream.lake.compaction.position import PositionWatch
 from lakestream.lake.errors import LakeError, OlderLake, OlderStore
-from lakestream.lake.storage import open_storage
+from lakestream.lake.locks import COMPACTOR_LOCK, is_held
+from lakestream.lake.verify import Budget
 from lakestream.log.base import Base, Origin
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files
@@ -34,109 +33,20 @@ from lakestream.log.store import SealedSegment, Store
 from lakestream.server.lake import leaving
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
+from lakestream.server.lake.kept import Found, Kept, Lag
 from lakestream.server.logging import Logger
 from lakestream.server.runtime import LoopClock, ThreadIo
 from lakestream.server.settings.options import LakeOptions
 
-IDLE_POLLS = 30
-"""Of a stream that is all in its table, the table is looked at only every so many polls."""
-
-
+LEASE_LOOK_NS = 10_000_000_000
+"""How often (10 s) the compactor's lease in an object store is looked at, for monitoring."""
 LOOKING = 8
 """Tables that are looked at together before their streams serve."""
 LOOK_SECONDS = 10.0
 """How long a start waits for the lake to say how far its tables are. It serves on without (invariant 9)."""
+OLDER_STORE = "the server's store is an older copy than its lake; the server's log says what to do"
+"""What clients are told of that."""
 NOT_COMPARED = "its table could not be looked at before it serves, which would show a store that is an older copy"
-
-
-def _staged_through(directory: str) -> int:
-    """Return the log index through which segments are staged; 0 when none is."""
-    return max((each.last_index for each in staging.segments(directory)), default=0)
-
-
-class _Kept:
-    """One stream and what is known of its table."""
-
-    def __init__(self, stream: Stream, lake: str, grace: Grace) -> None:
-        self.stream = stream
-        self._config: StreamConfig | None = None
-        self._identity: staging.StreamIdentity | None = None
-        self.table = paths.table(lake, stream.name, stream.account)
-        self.watch = PositionWatch(self.table, stream.uid)
-        self.history: ThreadHistory | None = None
-        self.grace = grace
-        self.waiting: list[Callable[[str], None]] = []
-        """Who wants to know when everything sealed by now is staged."""
-        self.staged_through = 0
-        self.told: staging.StreamIdentity | None = None
-        """The identity that the staging area has, as far as this server has written it."""
-        self.position = 0
-        self.asking = False
-        self.on_deleted: Callable[[], None] | None = None
-        """The stream was deleted while an errand was under way: what comes behind that."""
-        self.trouble = ""
-        """Why the table does not follow the stream; empty when it does."""
-        self.checked = False
-        self.ahead = False
-        """Whether the store is an older copy than the table, which has all that it could be owed."""
-        self._skipped = 0
-        self.directory = paths.staging(lake, stream.name, stream.uid, stream.account)
-
-    def idle(self, left: int, sealed_through: int) -> bool:
-        """Whether there is nothing to do but to look, now and then, whether the lake is still the same.
-
-        Args:
-            left: the log index through which segments have left the log.
-            sealed_through: the one through which they are sealed.
-        """
-        staged = self.staged_through if self.stream.leading else self.position  # followers stage nothing
-        behind = sealed_through > left and sealed_through > min(self.position, staged)
-        if not self.checked or self.trouble or behind or self.waiting or self.owes_schema():
-            return False
-        self._skipped = (self._skipped + 1) % IDLE_POLLS
-        return self._skipped != 0
-
-    def check(self, position: int, left: int, applied: int) -> None:
-        """Whether table and log belong together.
-
-        Args:
-            position: the log index through which the table holds the stream.
-            left: the one through which segments have left the log.
-            applied: the one through which the log was applied before the position was read.
-
-        Raises:
-            OlderLake, OlderStore: one of them is an older copy.
-        """
-        if position < left:
-            raise OlderLake(self.table, position, left)
-        # Only at first: later the compactor may have been quicker than our looking. A replica may just be behind.
-        if not self.checked and not self.stream.replicated:
-            if position > applied:
-                raise OlderStore(self.table, position, applied)
-            if (staged := _staged_through(self.directory)) > applied:
-                raise OlderStore(self.directory, staged, applied)
-        self.checked = True
-
-    def owes_schema(self) -> bool:
-        """Return True if readers cannot know yet which typed columns the stream names (lake/typed.py)."""
-        if not self.stream.leading or self.told is self.identity:
-            return False
-        return policy.JSON_SCHEMA_PROPERTY in self.stream.config.metadata or self.told is not None
-
-    @property
-    def identity(self) -> staging.StreamIdentity:
-        """Whose segments they are, with the configuration of now."""
-        stream = self.stream
-        if self._identity is None or self._config is not stream.config:
-            self._config = stream.config
-            self._identity = staging.StreamIdentity(
-                name=stream.name,
-                account=stream.account,
-                uid=stream.uid,
-                created_ns=stream.created_ns,
-                config=msgspec.Raw(msgspec.json.encode(stream.config)),
-            )
-        return self._identity
 
 
 class LakeKeeper:
@@ -155,12 +65,15 @@ class LakeKeeper:
         self._io = io
         self._log = log
         self._cache = SharedCache()
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._kept: dict[tuple[str, str], Kept] = {}
         """By account and name."""
         self._leaving: dict[str, tuple[tuple[str, str], str]] = {}
         """By uid: deleted streams, by account and name, of which the lake cannot be told yet, and why."""
         self._started = self._stopped = False
         self._look_seconds = LOOK_SECONDS
+        self._budget = Budget()
+        self._attended = False
+        self._attended_at = 0
         self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
 
     def _identity_of(self, stream: Stream) -> staging.StreamIdentity | None:
@@ -171,15 +84,21 @@ class LakeKeeper:
         """Begin to look at the tables every `poll_ns`."""
         self._started, self._look_seconds = True, LOOK_SECONDS
         self._clock.call_later(self._options.poll_ns, self._poll)
+        self._look_for_compactor()
 
     def stop(self) -> None:
         """Look no more."""
         self._stopped = True
 
-    def lag(self) -> dict[str, int]:
-        """Log entries by stream that are not in the table yet: what monitoring shows. Streams of other accounts than
-        the global one are `account/stream`."""
-        return {_shown(key): kept.stream.store.applied - kept.position for key, kept in self._kept.items()}
+    def lag(self) -> dict[str, Lag]:
+        """What of each stream is not in its table yet: what monitoring shows. Streams of other accounts than the global
+        one are `account/stream`."""
+        now = self._clock.now()
+        return {_shown(key): kept.lag(now) for key, kept in self._kept.items()}
+
+    def attended(self) -> bool:
+        """Return True if a compactor holds the lake's lock, as far as the last look told."""
+        return self._attended
 
     def troubles(self) -> dict[str, str]:
         """Streams whose tables do not follow them, with the reason: what monitoring shows."""
@@ -204,10 +123,10 @@ class LakeKeeper:
         before = self._kept.get((stream.account, stream.name))
         if before is not None:  # a replica whose state came from another node
             self.detached(before.stream)
-        kept = _Kept(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
+        kept = Kept(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
         self._kept[stream.account, stream.name] = kept
         table = paths.table(self.root, stream.name, stream.account)
-        stream.history = kept.history = ThreadHistory(table, stream.uid, self._io, self._cache)
+        stream.history = kept.history = ThreadHistory(table, stream.uid, kept.directory, self._io, self._cache)
         stream.past = past_of(stream, stream.config)
         stream.copying.clones = self._clones
         self._ask(kept)
@@ -266,7 +185,7 @@ class LakeKeeper:
             return []
         pool = ThreadPoolExecutor(min(LOOKING, len(kept)), thread_name_prefix="lake-look")
         began = time.monotonic()
-        looks = {pool.submit(self._is_ahead, stream): stream for stream in kept}
+        looks = {pool.submit(Kept(stream, self.root, Grace(0, 0)).older_store): stream for stream in kept}
         done, late = wait(looks, self._look_seconds)
         if not self._started:  # one start, however many accounts
             self._look_seconds = max(self._look_seconds - (time.monotonic() - began), 0.0)
@@ -277,7 +196,7 @@ class LakeKeeper:
             if error is not None:
                 self._log.warn(f"stream {stream.name}: {NOT_COMPARED}: {error}")
             elif (older := look.result()) is not None:
-                found.append((stream, LogError(str(older))))
+                found.append((stream, LogError(str(older), OLDER_STORE)))
         if late:
             names = sorted(looks[look].name for look in late)
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
@@ -285,14 +204,6 @@ class LakeKeeper:
                 f"streams {', '.join(names[:5])}{more}: {NOT_COMPARED}: the lake at {self.root} did not answer in time"
             )
         return found
-
-    def _is_ahead(self, stream: Stream) -> OlderStore | None:
-        kept = _Kept(stream, self.root, Grace(0, 0))
-        try:
-            kept.check(kept.watch.read() or 0, 0, stream.store.applied)
-        except OlderStore as error:
-            return error
-        return None
 
     def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
         """See `LakeLink.left`."""
@@ -349,7 +260,7 @@ class LakeKeeper:
         self._ask(kept)
 
     @staticmethod
-    def _tell(kept: _Kept, wrong: str) -> None:
+    def _tell(kept: Kept, wrong: str) -> None:
         waiting, kept.waiting = kept.waiting, []
         for done in waiting:
             done(wrong)
@@ -360,10 +271,24 @@ class LakeKeeper:
             return
         # First the next look: one stream's trouble must not end it for all.
         self._clock.call_later(self._options.poll_ns, self._poll)
+        self._budget = Budget()
+        self._look_for_compactor()
         for kept in list(self._kept.values()):
             self._ask(kept)
 
-    def _ask(self, kept: _Kept) -> None:
+    def _look_for_compactor(self) -> None:
+        """See whether somebody holds the compactor's lock; of an object store that is asked less often."""
+        now, path = self._clock.now(), f"{self.root}/{COMPACTOR_LOCK}"
+        if self._attended_at and not paths.is_local(path) and now - self._attended_at < LEASE_LOOK_NS:
+            return
+        self._attended_at = now
+
+        def seen(held: bool | None, error: BaseException | None) -> None:
+            self._attended = bool(held)
+
+        self._io.submit(lambda: is_held(path), seen)
+
+    def _ask(self, kept: Kept) -> None:
         """Stage what is sealed and read the position; at most one such errand of a stream is under way."""
         store = kept.stream.store
         store.seal_if_old()
@@ -373,31 +298,14 @@ class LakeKeeper:
         sealed = list(store.sealed())
         kept.asking = True
         served, kept.waiting = kept.waiting, []
-        leads = kept.stream.leading  # of several replicas one stages, and takes away what was staged
-        fresh = [segment for segment in sealed if leads and segment.last_index > kept.staged_through]
+        leads = kept.stream.leading
         # A copy that a stream began with was never in its log, and its table has it since the log's first entry.
-        left, applied = max(store.left_through, int(store.upkeep.based)), store.applied
-        identity = kept.identity if fresh or kept.owes_schema() else None
+        left, floor = max(store.left_through, int(store.upkeep.based)), store.local_floor
+        applied, budget = store.applied, self._budget
+        fresh = bool(sealed) and sealed[-1].last_index > kept.staged_through
+        identity = kept.identity if leads and (fresh or kept.owes_schema()) else None
 
-        def errand() -> tuple[int | None, str]:
-            position = kept.watch.read()
-            kept.check(position or 0, left, applied)
-            if not leads:
-                return position, ""
-            poisoned = poison.poisoned(kept.directory, position or 0)
-            if poisoned is not None and poison.replace(poisoned.path, sealed):
-                poisoned = None
-            if identity is not None:
-                staging.introduce(open_storage(self.root), kept.directory, identity)
-            for segment in fresh:
-                if position is None or segment.last_index > position:
-                    staging.stage(segment.path, segment.first_index, segment.last_index, kept.identity, self.root)
-            if position is not None:
-                staged = staging.segments(kept.directory)
-                open_storage(self.root).delete_all(kept.grace.due(staged, position, time.monotonic_ns()))
-            return position, str(poisoned or "")
-
-        def settled(found: tuple[int | None, str] | None, error: BaseException | None) -> None:
+        def settled(found: Found | None, error: BaseException | None) -> None:
             kept.asking = False
             for done in served:
                 staged = found is not None and leads and kept.on_deleted is None
@@ -411,40 +319,44 @@ class LakeKeeper:
             if found is None:
                 self._troubled(kept, error or OSError("no answer"))
                 return
-            position, trouble = found
-            self._note(kept, trouble)
-            if kept.history is not None:
-                kept.history.refusal = ""
-            if fresh:
-                kept.staged_through = fresh[-1].last_index
+            self._note(kept, found.trouble)
+            if leads and sealed:
+                kept.staged_through = max(kept.staged_through, sealed[-1].last_index)
             if identity is not None:
                 kept.told = identity
-            if (position or 0) < kept.position:  # an older copy of the lake that the log still reaches: stage anew
-                kept.staged_through = position or 0
-            kept.position = position or 0
-            if position is not None and not kept.stream.closed:
-                self._let_go(kept.stream, store, position)
+            self._moved(kept, found, left)
+            if found.held is not None and not kept.stream.closed:
+                self._let_go(kept.stream, store, found.held)
 
-        self._io.submit(errand, settled)
+        self._io.submit(lambda: kept.look(sealed, identity, leads, left, floor, applied, budget), settled)
 
-    def _troubled(self, kept: _Kept, error: BaseException) -> None:
+    def _moved(self, kept: Kept, found: Found, left: int) -> None:
+        """Take note of how far the table is now."""
+        position = found.position or 0
+        if position < kept.position:  # an older copy of the lake that the log still reaches: stage anew
+            kept.staged_through = position
+        kept.position, kept.held = position, found.held or 0
+        if kept.history is not None:
+            kept.history.refusal = ""
+            kept.history.damaged = found.damaged or position < left
+
+    def _troubled(self, kept: Kept, error: BaseException) -> None:
         """An older copy of the store or of the lake has consequences, until somebody has helped."""
         self._note(kept, str(error))
         if isinstance(error, OlderStore):
             kept.ahead = True
-            older = "the server's store is an older copy than its lake; the server's log says what to do"
-            kept.stream.group.give_up(LogError(str(error), older))
+            kept.stream.group.give_up(LogError(str(error), OLDER_STORE))
         elif isinstance(error, OlderLake) and kept.history is not None:
             kept.history.refusal = str(error)
 
-    def _note(self, kept: _Kept, trouble: str) -> None:
+    def _note(self, kept: Kept, trouble: str) -> None:
         """Keep what is wrong with a table for monitoring; say it once."""
         if trouble and trouble != kept.trouble:
             self._log.error(f"stream {kept.stream.name}: the lake at {self.root}: {trouble}")
         kept.trouble = trouble
 
     def _let_go(self, stream: Stream, store: Store, position: int) -> None:
-        """Invariant 7: only what a visible commit of the table holds leaves the log."""
+        """Invariants 7 and 10: only what a visible commit of the table holds leaves the log, in whole files."""
         if store.checkpoint_frees(position):
             stream.checkpoint()
         dropped: list[SealedSegment] = store.drop_through(position)

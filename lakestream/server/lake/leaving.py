@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from lakestream.jetstream.stream.operations import CreateStream
-from lakestream.lake import staging, whereabouts
-from lakestream.lake.compaction import policy
+from lakestream.lake import staging, verify, whereabouts
+from lakestream.lake.compaction import policy, repair
 from lakestream.lake.errors import StagingConflict
 from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import open_storage
@@ -53,13 +53,19 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
         OSError, LakeError: not now. The files have to stay.
     """
     storage, kept = open_storage(lake), keeps(stream)
-    reached = whereabouts.reached(storage, stream) if kept else 0
+    before = whereabouts.reached(storage, stream) if kept else 0
+    damaged = whereabouts.damaged(storage, stream) if before and directory else []
+    # Invariant 10: these files are the last segments that the store has. A table that is not whole is owed all of them.
+    reached = min(before, whereabouts.reached(storage, stream)) if kept and not damaged else 0
     owed = [each for each in sealed_in(Files(), directory) if each[2] > reached] if kept and directory else []
     for path, first_index, last_index in owed:
         try:
             staging.stage(path, first_index, last_index, stream, lake)
         except StagingConflict as error:
             log.error(f"stream {stream.name}: {error}")  # what is there was staged while the stream lived
+    if damaged:
+        log.error(f"stream {stream.name}: {verify.describe(whereabouts.own(storage, stream), damaged)}")
+        repair.ask(lake, stream, damaged)
     staging.mark_deleted(lake, stream, kept)
     # The compactor may just have been done with what another replica had staged, and cleared the place.
     missing = staging.missing(lake, stream, [each[2] for each in owed])

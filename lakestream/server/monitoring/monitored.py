@@ -34,13 +34,32 @@ class Live(Counted, Protocol):
         """Bytes not yet sent."""
 
 
+class Behind(Protocol):
+    """What of a stream is not in its table."""
+
+    @property
+    def messages(self) -> int:
+        """How many messages."""
+
+    @property
+    def age_ns(self) -> int:
+        """The age of the oldest of them; 0 when there is none."""
+
+    @property
+    def committed_ns(self) -> int:
+        """When the stream was compacted last, ns since the epoch; 0 when that is not known."""
+
+
 class Lag(Protocol):
     """Who knows how far the lake is."""
 
     root: str
 
-    def lag(self) -> dict[str, int]:
-        """Log entries by stream that are not in the table yet."""
+    def lag(self) -> Mapping[str, Behind]:
+        """What of each stream is not in its table yet."""
+
+    def attended(self) -> bool:
+        """Return True if a compactor is at work in the lake."""
 
     def troubles(self) -> dict[str, str]:
         """Streams whose tables do not follow them, with the reason."""

@@ -22,7 +22,7 @@ from lakestream.server.identity import NATS_VERSION
 from lakestream.server.monitoring.accounts import accountz, accstatz
 from lakestream.server.monitoring.connections import connz, subsz
 from lakestream.server.monitoring.jetstream import Health, JetStreamPages
-from lakestream.server.monitoring.monitored import Monitored
+from lakestream.server.monitoring.monitored import Lag, Monitored
 from lakestream.server.monitoring.query import BadQuery, Query
 from lakestream.server.monitoring.routes import Routed, cluster_settings, routed, routez
 from lakestream.server.monitoring.text import resident_bytes, uptime_text
@@ -178,7 +178,7 @@ class Pages:
         page["stale_connection_stats"] = _by_kind(node.statistics.stale_connections, nodes.stale_connections)
         keeper = node.jetstream.keeper if node.jetstream is not None else None
         if keeper is not None:
-            page["lake"] = {"url": keeper.root, "lag": keeper.lag(), "errors": keeper.troubles()}
+            page["lake"] = lake_of(keeper)
         if node.remotes is not None:
             page["remote_servers"] = node.remotes.shown()
         return page
@@ -279,6 +279,20 @@ class Pages:
         if health.status != 200:
             self._node.log.warn(f'Healthcheck failed: "{health.reason}"')
         return health
+
+
+def lake_of(keeper: Lag) -> dict[str, Any]:
+    """What the page says of the lake: by stream how many messages are not in its table, the age of the oldest of them
+    in seconds, and when it was compacted last."""
+    lag = keeper.lag()
+    return {
+        "url": keeper.root,
+        "compactor": {"alive": keeper.attended()},
+        "lag": {name: each.messages for name, each in lag.items()},
+        "lag_seconds": {name: round(each.age_ns / SECOND, 3) for name, each in lag.items()},
+        "last_commit": {name: format_time(each.committed_ns) for name, each in lag.items() if each.committed_ns},
+        "errors": keeper.troubles(),
+    }
 
 
 def unhealthy(health: Health, details: bool) -> dict[str, Any]:

@@ -1,0 +1,111 @@
+"""One look of the server at a stream's table: what it takes away, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.lake import paths
+from lakestream.lake.compaction.grace import Grace
+from lakestream.lake.verify import Budget
+from lakestream.server.lake.kept import Found, Kept
+
+pytestmark = pytest.mark.unit
+
+
+class Look:
+    """A table with two commits, through log index 10 and 20, and a staged segment of each."""
+
+    def __init__(self, lake: Path) -> None:
+        stream = SimpleNamespace(
+            name="S", account="$G", uid="U", created_ns=1, config=StreamConfig(name="S"), replicated=False, leading=True
+        )
+        self.kept = Kept(cast(Any, stream), str(lake), Grace(0, 0))
+        self.table = Path(self.kept.table)
+        self.staging = Path(self.kept.directory)
+        self.staging.mkdir(parents=True)
+        self.files: list[Path] = []
+        for first in (1, 11):
+            self.commit(first + 9)
+            (self.staging / paths.segment_name(first, first + 9)).write_bytes(b"")
+
+    def commit(self, index: int) -> None:
+        write_deltalake(
+            self.table,
+            pa.table({"seq": [index]}),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction("lakestream:U", index)]),
+        )
+        self.files += set(self.table.glob("*.parquet")) - set(self.files)
+
+    def go_back(self) -> None:
+        """What a repair commits: the first version once more."""
+        version = len(list((self.table / "_delta_log").glob("*.json")))
+        actions: list[dict[str, Any]] = [
+            {"txn": {"appId": "lakestream:U", "version": 10}},
+            {"remove": {"path": self.files[1].name, "dataChange": True, "deletionTimestamp": 1}},
+        ]
+        text = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
+        (self.table / "_delta_log" / f"{version:020d}.json").write_text(text)
+
+    def __call__(self) -> Found:
+        return self.kept.look([], None, True, 0, 21, 100, Budget())
+
+    def staged(self) -> list[int]:
+        return [int(path.stem.split("-")[1]) for path in sorted(self.staging.glob("*.seg"))]
+
+
+def test_what_the_table_holds_in_whole_files_is_not_staged_any_more(tmp_path: Path) -> None:
+    look = Look(tmp_path)
+    assert look() == Found(20, 20)
+    assert look.staged() == []
+
+
+def test_invariant_10_nothing_staged_goes_while_a_file_is_damaged(tmp_path: Path) -> None:
+    look = Look(tmp_path)
+    look.files[1].write_bytes(b"")
+    found = look()
+    assert found.held is None
+    assert found.damaged
+    assert look.staged() == [10, 20]
+    assert (look.staging / paths.DAMAGED_FILE).exists()
+    look.go_back()
+    assert look() == Found(10, 10)
+    assert look.staged() == [20]
+    assert not (look.staging / paths.DAMAGED_FILE).exists()
+
+
+def test_invariant_10_a_repair_in_the_middle_of_a_look_takes_the_position_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Look(tmp_path)
+    look.files[1].write_bytes(b"")
+    assert look().damaged
+    files = look.kept._files
+    real = files.look
+
+    def repaired(epoch: int, budget: Budget) -> bool:
+        look.go_back()
+        return real(epoch, budget)
+
+    monkeypatch.setattr(files, "look", repaired)
+    assert look() == Found(10, 10), "not the position that was read before the files were found whole"
+    assert look.staged() == [20]
+
+
+def test_what_cannot_be_checked_holds_nothing(tmp_path: Path) -> None:
+    look = Look(tmp_path)
+    assert look().held == 20
+    look.commit(30)
+    (look.table / "_delta_log" / f"{3:020d}.json").write_bytes(bytes(400))
+    (look.staging / paths.segment_name(21, 30)).write_bytes(b"")
+    assert look().held is None
+    assert "cannot be checked" in look().trouble
+    assert look.staged() == [30]
