@@ -31,10 +31,7 @@ STEP_LOOK_NS = 1_000_000_000
 
 _UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Counts the time that the machine was asleep, where the system has such a clock (Linux)."""
-
-
-def _elapsed() -> int:
-    return time.clock_gettime_ns(_UPTIME)
+_clock = time.clock_gettime_ns
 
 
 class LoopClock:
@@ -44,14 +41,14 @@ class LoopClock:
         self._loop = loop
         self._log = log
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._began = self.now() - _elapsed()
+        self._began = self.now() - _clock(_UPTIME)
         self._difference = 0
 
     now = staticmethod(time.time_ns)  # called for each message: no function around it
 
     def steady(self) -> int:
         """See `Clock.steady`."""
-        return self._began + _elapsed()
+        return self._began + _clock(_UPTIME)
 
     def watch_steps(self) -> None:
         """Log every step of the system clock from now on (`STEP_NS`)."""

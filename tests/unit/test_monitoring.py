@@ -18,6 +18,7 @@ from lakestream.server.identity import Identity
 from lakestream.server.interest.interest import Subscription
 from lakestream.server.logging import Logger
 from lakestream.server.monitoring import port as monitoring
+from lakestream.server.monitoring.jetstream import _api
 from lakestream.server.monitoring.pages import Answer, Pages
 from lakestream.server.monitoring.port import MAX_BODY, MAX_OPEN
 from lakestream.server.monitoring.text import uptime_text
@@ -577,3 +578,9 @@ async def test_a_taken_port_is_refused_with_what_to_do(served: Any) -> None:
     node.options = Options(http_port=served.port, host="127.0.0.1")
     with pytest.raises(StartError, match=rf"127\.0\.0\.1:{served.port}.*choose another port with -m"):
         await monitoring.serve(node)
+
+
+def test_internal_errors_are_shown_when_there_were_any() -> None:
+    served = [SimpleNamespace(api=SimpleNamespace(total=5, errors=2, internal_errors=count)) for count in (0, 1)]
+    assert _api(served[:1], 5) == {"level": 5, "total": 5, "errors": 2}
+    assert _api(served, 5) == {"level": 5, "total": 10, "errors": 4, "internal_errors": 1}
