@@ -247,6 +247,7 @@ class ApiWorld:
         for number in range(1, count + 1):
             headers = {"K": str(number)} if number % 2 else {}
             self.publish(f"a.{number % 3}", b"m%d" % number, **headers)
+            self.clock.advance(1)  # each message has a time of its own
 
     def state(self, name: str, **asked: Any) -> dict[str, Any]:
         """The state of a stream, without times."""

@@ -226,6 +226,7 @@ def test_an_update_that_gives_the_metadata_and_takes_messages_says_when_it_did(t
     for number in range(3):
         world.acked("s.a", b"%d" % number)
     last_time = world.stream.store.last_time
+    world.clock.advance(1)
     config = msgspec.structs.replace(world.stream.config, metadata=TRAVELS, max_msgs=1)
     update = UpdateStream(msgspec.json.encode(config))
     before = world.stream.intake.stamp(update)

@@ -64,7 +64,7 @@ def test_every_other_difference_is_shown(other: harness.Transcript) -> None:
 
 
 def test_an_allowed_difference_holds_for_its_scenario_only() -> None:
-    expected: harness.Transcript = [("INFO", {"go": "go1.26", "proto": 1})]
+    expected: harness.Transcript = [("INFO", {"xkey": "XAB", "proto": 1})]
     assert compare("protocol.info_fields", expected, [("INFO", {"proto": 1})]) == ""
     assert compare("protocol.other", expected, [("INFO", {"proto": 1})])
     assert compare("protocol.info_fields", expected, [("INFO", {"proto": 2})])
