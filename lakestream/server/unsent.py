@@ -42,7 +42,7 @@ class Limits(Protocol):
 
     @property
     def max_pending_total(self) -> int:
-        """Unsent bytes of all clients together."""
+        """Unsent bytes of all clients together; where `max_pending` is more, that."""
 
 
 class Receiver:
@@ -100,7 +100,7 @@ class Unsent:
         receiver.unsent = unsent
         if not receiver.watched:
             self._watch(receiver)
-        if self.total > limits.max_pending_total:
+        if self.total > limits.max_pending_total and self.total > limits.max_pending:
             self._relieve()
 
     def _watch(self, receiver: Receiver) -> None:
@@ -121,7 +121,8 @@ class Unsent:
         for receiver in self._watched:
             self._count(receiver)
         self._peak = max(self._peak, self.total)
-        limit = self._limits().max_pending_total
+        limits = self._limits()
+        limit = max(limits.max_pending_total, limits.max_pending)  # one client alone may have that much
         if self.total <= limit:
             return
         self._watched.sort(key=lambda each: each.unsent)

@@ -418,11 +418,6 @@ def _check(options: Options) -> None:
         raise StartError(
             f"max_payload ({options.max_payload}) cannot be higher than max_pending ({options.max_pending})"
         )
-    if options.max_pending > options.max_pending_total:
-        raise StartError(
-            f"max_pending ({options.max_pending}) cannot be higher than max_pending_total "
-            f"({options.max_pending_total}); set max_pending_total too"
-        )
 
 
 def default_max_memory() -> int:
