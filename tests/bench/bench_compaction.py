@@ -7,7 +7,8 @@ too), each in a process of its own: the compactor as jobs/compact.py runs it (Sp
 which is warmed up on other streams first. Prints messages a second from staged to committed, the CPU time it took, data
 files, bytes per message in the table and in the segments, and the peak of memory of the JVM, of the Python driver, of
 Spark's Python workers, and of all together (resident; looked at every 0.2 s; shared pages count once). `--profile` runs
-its pieces by themselves too. `--draw` draws docs/pictures/compaction.svg. Needs Java 17 or newer.
+its pieces by themselves too. `--partitions N` measures commits of 5,000 messages into N partitions instead, where files
+are many and small. `--draw` draws docs/pictures/compaction.svg. Needs Java 17 or newer.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from lakestream.lake.compaction.compaction import Options, StreamCompaction
 from lakestream.lake.compaction.compactor import BatchReport, Compactor
 from tests.bench.draw import bars
 from tests.bench.lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
+from tests.lake.model import StreamModel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +39,8 @@ SUBJECTS = (10, 1_000, 10_000)
 LARGE = 1_000_000
 WARM_MESSAGES = 150_000
 WARM_ROUNDS = 2
+PARTITION_COMMITS = 4
+PARTITION_MESSAGES = 5_000
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "compaction.svg"
 HEADINGS = {
     "rate": "msgs/s", "seconds": "s", "cpu": "CPU s", "files": "files", "table": "B/msg table", "log": "B/msg log",
@@ -80,6 +84,28 @@ def measure(messages: int, subjects: int, profile: bool) -> dict[str, Any]:
             finally:
                 spark.stop()
     return found
+
+
+def into_partitions(partitions: int) -> list[float]:
+    """Seconds of each of some commits to a table by subject; the first one makes it."""
+    seconds = []
+    with tempfile.TemporaryDirectory() as scratch:
+        lake = Path(scratch) / "lake"
+        os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
+        from lakestream.lake import spark as sessions
+
+        spark = sessions.session("compaction benchmark", lake=str(lake))
+        model = StreamModel(Path(scratch) / "log")
+        model.configure({"lakestream.partition": "subject"})
+        for _ in range(PARTITION_COMMITS):
+            model.publish([(b"orders.%d" % (n % partitions), b"", os.urandom(128)) for n in range(PARTITION_MESSAGES)])
+            model.stage(lake)
+            [stream] = staging.scan(str(lake))
+            began = time.perf_counter()
+            StreamCompaction(spark, str(lake), stream, Options(tasks=2)).run()
+            seconds.append(time.perf_counter() - began)
+        spark.stop()
+    return seconds
 
 
 def stage_again(staged: Staged, lake: Path) -> None:
@@ -137,9 +163,13 @@ def main() -> None:
     parser.add_argument("--subjects", type=int, nargs="+", default=SUBJECTS)
     parser.add_argument("--large", action="store_true", help="a million subjects too")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--partitions", type=int, metavar="N", help="commits into so many partitions, up to 1,000")
     parser.add_argument("--draw", action="store_true")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.partitions:
+        print(" ".join(f"{each:.2f}" for each in into_partitions(options.partitions)), "s")
+        return
     if options.one:
         print(json.dumps(measure(options.messages, options.one, options.profile)))
         return
