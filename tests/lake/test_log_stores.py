@@ -318,9 +318,8 @@ def test_a_file_is_on_disk_when_it_is_closed_and_has_no_checksum_beside_it(tmp_p
         store = path.getFileSystem(configuration)
         assert [each.getPath().getName() for each in store.listStatus(path.getParent())].count(".old.crc") == 0
         assert store.open(path).read() == 65
-        (tmp_path / "old").write_bytes(b"B")
-        with pytest.raises(Py4JJavaError, match="ChecksumException"):
-            store.open(path).read()
+        (tmp_path / ".old.crc").write_bytes(b"")  # as a power failure leaves it
+        assert store.open(path).read() == 65, "a torn checksum condemns no file"
         write(old)
         assert store.open(path).read() == 65
     os.close(reader)

@@ -80,8 +80,8 @@ def test_files_become_few_and_every_row_stays(spark: Any, lake: Path, tmp_path: 
     grow(spark, lake, model, 1, subject_limit=2)
     table = model.table(lake)
     before, count = rows(table), files(table)
-    for path in list(Path(table).rglob("part-*.parquet")):  # as earlier versions left them
-        (path.parent / f".{path.name}.crc").write_bytes(b"crc\0\0\0\2\0")
+    for path in list(Path(table).rglob("part-*.parquet")):  # as earlier versions, and a power failure, left them
+        (path.parent / f".{path.name}.crc").touch()
     done = maintain(spark, lake, NOW)
     assert files(table) == count - done.removed + done.added < count
     assert rows(table) == before

@@ -22,7 +22,7 @@ import org.apache.hadoop.fs.permission.FsPermission;
  * once a commit.
  *
  * <p>No checksum files are written. They would need a sync each, and a torn one makes a whole file unreadable. Those
- * that stand beside older files are still compared, renamed and removed with them.
+ * that stand beside older files were never synced, so they are not compared; they are renamed and removed with them.
  */
 public final class DurableFileSystem extends LocalFileSystem {
   private static final String IMPLEMENTATION = "fs.file.impl";
@@ -49,6 +49,7 @@ public final class DurableFileSystem extends LocalFileSystem {
   public void initialize(URI name, Configuration configuration) throws IOException {
     super.initialize(name, configuration);
     setWriteChecksum(false);
+    setVerifyChecksum(false);
   }
 
   private static final class Synced extends RawLocalFileSystem {
