@@ -103,7 +103,7 @@ def test_a_shorter_deadline_of_a_reload_is_kept() -> None:
 
 
 def test_at_the_bound_of_all_the_connections_with_the_most_unsent_bytes_are_cut() -> None:
-    world = World(max_pending_total=64 * MIB)
+    world = World(max_pending=64 * MIB, max_pending_total=64 * MIB)
     small, large = [Receiver() for _ in range(20)], [Receiver() for _ in range(3)]
     for receiver in small:
         world.write(receiver, MIB)
@@ -116,13 +116,19 @@ def test_at_the_bound_of_all_the_connections_with_the_most_unsent_bytes_are_cut(
 
 
 def test_what_was_sent_meanwhile_is_not_held_against_anybody() -> None:
-    world = World(max_pending_total=8 * MIB)
+    world = World(max_pending=8 * MIB, max_pending_total=8 * MIB)
     receivers = [Receiver() for _ in range(100)]
     for receiver in receivers:
         world.write(receiver, MIB)
         receiver.pending_bytes = 0  # the kernel took it, no tick has seen that yet
     assert not any(each.ended for each in receivers)
     assert world.unsent.total <= 8 * MIB
+
+
+def test_the_bound_of_all_is_never_below_that_of_one() -> None:
+    world, receiver = World(max_pending=8 * MIB, max_pending_total=MIB), Receiver()
+    world.write(receiver, 8 * MIB)
+    assert not receiver.ended
 
 
 def test_memory_goes_back_to_the_system_once_after_many_unsent_bytes_have_gone() -> None:
@@ -134,6 +140,12 @@ def test_memory_goes_back_to_the_system_once_after_many_unsent_bytes_have_gone()
     assert world.trims == 1
     world.seconds(60)
     assert world.trims == 1
+
+
+def test_the_bound_of_all_is_never_below_that_of_one() -> None:
+    world, receiver = World(max_pending=8 * MIB, max_pending_total=MIB), Receiver()
+    world.write(receiver, 8 * MIB)
+    assert not receiver.ended
 
 
 def test_memory_goes_back_also_when_the_receivers_leave_by_themselves() -> None:
