@@ -34,38 +34,56 @@ class Inode:
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = bytearray()
-        self.pending: list[tuple[int, bytes | None]] = []  # (offset, bytes written) or (length, None) for truncate
+        # (offset, bytes written) or (length, None) for truncate, and which operation of the machine it was
+        self.pending: list[tuple[int, bytes | None, int]] = []
 
-    def write(self, offset: int, content: bytes) -> None:
+    def write(self, offset: int, content: bytes, order: int = 0) -> None:
         _put(self.data, offset, content)
-        self.pending.append((offset, content))
+        self.pending.append((offset, content, order))
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: int, order: int = 0) -> None:
         _cut(self.data, length)
-        self.pending.append((length, None))
+        self.pending.append((length, None, order))
 
-    def sync(self) -> None:
-        for offset, content in self.pending:
+    def sync(self, before: int | None = None) -> None:
+        """Make durable what was written, or only what was by operations `before` that one."""
+        count = len(self.pending)
+        if before is not None:
+            count = sum(order < before for _, _, order in self.pending)
+        for offset, content, _ in self.pending[:count]:
             _apply(self.durable, offset, content)
-        self.pending.clear()
+        del self.pending[:count]
 
-    def lose(self, random: Random) -> None:
-        """A power cut: `data` becomes what was durable and some of what was not."""
-        if self.pending:
+    def remains(self, random: Random) -> bytearray:
+        """Return what a power cut leaves: what was durable and some of what was not."""
+        left = bytearray(self.durable)
+        kept = [(offset, content) for offset, content, _ in self.pending]
+        if kept:
             how = random.randrange(4)
-            kept: list[tuple[int, bytes | None]] = []
-            if how == 1:
-                kept = self.pending
+            if how == 0:
+                kept = []
             elif how == 2:
-                kept = self.pending[: random.randrange(len(self.pending)) + 1]
+                kept = kept[: random.randrange(len(kept)) + 1]
                 offset, content = kept[-1]
                 if content is not None:
                     kept[-1] = (offset, content[: random.randrange(len(content) + 1)])
             elif how == 3:
-                kept = [piece for offset, content in self.pending for piece in _some_sectors(random, offset, content)]
+                kept = [piece for offset, content in kept for piece in _some_sectors(random, offset, content)]
             for offset, content in kept:
-                _apply(self.durable, offset, content)
-            self.pending = []
+                _apply(left, offset, content)
+        return left
+
+    def zeroed(self) -> bytearray:
+        """Return the content with its full length, and zeros for what was written and not synced."""
+        left = bytearray(self.durable)
+        for offset, content, _ in self.pending:
+            _apply(left, offset, None if content is None else bytes(len(content)))
+        return left
+
+    def lose(self, random: Random) -> None:
+        """A power cut: `data` becomes what was durable and some of what was not."""
+        self.durable = self.remains(random)
+        self.pending = []
         self.data = bytearray(self.durable)
 
 

@@ -1,0 +1,154 @@
+"""The journal of file operations that `recorder.c` writes: building the library, running under it, reading the journal.
+
+Belongs here: the record format and the environment of recorded processes. What the operations mean for a disk is
+disk.py's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import hashlib
+import mmap
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("recorder.c")
+CAPACITY = 4 << 30  # sparse: only what is written takes room
+HEADER_BYTES = 4096
+MAGIC = 0x4C525750
+_RECORD = struct.Struct("<IIQQQQIIIIQ")
+
+
+class RecordingFailed(Exception):
+    """The recorder could not be built, or saw an operation that it cannot record."""
+
+
+class Kind(enum.IntEnum):
+    """Kinds of operations; the numbers are recorder.c's."""
+
+    CREATE = 1
+    MKDIR = 2
+    WRITE = 3
+    TRUNCATE = 4
+    SYNC = 5
+    SYNC_ALL = 6
+    RENAME = 7
+    LINK = 8
+    UNLINK = 9
+    RMDIR = 10
+    TROUBLE = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One change of the recorded directory, or one sync.
+
+    `number` is the offset of a WRITE, the length of a TRUNCATE, and for syncs the journal's offset when they began:
+    records at `at` or beyond it may not be durable yet.
+    """
+
+    kind: Kind
+    at: int
+    time_ns: int
+    pid: int
+    inode: int
+    number: int
+    path: str
+    target: str
+    data: bytes
+
+    def describe(self, root: str) -> str:
+        """Return one line for a trace."""
+        names = " → ".join(os.path.relpath(name, root) for name in (self.path, self.target) if name)
+        size = f" {len(self.data)} bytes" if self.kind is Kind.WRITE else ""
+        return (
+            f"{self.time_ns / 1e9:.6f} [{self.pid}] {self.kind.name} #{self.inode} {self.number}{size} {names}".rstrip()
+        )
+
+
+def build(directory: Path) -> Path:
+    """Compile the recorder into `directory` unless it is there.
+
+    Raises:
+        RecordingFailed: the compiler (PyPI package ziglang, extra 'dev') is missing or failed.
+    """
+    library = directory / f"recorder-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
+    if not library.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary = library.with_suffix(f".{os.getpid()}")
+        flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
+        done = subprocess.run(
+            [sys.executable, "-m", "ziglang", "cc", *flags, str(SOURCE), "-o", str(temporary)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RecordingFailed(f"recorder.c does not compile; is ziglang installed?\n{done.stderr}")
+        temporary.replace(library)
+    return library
+
+
+class Journal:
+    """A recording of everything that happens below `root`, which must be an empty directory at first."""
+
+    def __init__(self, library: Path, root: Path, path: Path) -> None:
+        self.root = root.resolve()
+        self.path = path.resolve()
+        self.library = library
+        self.root_inode = self.root.stat().st_ino
+        assert not list(self.root.iterdir()), "what is there already would be missing in the journal"
+        prepare = ctypes.CDLL(str(library)).power_prepare
+        if prepare(os.fsencode(self.path), ctypes.c_uint64(CAPACITY)):
+            raise RecordingFailed(f"cannot create {path}")
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that make a process, and all it starts, write to this journal."""
+        return {
+            "LD_PRELOAD": str(self.library),
+            "POWER_ROOT": str(self.root),
+            "POWER_JOURNAL": str(self.path),
+            "UV_USE_IO_URING": "0",  # operations that go to the kernel without a call of libc
+        }
+
+    def operations(self) -> list[Operation]:
+        """Read all operations in their order.
+
+        Raises:
+            RecordingFailed: the journal is full, or has operations that cannot be replayed.
+        """
+        found = list(self._records())
+        troubles = [operation for operation in found if operation.kind is Kind.TROUBLE]
+        if troubles:
+            raise RecordingFailed("\n".join(f"[{each.pid}] {each.path}: {each.target}" for each in troubles))
+        return found
+
+    def _records(self) -> Iterator[Operation]:
+        with open(self.path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as raw:
+            end, overflow = struct.unpack_from("<QQ", raw)
+            if overflow:
+                raise RecordingFailed(f"the journal is full: {overflow} operations had no room")
+            at = HEADER_BYTES
+            while at < end:
+                magic, kind, size, time_ns, inode, number, pid, first, second, _, length = _RECORD.unpack_from(raw, at)
+                assert magic == MAGIC, f"no record at {at}"
+                names = at + _RECORD.size
+                content = names + first + second
+                yield Operation(
+                    Kind(kind),
+                    at,
+                    time_ns,
+                    pid,
+                    inode,
+                    number,
+                    os.fsdecode(raw[names : names + first]),
+                    os.fsdecode(raw[names + first : content]),
+                    raw[content : content + length],
+                )
+                at += size
