@@ -25,7 +25,7 @@ help:
 	@echo "make demo     336,776 flights through NATS into Delta, queried with SQL"
 	@echo "make test     everything: lint, unit, simulation, socket, cluster, lake"
 	@echo "make bench    figures, ours beside nats-server's"
-	@echo "make chaos    the long kill and fault tests"
+	@echo "make chaos    the long kill, power loss and fault tests"
 	@echo "make jar      rebuilds lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
 	@echo "make lint     ruff, mypy, import-linter"
 	@echo "make clean    removes .venv and caches; ./data stays"
@@ -60,8 +60,8 @@ chaos: setup jars
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_CLOCK_LIVES=1000 LAKESTREAM_SOAK_ROUNDS=60 \
 	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 LAKESTREAM_COMPACTOR_KILLS=20 \
 	LAKESTREAM_CLUSTER_LONG=1 LAKESTREAM_CLUSTER_ROUNDS=100 LAKESTREAM_LINEAR_KILLS=60 LAKESTREAM_LINEAR_ROUNDS=40 \
-	LAKESTREAM_MIRROR_ROUNDS=20 LAKESTREAM_MIRROR_LIVES=10 LAKESTREAM_LEAF_ROUNDS=20 \
-		$(BIN)/pytest tests/chaos tests/unit/test_api_fuzz.py tests/unit/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
+	LAKESTREAM_MIRROR_ROUNDS=20 LAKESTREAM_MIRROR_LIVES=10 LAKESTREAM_LEAF_ROUNDS=20 LAKESTREAM_POWER_POINTS=200 LAKESTREAM_POWER_COMPACTIONS=10 \
+		$(BIN)/pytest tests/power tests/chaos tests/unit/test_api_fuzz.py tests/unit/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
 
 # Quick ones first: what fails, fails early.
 test: setup jars
@@ -96,8 +96,8 @@ test-cluster: setup
 	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster $(ARGS)
 
 test-lake: setup jars
-	@echo "== lake: real Spark"
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/lake $(ARGS)
+	@echo "== lake: real Spark, and power losses"
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/lake tests/power $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

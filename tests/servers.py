@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 READY_TIMEOUT_S = 30.0
@@ -68,6 +68,7 @@ class Server:
         port: client port; -1 takes a free one at every start.
         name: the server's name.
         jetstream: pass -js and -sd.
+        environment: variables over those of the test.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Server:
         port: int = -1,
         name: str = "under-test",
         jetstream: bool = True,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self.store = store
@@ -88,6 +90,7 @@ class Server:
         self.wanted_port = port
         self.name = name
         self.jetstream = jetstream
+        self.environment = dict(environment or {})
         self.host = "127.0.0.1"
         self.port = 0
         self.http_port = 0
@@ -142,7 +145,7 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
         )
         self._reader = threading.Thread(target=self._follow, args=(self.process,), daemon=True)
         self._reader.start()

@@ -73,6 +73,21 @@ class Image:
     folders: list[str]
     files: dict[str, bytes]
 
+    @classmethod
+    def read(cls, root: Path) -> Image:
+        """Read a real directory."""
+        paths = [(path.relative_to(root).as_posix(), path) for path in sorted(root.rglob("*"))]
+        folders = [name for name, path in paths if path.is_dir()]
+        return cls(folders, {name: path.read_bytes() for name, path in paths if path.is_file()})
+
+    def differences(self, other: Image) -> list[str]:
+        """Return the paths that the other one does not have, or has with another content."""
+        differ = set(self.folders) ^ set(other.folders)
+        for path in set(self.files) | set(other.files):
+            if self.files.get(path) != other.files.get(path):
+                differ.add(path)
+        return sorted(differ)
+
     def write(self, root: Path) -> None:
         """Make it a real directory."""
         root.mkdir(parents=True)

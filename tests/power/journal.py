@@ -6,6 +6,7 @@ disk.py's.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import hashlib
@@ -96,26 +97,41 @@ def build(directory: Path) -> Path:
 
 
 class Journal:
-    """A recording of everything that happens below `root`, which must be an empty directory at first."""
+    """A recording of everything that happened below `root`, a directory that was empty at first."""
 
-    def __init__(self, library: Path, root: Path, path: Path) -> None:
-        self.root = root.resolve()
-        self.path = path.resolve()
-        self.library = library
-        self.root_inode = self.root.stat().st_ino
-        assert not list(self.root.iterdir()), "what is there already would be missing in the journal"
-        prepare = ctypes.CDLL(str(library)).power_prepare
-        if prepare(os.fsencode(self.path), ctypes.c_uint64(CAPACITY)):
+    def __init__(self, path: Path, root: Path, root_inode: int) -> None:
+        self.path = path
+        self.root = root
+        self.root_inode = root_inode
+
+    @classmethod
+    def begin(cls, library: Path, path: Path, root: Path) -> Journal:
+        """Create the journal and the root."""
+        root.mkdir(parents=True)
+        journal = cls(path.resolve(), root.resolve(), root.stat().st_ino)
+        if ctypes.CDLL(str(library)).power_prepare(os.fsencode(journal.path), ctypes.c_uint64(CAPACITY)):
             raise RecordingFailed(f"cannot create {path}")
+        return journal
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, library: Path) -> dict[str, str]:
         """Return the variables that make a process, and all it starts, write to this journal."""
         return {
-            "LD_PRELOAD": str(self.library),
+            "LD_PRELOAD": str(library),
             "POWER_ROOT": str(self.root),
             "POWER_JOURNAL": str(self.path),
             "UV_USE_IO_URING": "0",  # operations that go to the kernel without a call of libc
         }
+
+    @contextlib.contextmanager
+    def held(self, library: Path) -> Iterator[None]:
+        """Keep recorded processes from changing anything: one that is killed then has recorded all that it did."""
+        recorder = ctypes.CDLL(str(library))
+        if recorder.power_hold(os.fsencode(self.path)):
+            raise RecordingFailed(f"cannot hold {self.path}")
+        try:
+            yield
+        finally:
+            recorder.power_release()
 
     def operations(self) -> list[Operation]:
         """Read all operations in their order.

@@ -125,6 +125,25 @@ int power_prepare(const char *path, uint64_t bytes) {
     return 0;
 }
 
+static struct header *held;
+
+/* Keep every recorded process from changing anything until power_release(): one that is killed meanwhile has recorded
+ * all that it did. Called by the harness. */
+int power_hold(const char *path) {
+    int fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    held = mmap(NULL, HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    syscall(SYS_close, fd);
+    if (held == MAP_FAILED) return -1;
+    if (pthread_mutex_lock(&held->lock) == EOWNERDEAD) pthread_mutex_consistent(&held->lock);
+    return 0;
+}
+
+void power_release(void) {
+    pthread_mutex_unlock(&held->lock);
+    syscall(SYS_munmap, held, HEADER_BYTES);
+}
+
 __attribute__((constructor)) static void start(void) {
     const char *path = getenv("POWER_JOURNAL"), *directory = getenv("POWER_ROOT");
     if (!path || !directory) return;

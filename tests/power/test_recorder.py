@@ -5,44 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from tests.power.conftest import Record
 from tests.power.disk import Image, Loss, PowerDisk
 from tests.power.journal import Journal, Kind, RecordingFailed, build
-
-Record = Callable[[str], tuple[Journal, PowerDisk]]
-
-
-@pytest.fixture
-def record(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """Run a Python program in an empty directory; returns its journal and the disk behind it."""
-    (tmp_path / "root").mkdir()
-
-    def run(program: str) -> tuple[Journal, PowerDisk]:
-        journal = Journal(build(tmp_path_factory.getbasetemp()), tmp_path / "root", tmp_path / "journal")
-        subprocess.run(
-            [sys.executable, "-c", "import os, shutil, tempfile\n" + program],
-            cwd=tmp_path / "root",
-            env={**os.environ, **journal.environment()},
-            check=True,
-        )
-        disk = PowerDisk(journal)
-        for operation in journal.operations():
-            disk.apply(operation)
-        return journal, disk
-
-    return run
-
-
-def found(root: Path) -> Image:
-    """Read a real directory."""
-    paths = [(path.relative_to(root).as_posix(), path) for path in sorted(root.rglob("*"))]
-    folders = [name for name, path in paths if path.is_dir()]
-    return Image(folders, {name: path.read_bytes() for name, path in paths if path.is_file()})
 
 
 def test_a_replay_of_every_way_to_change_files_gives_the_same_directory(record: Record) -> None:
@@ -72,9 +42,7 @@ if not os.fork():
 os.wait()
 """
     )
-    real, seen = found(journal.root), disk.seen()
-    assert sorted(seen.folders) == real.folders
-    assert seen.files == real.files
+    assert disk.seen().differences(Image.read(journal.root)) == []
 
 
 def test_operations_of_several_processes_and_threads_are_in_their_order(record: Record) -> None:
@@ -92,7 +60,7 @@ with contextlib.suppress(ChildProcessError):
     while os.wait(): pass
 """
     )
-    assert disk.seen().files == found(journal.root).files
+    assert disk.seen().differences(Image.read(journal.root)) == []
     times = [operation.time_ns for operation in journal.operations()]
     assert times == sorted(times)
     assert len({operation.pid for operation in journal.operations()}) == 4
@@ -167,4 +135,31 @@ def test_a_sync_covers_what_was_written_before_it_began(record: Record) -> None:
 def test_an_image_becomes_a_directory(record: Record, tmp_path: Path) -> None:
     journal, disk = record("os.makedirs('a/b'); open('a/b/c', 'w').write('d'); os.mkdir('empty')")
     disk.seen().write(tmp_path / "image")
-    assert found(tmp_path / "image") == found(journal.root)
+    assert Image.read(tmp_path / "image").differences(Image.read(journal.root)) == []
+
+
+def test_a_process_that_is_killed_has_recorded_what_it_did(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    library = build(tmp_path_factory.getbasetemp())
+    journal = Journal.begin(library, tmp_path / "journal", tmp_path / "root")
+    program = (
+        "import os\nfd = os.open('f', os.O_CREAT | os.O_WRONLY)\nprint(flush=True)\nwhile True: os.write(fd, b'x' * 99)"
+    )
+    for _ in range(5):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=journal.root,
+            env={**os.environ, **journal.environment(library)},
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        process.stdout.read(1)
+        with journal.held(library):
+            process.kill()
+            process.wait()
+        process.stdout.close()
+        disk = PowerDisk(journal)
+        for operation in journal.operations():
+            disk.apply(operation)
+        assert disk.seen().differences(Image.read(journal.root)) == []

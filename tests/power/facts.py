@@ -1,0 +1,66 @@
+"""What clients were told, and when: all that a crash at a moment may be measured by.
+
+Belongs here: the records and the questions that an audit asks of them. Times are CLOCK_MONOTONIC, as the journal's. An
+answer counts from the moment the client had it; a removal may have happened from the moment it was asked for.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+NEVER = 1 << 63
+
+
+class Message(msgspec.Struct):
+    """A message as it was sent; `seq` is what its ack said, or would have said."""
+
+    seq: int
+    subject: str
+    size: int
+    asked_ns: int
+    acked_ns: int = NEVER
+    lost_ns: int = NEVER
+    """From when on it may be gone."""
+    gone_ns: int = NEVER
+    """From when on it has to be."""
+
+    def payload(self) -> bytes:
+        """Return its content, made from its subject and sequence."""
+        return payload(self.subject, self.seq, self.size)
+
+
+class Stream(msgspec.Struct):
+    """A stream and what is in it by sequence. `probe`: a subject to publish to after a crash, if clients may."""
+
+    name: str
+    config: dict[str, object]
+    probe: str = ""
+    created_ns: int = NEVER
+    deleting_ns: int = NEVER
+    deleted_ns: int = NEVER
+    messages: dict[int, Message] = {}
+    floors: list[tuple[int, int]] = []
+    """Ack floors of the durable consumer that were confirmed, with their times."""
+
+    def present(self, at_ns: int) -> dict[int, Message]:
+        """Return what has to be readable after a crash at that moment."""
+        return {seq: message for seq, message in self.messages.items() if message.acked_ns < at_ns <= message.lost_ns}
+
+    def possible(self, at_ns: int) -> dict[int, Message]:
+        """Return what may be readable."""
+        return {seq: message for seq, message in self.messages.items() if message.asked_ns < at_ns <= message.gone_ns}
+
+    def last_acked(self, at_ns: int) -> int:
+        """Return the highest sequence that an ack has told of."""
+        return max((seq for seq, message in self.messages.items() if message.acked_ns < at_ns), default=0)
+
+    def floor(self, at_ns: int) -> int:
+        """Return the highest confirmed ack floor of the durable consumer."""
+        return max((floor for floor, confirmed_ns in self.floors if confirmed_ns < at_ns), default=0)
+
+
+def payload(subject: str, seq: int, size: int) -> bytes:
+    """Return `size` bytes that no other message has."""
+    return Random(f"{subject} {seq}").randbytes(size)

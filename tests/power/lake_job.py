@@ -1,0 +1,100 @@
+"""The compactor and the maintainer as one process that does what it is told: a Spark costs more than what it is to do.
+
+    python -m tests.power.lake_job          lines on standard input: compact LAKE, maintain LAKE; an end of file ends it
+
+Belongs here: that process, and its face in a test (`LakeJob`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+class LakeJob:
+    """Starts with the first command; ends with the block."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._directory = directory
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> LakeJob:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait()
+
+    def compact(self, lake: Path | str) -> dict[str, str]:
+        """Compact everything that is staged; returns failures by stream."""
+        return dict(self._do("compact", lake))
+
+    def maintain(self, lake: Path | str) -> list[str]:
+        """Rewrite small files, delete those that no version needs; returns failures."""
+        return list(self._do("maintain", lake))
+
+    def _do(self, *words: Any) -> Any:
+        process = self._process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps([str(word) for word in words]).encode() + b"\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert line, (self._directory / "lake_job.log").read_text()
+        return json.loads(line)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with open(self._directory / "lake_job.log", "ab") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.power.lake_job"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=self._directory,
+                env=self._environment,
+            )
+
+
+def main() -> None:
+    """Take commands until there are none."""
+    from lakestream.lake import spark as sessions
+    from lakestream.lake.compaction.compactor import Compactor
+    from lakestream.lake.maintenance.maintenance import Maintainer
+    from lakestream.lake.maintenance.plan import Policy
+    from tests.lake.conftest import SMALL
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Spark prints is no answer
+    spark = sessions.session("lakestream power tests", extra=SMALL)
+    for line in sys.stdin:
+        command, lake = json.loads(line)
+        answer: Any
+        # The lake may be another image of the same one by now.
+        spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        if command == "compact":
+            compactor = Compactor(spark, lake)
+            assert compactor.acquire()
+            answer = compactor.once().failures
+            compactor.stop()
+            compactor.release()
+        else:
+            # Nobody else is at these tables, so that VACUUM may take everything.
+            maintainer = Maintainer(spark, lake, Policy(min_files=2, retain_ns=0))
+            assert maintainer.acquire()
+            answer = [f"{done.stream}: {done.failure}" for done in maintainer.once() if done.failure]
+            maintainer.release()
+        print(json.dumps(answer), file=answers, flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
