@@ -72,11 +72,15 @@ def note_in(files: Files, directory: str) -> bytes:
 
 
 def clear(files: Files, directory: str) -> None:
-    """Everybody has what they were owed of a directory that `leave` named. Blocks. Invariant: the note goes with the
-    name by which it is looked for, or what a kill leaves of it would be seen to again."""
+    """Remove a directory that `leave` named, of which everybody has what they were owed. Blocks.
+
+    Invariant: the name by which the note is looked for is durably gone before the note is. Else a power loss could
+    leave the name without its note.
+    """
     if os.path.isdir(directory):
         trash = directory.removesuffix(OWING)
         files.replace(directory, trash)
+        files.sync_directory(os.path.dirname(directory))
         files.remove_tree(trash)
 
 
