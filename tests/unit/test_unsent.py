@@ -142,12 +142,6 @@ def test_memory_goes_back_to_the_system_once_after_many_unsent_bytes_have_gone()
     assert world.trims == 1
 
 
-def test_the_bound_of_all_is_never_below_that_of_one() -> None:
-    world, receiver = World(max_pending=8 * MIB, max_pending_total=MIB), Receiver()
-    world.write(receiver, 8 * MIB)
-    assert not receiver.ended
-
-
 def test_memory_goes_back_also_when_the_receivers_leave_by_themselves() -> None:
     world, receiver = World(), Receiver()
     world.write(receiver, 2 * TRIM_BYTES)
