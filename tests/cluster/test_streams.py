@@ -92,6 +92,7 @@ def held(lake: Path, version: int, index: int) -> None:
     lines: list[Any] = [
         {"commitInfo": {"operation": "WRITE"}},
         {"txn": {"appId": f"lakestream:{uid}", "version": index}},
+        {"metaData": {"id": "t"}},
     ]
     partial = log / "partial"
     partial.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
