@@ -55,8 +55,8 @@ class Job:
 
         with self._news:
             found = self._news.wait_for(lambda: there() or self._ended(), seconds)
-        assert found, self.lines
-        assert there(), self.lines
+        assert found, "\n".join(self.lines)
+        assert there(), "\n".join(self.lines)
 
     def end(self, seconds: float = START_SECONDS) -> int:
         """Wait until it has ended by itself."""

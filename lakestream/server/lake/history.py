@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from lakestream.jetstream.ports import Was
+from lakestream.jetstream.ports import PastUnavailableError, Was
 from lakestream.lake.errors import HistoryUnavailable, LakeError
+from lakestream.lake.timetravel import TimeTravelError
 from lakestream.log.departures import Point
 from lakestream.log.record import Record
 from lakestream.server.runtime import ThreadIo
@@ -168,7 +169,10 @@ class ThreadHistory:
             return work(past)
 
         async with self._under_way:
-            return await self._shared.call(ask)
+            try:
+                return await self._shared.call(ask)
+            except TimeTravelError as error:
+                raise PastUnavailableError(str(error).replace(self._path, "the stream's table")) from error
 
     async def _ask(self, work: Callable[[Reading], T]) -> T:
         if self._refusal:

@@ -27,6 +27,8 @@ import org.apache.hadoop.fs.permission.FsPermission;
 public final class DurableFileSystem extends LocalFileSystem {
   private static final String IMPLEMENTATION = "fs.file.impl";
 
+  private static final String S3A_OWN_CLASSES = "fs.s3a.classloader.isolation";
+
   /** Found by its name in the configuration, so without arguments. */
   public DurableFileSystem() {
     super(new Synced());
@@ -39,8 +41,13 @@ public final class DurableFileSystem extends LocalFileSystem {
    * <p>Not a setting that Spark is started with: spark-submit looks at its JARs through the file system, before it has
    * loaded the one that this class is in. By then instances of Hadoop's own are in its cache, which is why that is not
    * used.
+   *
+   * <p>S3A looks for classes in the JARs beside its own, unless told otherwise, and buffers what it uploads in local
+   * files: where it is on the class path and this class came with --jars, it would not find this one.
    */
   public static void use(Configuration configuration) {
+    configuration.setClassLoader(DurableFileSystem.class.getClassLoader());
+    configuration.setBoolean(S3A_OWN_CLASSES, false);
     configuration.setClass(IMPLEMENTATION, DurableFileSystem.class, org.apache.hadoop.fs.FileSystem.class);
     configuration.setBoolean(IMPLEMENTATION + ".disable.cache", true);
   }
