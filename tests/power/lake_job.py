@@ -22,7 +22,9 @@ class LakeJob:
 
     def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         self._directory = directory
-        self._environment = {**os.environ, **(environment or {})}
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+        self._environment = {**os.environ, **(environment or {}), "PYTHONPATH": path}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> LakeJob:

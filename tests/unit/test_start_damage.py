@@ -84,7 +84,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = Path(paths.table(str(directory / "lake"), "S", "A"), "_delta_log")
     table.mkdir(parents=True)
     txn = {"txn": {"appId": f"lakestream:{stream.uid}", "version": stream.store.checkpoint_index}}
-    (table / f"{0:020d}.json").write_text(json.dumps(txn, separators=(",", ":")))
+    lines = [txn, {"metaData": {"id": "t"}}]
+    (table / f"{0:020d}.json").write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
     world.keeper.when_staged(stream, lambda wrong: None)
     world.settle()
     log = Path(stream.store.upkeep.directory, "log")
