@@ -86,6 +86,11 @@ class S3Server:
         """A lake's root."""
         return f"s3://{self.bucket}/{name}"
 
+    def put(self, url: str) -> None:
+        """Make an empty object, whatever its key ends in."""
+        path = url.removeprefix("s3://")
+        urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{path}", data=b"", method="PUT")).close()
+
     def seen_in(self, *files: Path) -> list[str]:
         """Lines of log files in which one of its secrets stands."""
         return [

@@ -82,6 +82,7 @@ async def test_publish_compact_kill_resume_and_read_back(
     s3_server: S3Server, lake: str, server: Server, started: list[Job]
 ) -> None:
     storage = open_storage(lake)
+    s3_server.put(f"{storage.root}/streams/HIST/_delta_log/_staged_commits/")  # a creation that failed leaves it
     first = Job(lake, "--interval", "0.2")
     started.append(first)
     async with connected(server) as client:

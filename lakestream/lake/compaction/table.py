@@ -134,6 +134,8 @@ class StreamTable:
 
         # What a removal that was cut short, or a creation, left behind: no table, as there is no log.
         self._storage.delete_tree(self.path)
+        if not self._storage.local:
+            self._delete_markers()
         columns = StructType.fromDDL(TABLE_DDL + layout.ddl + (REMOVED_DDL if policy.archive else ""))
         assert isinstance(columns, StructType)
         for field in columns.fields:
@@ -156,6 +158,14 @@ class StreamTable:
         for name, value in {**fixed, **wanted_properties(policy), **own}.items():
             builder = builder.property(name, value)
         builder.execute()
+
+    def _delete_markers(self) -> None:
+        """Delete S3A's directory markers. Their keys end in a slash, which obstore cannot name, and Delta takes the one
+        of a creation that failed for a table."""
+        jvm = self._spark.sparkContext._jvm
+        assert jvm is not None
+        path = jvm.org.apache.hadoop.fs.Path(self.spark_path)
+        path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)
 
     def become_archive(self) -> None:
         """Add the column that tells when the stream no longer had a message."""
