@@ -286,7 +286,7 @@ def located(table: str, action: Add | Remove) -> list[str]:
 
 
 def key_of(action: Add | Remove) -> Key:
-    """What tells a file of a state from others: its path and its deletion vector."""
+    """Return the key of a file within a state: its path and its deletion vector."""
     vector = action.deletionVector
     return action.path, "" if vector is None else vector.key
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LOCK_POLL_SECONDS = 1.0
 UMASK = 0o027
-"""What is made in a lake has the modes of the store: 0750 and 0640."""
+"""Directories and files made in a lake have the modes of the store: 0750 and 0640."""
 DEFAULT_CORES = 2
 DEFAULT_HEAP_MIB = 512
 

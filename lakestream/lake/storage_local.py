@@ -173,7 +173,7 @@ class LocalStorage(Storage):
         """See `Storage.sync_files`."""
         directories = set()
         for path in files:
-            _sync(path)
+            sync_path(path)
             directories.add(os.path.dirname(path))
         for directory in directories:
             sync_directory(directory)
@@ -227,10 +227,11 @@ def _private(path: str, flags: int) -> int:
 
 def sync_directory(directory: str) -> None:
     """Make the names in a directory durable."""
-    _sync(directory)
+    sync_path(directory)
 
 
-def _sync(path: str) -> None:
+def sync_path(path: str) -> None:
+    """Bring a file's content, or a directory's names, to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -26,7 +26,7 @@ from lakestream.lake import deletion, paths
 from lakestream.lake.deletion import BadDeletionVector
 from lakestream.lake.deltalog import Action, Add, Key, Log, key_of, locate, statistics, vector_file
 from lakestream.lake.storage import Storage
-from lakestream.lake.storage_local import sync_directory
+from lakestream.lake.storage_local import sync_directory, sync_path
 
 FILES_A_LOOK = 500
 """Files of all tables together that are checked in one round of looks (`lake.poll`), not counting those of new commits,
@@ -54,7 +54,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Budget:
-    """How many files may be checked in one round, of all tables together. Safe for use by several threads."""
+    """Number of files, of all tables together, that may be checked in one round. Thread-safe."""
 
     def __init__(self, files: int = FILES_A_LOOK) -> None:
         self._left = files
@@ -174,7 +174,7 @@ class TableFiles:
             return
         for version in versions:
             try:
-                _sync(log.path(version))
+                sync_path(log.path(version))
             except FileNotFoundError:  # log clean-up
                 continue
         _sync_directories(self._storage.root, {log.directory})
@@ -242,7 +242,7 @@ def _held(add: Add) -> str:
 
 
 def _data(storage: Storage, path: str, add: Add) -> Damage | None:
-    """What is wrong with a data file."""
+    """Check one data file; return its damage, or None."""
     try:
         end, size = storage.read_end(path, _END_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -266,8 +266,10 @@ def _of_size(path: str, size: int, add: Add) -> Damage | None:
 
 
 def _vector(storage: Storage, table: str, add: Add, read: dict[str, bytes | str]) -> Damage | None:
-    """What is wrong with the deletion vector of a data file. `read`: the contents of files by path, or what is wrong
-    with them: vectors of one commit share a file."""
+    """Check the deletion vector of a data file; return its damage, or None.
+
+    `read` caches, by path, a file's content or the reason why it cannot be read: vectors of one commit share a file.
+    """
     vector = add.deletionVector
     path = None if vector is None else vector_file(table, vector)
     if vector is None or path is None:
@@ -293,7 +295,7 @@ def _synced(path: str, add: Add) -> Damage | None:
     if not paths.is_local(path):
         return None
     try:
-        _sync(path)
+        sync_path(path)
     except OSError as error:
         return Damage(path, _unsynced(error), add, lasting=True)
     return None
@@ -301,14 +303,6 @@ def _synced(path: str, add: Add) -> Damage | None:
 
 def _unsynced(error: OSError) -> str:
     return f"it could not be written to the disk: {error.strerror or error}"
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sync_directories(root: str, directories: Iterable[str]) -> None:

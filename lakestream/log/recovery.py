@@ -53,13 +53,13 @@ from lakestream.log.synced import MarkFile
 
 STORE_VERSION = 1
 UNFINISHED = "{}; a crash in the middle of a write leaves this, and nothing says that it had been acknowledged"
-"""What is said of the end of a log that cannot be told from a torn write."""
+"""Log text for the end of a log that cannot be told from a torn write."""
 STREAMS = "streams"
 """Where an account's directory has its streams."""
 
 
 INCOMING = ".incoming"
-"""What the name of a directory ends with that takes a replica's state from another node."""
+"""Suffix of the directory that receives a replica's state from another node."""
 UNKNOWN = "it is left as it is; move it away if it is not meant to be here"
 
 Tell = Callable[[str], None]
@@ -235,7 +235,7 @@ def open_log(
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known of a log's entries before its segments are looked at.
+    """Facts about a log's entries that are known before its segments are read.
 
     Entries through `outlined` are in outlines: segments of theirs are leftovers and are removed. The checkpoint covers
     those through `checkpoint_index`: the records of later ones are left to the replay. Those through `durable_through`

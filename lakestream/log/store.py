@@ -183,7 +183,7 @@ class Store:
 
     @property
     def notes(self) -> list[str]:
-        """What opening the log cut off, made anew or left alone: a line of each for the server's log."""
+        """Lines for the server's log about everything that opening the log cut off, recreated or left alone."""
         return self.log.notes if isinstance(self.log, SegmentLog) else []
 
     @property

@@ -69,7 +69,7 @@ class State:
         """What the leader of `term` told."""
         self.recover_asked = NEVER
         self.remembers = True
-        """What is acknowledged is durable, so that less than that is a disk that was rolled back."""
+        """True if acknowledged entries are durable, so that a log with fewer means a disk that was rolled back."""
         self.confirmed: dict[str, Confirmed] = {}
         """Of each member the newest committed entry that it is known to have acknowledged; see confirmed.py."""
         self.warned: set[str] = set()

@@ -27,7 +27,7 @@ BRIEF_PAUSE_NS = 1_000_000_000
 STEP_NS = 1_000_000_000
 """A step of the system clock that is at least this long (1 s) is logged."""
 STEP_LOOK_NS = 1_000_000_000
-"""How often the clocks are compared (1 s)."""
+"""Interval at which the clocks are compared (1 s)."""
 
 _UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Counts the time that the machine was asleep, where the system has such a clock (Linux)."""

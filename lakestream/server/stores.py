@@ -19,7 +19,7 @@ from lakestream.server.cluster.replica_stores import ReplicaStores
 from lakestream.server.settings.options import JetStreamOptions, LakeOptions
 
 PARTS = ("log", "checkpoint", "synced", "base", "leaving", "replica", "raft", "sending-", "repairing-", SCRATCH)
-"""How the names in a stream's directory begin."""
+"""Prefixes of the names in a stream's directory."""
 
 
 class FileStores:

@@ -39,7 +39,7 @@ NAMES_LIMIT = 1024
 LIST_LIMIT = 256
 MAX_INT64 = (1 << 63) - 1
 OUT_OF_RANGE = "json: error calling MarshalJSON for type *time.Time: year outside of range [0,9999]"
-"""Why a pause cannot end then, in nats-server's words."""
+"""Refusal of a pause that ends outside these years, in nats-server's words."""
 _ALPHABET = string.ascii_letters + string.digits
 _PAGE = {"total": 0, "offset": 0, "limit": 0, "consumers": []}
 

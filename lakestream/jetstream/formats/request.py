@@ -133,7 +133,7 @@ class Request:
         self.answer_header = b""
         """The header block of the answer."""
         self.answered = False
-        """Whether an answer was given; further ones are not sent."""
+        """True once an answer was given; further ones are not sent."""
         self.about = answers.account
         """The account whose stream the first token names: another than whose API is asked for what operators ask."""
 

@@ -25,7 +25,7 @@ MAX_WAITING = 10_000
 """Answers of one stream that wait for what is in flight; further ones are given at once, and may lag."""
 
 MAX_ROUNDS = 4
-"""How often an answer waits again because publishes before it were put off by an operation in flight."""
+"""Maximum number of times that an answer waits again because an operation in flight deferred publishes before it."""
 
 
 class _Waiting:
@@ -76,7 +76,7 @@ class Confirming:
             one.then()
 
     def release(self) -> None:
-        """What is in flight will not be applied here, or nobody can say: give the answers all the same."""
+        """Give all waiting answers now: proposals in flight will not be applied here, or their outcome is unknown."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             one.then()

@@ -42,7 +42,7 @@ class StreamState(msgspec.Struct):
     ages: list[tuple[int, int, int]] = []
     """See `Ages.dump`; the times of `ttls` and `ids` are the steady clock's, too."""
     steady_ns: int = 0
-    """What the steady clock showed; 0: an earlier release kept times of the wall clock."""
+    """Reading of the steady clock in ns; 0 in a checkpoint of an earlier release, which has wall-clock times."""
 
 
 class Asked(msgspec.Struct, gc=False):

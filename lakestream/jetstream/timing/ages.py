@@ -1,4 +1,4 @@
-"""How long ago the messages of a stream were stored.
+"""Ages of the messages of a stream.
 
 Belongs here: what a message's time says of its age when the system clock was stepped. Times in a stream never go
 backwards (invariant 5): while the clock is behind the newest message, messages get that one's time; after a step

@@ -78,7 +78,7 @@ def asked(storage: Storage, directory: str) -> Request | None:
 
 
 def is_asked(storage: Storage, directory: str) -> bool:
-    """Whether there is a request."""
+    """Return True if there is a request."""
     return storage.exists(f"{directory}/{REQUEST_FILE}")
 
 
@@ -179,7 +179,7 @@ class Repair:
         rewriter.commit(transaction, actions, said, OPERATION)
 
     def _progress(self, target: Target, version: int) -> Progress:
-        """What the commit says of the stream: what the version that it goes back to does."""
+        """Return the userMetadata of the repair's commit: that of the version it goes back to."""
         log = CommitLog(self._table)
         progress, deletes = target.progress, 0
         if progress is None:  # an empty table, which knows all of what it has lost
@@ -192,7 +192,7 @@ class Repair:
 
 
 class _Wrong:
-    """What is wrong with the files of a table's versions; each file is looked at once."""
+    """Check of the files of several table versions; each file is checked once."""
 
     def __init__(self, storage: Storage, table: str, request: Request) -> None:
         self._storage, self._table, self._request = storage, table, request
@@ -207,7 +207,7 @@ class _Wrong:
         return [damage for key in state.files if (damage := self._known[key]) is not None]
 
     def _said(self, add: Add) -> Damage | None:
-        """What only the server can tell."""
+        """Return the damage that only the server has seen (a failed fsync), or None."""
         for path in located(self._table, add):
             if path in self._request.lasting:
                 return Damage(path, self._request.files.get(path, ""), add, lasting=True)

@@ -34,7 +34,7 @@ PER_STREAM = 3
 
 
 class Reading(Protocol):
-    """What `TableHistory` and `SparedHistory` have in common."""
+    """Reads that `TableHistory` and `SparedHistory` both serve."""
 
     def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0

@@ -39,13 +39,13 @@ from lakestream.server.runtime import LoopClock, ThreadIo
 from lakestream.server.settings.options import LakeOptions
 
 LEASE_LOOK_NS = 10_000_000_000
-"""How often (10 s) the compactor's lease in an object store is looked at, for monitoring."""
+"""Interval (10 s) at which monitoring checks the compactor's lease in an object store."""
 LOOKING = 8
 """Tables that are looked at together before their streams serve."""
 LOOK_SECONDS = 10.0
 """How long a start waits for the lake to say how far its tables are. It serves on without (invariant 9)."""
 OLDER_STORE = "the server's store is an older copy than its lake; the server's log says what to do"
-"""What clients are told of that."""
+"""Error text for clients of a stream whose store is older than its lake."""
 NOT_COMPARED = "its table could not be looked at before it serves, which would show a store that is an older copy"
 
 

@@ -76,7 +76,7 @@ class Kept:
         self._grace = grace
         self.history: ThreadHistory | None = None
         self.waiting: list[Callable[[str], None]] = []
-        """Who wants to know when everything sealed by now is staged."""
+        """Callbacks for when everything sealed by now is staged."""
         self.staged_through = 0
         self.told: staging.StreamIdentity | None = None
         """The identity that the staging area has, as far as this server has written it."""
@@ -90,15 +90,15 @@ class Kept:
         self.on_deleted: Callable[[], None] | None = None
         """The stream was deleted while an errand was under way: what comes behind that."""
         self.trouble = ""
-        """Why the table does not follow the stream; empty when it does."""
+        """Reason why the table does not follow the stream; empty when it does."""
         self.checked = False
         self.ahead = False
-        """Whether the store is an older copy than the table, which has all that it could be owed."""
+        """True if the store is an older copy than the table, so that nothing has to be staged for it."""
         self._skipped = 0
         self._unchecked = 0
 
     def idle(self, left: int, sealed_through: int) -> bool:
-        """Whether there is nothing to do but to look, now and then, whether the lake is still the same.
+        """Return True if this poll may skip the stream. Every `IDLE_POLLS` polls it is looked at anyway.
 
         Args:
             left: the log index through which segments have left the log.
@@ -114,7 +114,7 @@ class Kept:
         return self._skipped != 0
 
     def lag(self, now_ns: int) -> Lag:
-        """What of the stream is not in its table. Removals that the table does not have yet do not count."""
+        """Return the lag of the table. Removals that have not reached the table do not count."""
         store = self.stream.store
         behind = store.live.count(self.last_seq + 1, store.last_seq) if store.last_seq > self.last_seq else 0
         age = 0
@@ -213,7 +213,7 @@ class Kept:
         return Found(position, held, trouble or str(poisoned or ""), damaged)
 
     def _check(self, position: int, left: int, applied: int, staged: Sequence[StagedSegment]) -> None:
-        """Whether table and log belong together.
+        """Raise an error unless table and log belong together.
 
         A table that is behind what has left the log may be in the making again: then that is staged.
         """
@@ -251,7 +251,7 @@ class Kept:
                 staging.stage(segment.path, segment.first_index, segment.last_index, self.identity, self._lake)
 
     def _damage(self, sealed: Sequence[SealedSegment], staged: Sequence[StagedSegment]) -> str:
-        """What is wrong with the table's files, and what becomes of it."""
+        """Return the text that names the damaged files and what happens next."""
         damaged = self._files.damaged.values()
         said = f"{verify.describe(self.table, damaged)}; its stream's segments are kept"
         first, last = verify.span(damaged)
@@ -266,7 +266,7 @@ class Kept:
 
 
 def _covers(staged: Sequence[StagedSegment], position: int, through: int) -> bool:
-    """Whether staged segments have every log entry behind a position, through another one."""
+    """Return True if staged segments have every log entry after `position` through `through`."""
     for segment in staged:
         if segment.first_index <= position + 1 <= segment.last_index:
             position = segment.last_index

@@ -35,11 +35,11 @@ class Live(Counted, Protocol):
 
 
 class Behind(Protocol):
-    """What of a stream is not in its table."""
+    """Part of a stream that is not in its table."""
 
     @property
     def messages(self) -> int:
-        """How many messages."""
+        """Number of messages."""
 
     @property
     def age_ns(self) -> int:
@@ -47,7 +47,7 @@ class Behind(Protocol):
 
     @property
     def committed_ns(self) -> int:
-        """When the stream was compacted last, ns since the epoch; 0 when that is not known."""
+        """Time of the last compaction, ns since the epoch; 0 when unknown."""
 
 
 class Lag(Protocol):
@@ -56,7 +56,7 @@ class Lag(Protocol):
     root: str
 
     def lag(self) -> Mapping[str, Behind]:
-        """What of each stream is not in its table yet."""
+        """Return the lag of each stream's table."""
 
     def attended(self) -> bool:
         """Return True if a compactor is at work in the lake."""
