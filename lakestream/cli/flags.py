@@ -2,7 +2,7 @@
 
 Belongs here: the table of flags and how a list of arguments becomes `Flags`. One or two dashes are the same; a value
 follows after `=` or in the next argument; a switch takes a value only after `=`. What a flag means for the server is
-in server/settings/options.py.
+in config/options.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from lakestream.server.errors import StartError
-from lakestream.server.settings.options import Flags
+from lakestream.config.errors import StartError
+from lakestream.config.options import Flags
 
 
 class Flag(msgspec.Struct, frozen=True):

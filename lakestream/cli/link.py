@@ -1,7 +1,7 @@
 """A connection to a running server, for commands that move messages.
 
 Belongs here: requests and their answers, from code that is not asynchronous; the client runs in a thread of its own.
-Which requests there are for that is in jetstream/api/transfer.py.
+Which requests there are for that is in account/api/transfer.py.
 """
 
 from __future__ import annotations

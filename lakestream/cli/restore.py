@@ -2,7 +2,7 @@
 
 Belongs here: the command's options and exit codes (0 done, 1 refused, 130 after Ctrl-C), and sending messages to a
 server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Which messages there were then, lake/history/past.py finds
-out; what an archive looks like, jetstream/backup/archive.py says.
+out; what an archive looks like, account/backup/archive.py says.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 import typer
 
+from lakestream.account.backup import archive
 from lakestream.cli.link import DEFAULT_SERVER, Link, TransferFailed
 from lakestream.cli.sql import default_lake
-from lakestream.jetstream.backup import archive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.history.past import Past, open_past
 from lakestream.lake.paths import DEFAULT_ACCOUNT

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.cli.flags import CommandLine, parse, usage
-from lakestream.server.errors import StartError
-from lakestream.server.logging import Logger
-from lakestream.server.settings.options import Flags, Options, load
+from lakestream.config.errors import StartError
+from lakestream.config.options import Flags, Options, load
+from lakestream.logging import Logger
 
 if TYPE_CHECKING:
     from lakestream.server.node import Node

@@ -18,9 +18,9 @@ import msgspec
 
 from lakestream.cli import serve
 from lakestream.cli.supervisor import Supervisor, Timing, Waiting
-from lakestream.server.logging import Logger
+from lakestream.config.options import Flags, Options, load
+from lakestream.logging import Logger
 from lakestream.server.node import Node
-from lakestream.server.settings.options import Flags, Options, load
 
 DEFAULT_STORE = "data"
 

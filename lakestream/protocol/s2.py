@@ -3,7 +3,7 @@
 Belongs here: reading and writing the chunks of an S2 (or Snappy) stream as bytes. Reading takes everything that a Go
 server writes: blocks with literals, copies and repeat offsets, uncompressed chunks, padding and skippable chunks.
 Writing makes uncompressed chunks only: compressing costs more time in Python than sending the bytes does, and every
-reader takes them. What is inside of a stream is jetstream/backup/archive.py's.
+reader takes them. What is inside of a stream is account/backup/archive.py's.
 
 Source: the Snappy framing format, and S2's extensions of it (identifier `S2sTwO`, blocks up to 4 MiB, repeat offsets).
 """

@@ -11,27 +11,27 @@ import asyncio
 import os
 import time
 
-from lakestream.jetstream.api.subjects import Api
-from lakestream.jetstream.api.system import SystemApi
-from lakestream.jetstream.api.transfer import TransferApi
-from lakestream.jetstream.batches.batches import BatchLimits
-from lakestream.jetstream.cluster.cluster import JetStreamCluster
-from lakestream.jetstream.engine import Engine
-from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.shared import EngineOptions, Shared
+from lakestream.account.api.subjects import Api
+from lakestream.account.api.system import SystemApi
+from lakestream.account.api.transfer import TransferApi
+from lakestream.config.account_options import GLOBAL_ACCOUNT
+from lakestream.config.errors import StartError
+from lakestream.config.options import JetStreamOptions, Options
 from lakestream.log.errors import LogError
-from lakestream.server.accounts.accounts import Account, Accounts
-from lakestream.server.accounts.service_imports import replaces_api
-from lakestream.server.cluster.cluster import Cluster
-from lakestream.server.errors import StartError
-from lakestream.server.identity import API_LEVEL, Identity
+from lakestream.logging import Logger
+from lakestream.meta.engine import Engine
+from lakestream.meta.engines import Engines
+from lakestream.meta.node import JetStreamCluster
+from lakestream.meta.shared import EngineOptions, Shared
+from lakestream.meta.stores import FileStores
+from lakestream.net.accounts.accounts import Account, Accounts
+from lakestream.net.accounts.service_imports import replaces_api
+from lakestream.net.identity import API_LEVEL, Identity
+from lakestream.net.peers.cluster import Cluster
+from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.server.logging import Logger
-from lakestream.server.runtime import LoopClock, ThreadIo
-from lakestream.server.settings.account_options import GLOBAL_ACCOUNT
-from lakestream.server.settings.options import JetStreamOptions, Options
-from lakestream.server.stores import FileStores
+from lakestream.stream.features.batches import BatchLimits
 
 STOP_WAIT_S = 10.0
 """At the end, how long writes in flight may take to finish."""

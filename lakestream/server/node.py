@@ -16,35 +16,35 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
-from lakestream.jetstream.api.subjects import Api
-from lakestream.jetstream.engine import Engine
-from lakestream.jetstream.engines import Engines
-from lakestream.server import ports_file
-from lakestream.server.accounts.accounts import Accounts
-from lakestream.server.accounts.auth import Authenticator
-from lakestream.server.accounts.links import AccountLinks
-from lakestream.server.accounts.reloading import AFFECTED_BY, reload_accounts, reload_clients
-from lakestream.server.accounts.service_imports import Whereabouts
-from lakestream.server.cluster.cluster import Cluster, node_info
-from lakestream.server.cluster.peer_wire import NodeInfo
-from lakestream.server.connection import Connection
-from lakestream.server.errors import StartError, reason_of
+from lakestream.account.api.subjects import Api
+from lakestream.config.account_options import GLOBAL_ACCOUNT
+from lakestream.config.errors import StartError, reason_of
+from lakestream.config.options import Options
+from lakestream.logging import Logger
+from lakestream.meta.engine import Engine
+from lakestream.meta.engines import Engines
+from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.accounts.auth import Authenticator
+from lakestream.net.accounts.links import AccountLinks
+from lakestream.net.accounts.service_imports import Whereabouts
+from lakestream.net.connection import Connection
+from lakestream.net.identity import NATS_VERSION, Identity, advertised, new_server_id
+from lakestream.net.peers.cluster import Cluster, node_info
+from lakestream.net.peers.peer_wire import NodeInfo
+from lakestream.net.statistics import Statistics
+from lakestream.net.turn import Turn
+from lakestream.net.unsent import Unsent
+from lakestream.ops import ports_file
+from lakestream.ops.system.system import System
+from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim
-from lakestream.server.identity import NATS_VERSION, Identity, advertised, new_server_id
 from lakestream.server.jetstream import JetStream
 from lakestream.server.lake.api import announce, withdraw
 from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.server.logging import Logger
-from lakestream.server.runtime import LoopClock, ThreadIo
-from lakestream.server.settings.account_options import GLOBAL_ACCOUNT
-from lakestream.server.settings.options import Options
-from lakestream.server.statistics import Statistics
-from lakestream.server.system.system import System
-from lakestream.server.turn import Turn
-from lakestream.server.unsent import Unsent
+from lakestream.server.reloading import AFFECTED_BY, reload_accounts, reload_clients
 
 if TYPE_CHECKING:
-    from lakestream.server.remote.remotes import Remotes
+    from lakestream.net.remote.remotes import Remotes
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may keep the interpreter from an I/O thread that has finished its fsync (default 5 ms)."""
@@ -129,7 +129,7 @@ class Node:
         if self.remotes is not None:
             self.remotes.reload(remotes)
         elif remotes:
-            from lakestream.server.remote.remotes import Remotes  # with TLS and keys, which most servers do without
+            from lakestream.net.remote.remotes import Remotes  # with TLS and keys, which most servers do without
 
             name, domain = self.identity.server_name, self.identity.domain
             cluster, io, log = self.cluster, self.io, self.log
@@ -202,7 +202,7 @@ class Node:
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         options = self.options
         if options.http_port:
-            from lakestream.server.monitoring import port as monitoring
+            from lakestream.ops.monitoring import port as monitoring
 
             http = await monitoring.serve(self, self.system.pages)
             # Not among the listeners that lame duck mode closes: it answers to the end.
@@ -309,7 +309,7 @@ class Node:
 
     def reload(self) -> str:
         """Read the configuration file again (SIGHUP). A wrong file changes nothing; returns what is wrong with it."""
-        from lakestream.server.settings.options import reload
+        from lakestream.config.options import reload
 
         try:
             options, changed = reload(self.options)

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.jetstream.consumer.acks import Acks
-from lakestream.jetstream.consumer.config import ConsumerConfig
-from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.stream.operations import CreateConsumer
-from lakestream.server.interest.interest import Subscription
+from lakestream.net.interest.interest import Subscription
+from lakestream.ports import ClientInfo, Delivery
+from lakestream.stream.consumer.acks import Acks
+from lakestream.stream.consumer.config import ConsumerConfig
+from lakestream.stream.core.operations import CreateConsumer
 from tests.unit.stream_world import CLIENT, World
 
 BATCH = 500

@@ -9,9 +9,9 @@ import timeit
 from collections.abc import Callable
 from typing import Any, cast
 
+from lakestream.net.interest.interest import Interest, Subscription
 from lakestream.protocol import headers
 from lakestream.protocol.parser import Parser
-from lakestream.server.interest.interest import Interest, Subscription
 
 BUFFER = 256 * 1024
 PAYLOAD = 128

@@ -19,13 +19,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from lakestream.config.options import ClusterOptions, RouteUrl, TlsOptions
+from lakestream.logging import Logger
+from lakestream.net.identity import new_server_id
+from lakestream.net.peers import peer_wire as wire
+from lakestream.net.peers.peer_wire import FrameReader, Hello, NodeInfo
+from lakestream.net.peers.peers import Peers
 from lakestream.raft.ports import Channel
-from lakestream.server.cluster import peer_wire as wire
-from lakestream.server.cluster.peer_wire import FrameReader, Hello, NodeInfo
-from lakestream.server.cluster.peers import Peers
-from lakestream.server.identity import new_server_id
-from lakestream.server.logging import Logger
-from lakestream.server.settings.options import ClusterOptions, RouteUrl, TlsOptions
 from tests.cluster.nodes import free_ports
 
 WAIT_S = 10.0

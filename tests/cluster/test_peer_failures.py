@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
+from lakestream.config.options import SECOND, RouteUrl
+from lakestream.net.peers import peer_wire as wire
 from lakestream.raft.ports import Channel
-from lakestream.server.cluster import peer_wire as wire
-from lakestream.server.settings.options import SECOND, RouteUrl
 from tests.cluster.links import Network
 from tests.cluster.peer_world import Node, World, free_port
 
@@ -89,7 +89,7 @@ async def test_a_node_that_was_learnt_of_comes_back_by_gossip(world: World) -> N
 
 
 async def test_a_silent_node_is_not_alive_and_is_closed_as_stale(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.server.cluster.peers.STALE_NS", 2 * SECOND)
+    monkeypatch.setattr("lakestream.net.peers.peers.STALE_NS", 2 * SECOND)
     a = await world.node("a")
     await world.stranger(a)
     await world.until(lambda: a.events == [("stranger", True)])
@@ -132,7 +132,7 @@ def network() -> Iterator[Network]:
 async def test_nodes_that_were_parted_come_together_when_the_network_heals(
     world: World, network: Network, monkeypatch: pytest.MonkeyPatch, ways: str
 ) -> None:
-    monkeypatch.setattr("lakestream.server.cluster.peers.STALE_NS", 2 * SECOND)
+    monkeypatch.setattr("lakestream.net.peers.peers.STALE_NS", 2 * SECOND)
     ports, links = (free_port(), free_port()), (free_port(), free_port())
     there, back = network.direction(), network.direction()
     network.connect(links[0], ("127.0.0.1", ports[1]), there, back)

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from lakestream.config.errors import StartError
+from lakestream.config.options import SECOND, RouteUrl, TlsOptions
+from lakestream.net.peers import peer_link
 from lakestream.raft.ports import Channel
-from lakestream.server.cluster import peer_link
-from lakestream.server.errors import StartError
-from lakestream.server.settings.options import SECOND, RouteUrl, TlsOptions
 from tests.cluster.peer_world import WAIT_S, Authority, World, free_port
 from tests.servers import Kind, Server
 from tests.wire import Wire

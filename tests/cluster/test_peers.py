@@ -12,14 +12,14 @@ import bcrypt
 import msgspec
 import pytest
 
+from lakestream.config.errors import StartError
+from lakestream.config.options import SECOND, RouteUrl
+from lakestream.net.peers import peer_wire as wire
+from lakestream.net.peers.peer_calls import PeerCalls
+from lakestream.net.peers.peer_link import Link
+from lakestream.net.peers.peer_wire import Hello, NodeInfo
 from lakestream.raft.ports import Channel
-from lakestream.server.cluster import peer_wire as wire
-from lakestream.server.cluster.peer_calls import PeerCalls
-from lakestream.server.cluster.peer_link import Link
-from lakestream.server.cluster.peer_wire import Hello, NodeInfo
-from lakestream.server.errors import StartError
-from lakestream.server.runtime import LoopClock
-from lakestream.server.settings.options import SECOND, RouteUrl
+from lakestream.runtime import LoopClock
 from tests.cluster.peer_world import WAIT_S, Stranger, World, free_port, ipv6_works
 
 pytestmark = pytest.mark.cluster
@@ -288,7 +288,7 @@ async def test_a_stranger_gets_no_further_than_hello(world: World) -> None:
 
 
 async def test_strangers_cannot_take_all_connections(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.server.cluster.peers.MAX_STRANGERS", 3)
+    monkeypatch.setattr("lakestream.net.peers.peers.MAX_STRANGERS", 3)
     a = await world.node("a", auth_timeout_ns=60 * SECOND)
     strangers = [await Stranger.to(a) for _ in range(4)]
     assert await strangers[3].read() is None

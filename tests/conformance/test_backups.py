@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.backup import archive
+from lakestream.account.backup import archive
 from lakestream.log.record import Record
 from lakestream.protocol import s2
 from tests.conftest import StartServer

@@ -13,18 +13,18 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from lakestream.jetstream.api.subjects import Api
-from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.shared import EngineOptions, Shared, Stores
-from lakestream.jetstream.stream.stream import Stream
+from lakestream.account.api.subjects import Api
 from lakestream.log.record import Record
 from lakestream.log.store import Store
+from lakestream.logging import Logger
+from lakestream.meta.engines import Engines
+from lakestream.meta.shared import EngineOptions, Shared, Stores
+from lakestream.net.hub import Hub
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.turn import Turn
+from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.subjects import matches
-from lakestream.server.hub import Hub
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.logging import Logger
-from lakestream.server.turn import Turn
+from lakestream.stream.core.stream import Stream
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo
 
 Got = tuple[bytes, bytes, bytes]

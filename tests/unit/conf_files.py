@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.cli.flags import parse
-from lakestream.server.settings.options import Options, load
+from lakestream.config.options import Options, load
 
 Load = Callable[..., Options]
 

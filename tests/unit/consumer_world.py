@@ -14,18 +14,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from lakestream.jetstream.api.subjects import Api
-from lakestream.jetstream.consumer.consumer import Consumer
-from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.shared import EngineOptions, Shared
+from lakestream.account.api.subjects import Api
 from lakestream.log import leaving
 from lakestream.log.files import Files
 from lakestream.log.store import LogOptions, Store
-from lakestream.server.hub import Hub
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.logging import Logger
-from lakestream.server.turn import Turn
+from lakestream.logging import Logger
+from lakestream.meta.engines import Engines
+from lakestream.meta.shared import EngineOptions, Shared
+from lakestream.net.hub import Hub
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.turn import Turn
+from lakestream.ports import ClientInfo, Delivery
+from lakestream.stream.consumer.consumer import Consumer
 
 T = TypeVar("T")
 MS = 1_000_000

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.server.accounts.accounts import Accounts
-from lakestream.server.accounts.links import AccountLinks
-from lakestream.server.accounts.service_imports import Whereabouts
-from lakestream.server.hub import Hub
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.logging import Logger
-from lakestream.server.settings.account_options import AccountOptions
-from lakestream.server.settings.options import Options
-from lakestream.server.turn import Turn
+from lakestream.config.account_options import AccountOptions
+from lakestream.config.options import Options
+from lakestream.logging import Logger
+from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.accounts.links import AccountLinks
+from lakestream.net.accounts.service_imports import Whereabouts
+from lakestream.net.hub import Hub
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.turn import Turn
+from lakestream.ports import ClientInfo, Delivery
 from tests.unit.stream_world import ManualClock
 
 Got = tuple[bytes, bytes, bytes, bytes]

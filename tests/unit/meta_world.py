@@ -8,14 +8,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lakestream.jetstream.cluster.meta import SEAL_BYTES, Meta
-from lakestream.jetstream.cluster.meta_join import MetaJoin
-from lakestream.jetstream.cluster.meta_state import Applied, AssignStream
-from lakestream.jetstream.cluster.meta_transfer import MetaTransfer
-from lakestream.jetstream.formats.errors import ApiError
 from lakestream.log.files import Files
 from lakestream.log.salvage import salvage
 from lakestream.log.store import LOG_DIRECTORY
+from lakestream.meta.meta import SEAL_BYTES, Meta
+from lakestream.meta.meta_join import MetaJoin
+from lakestream.meta.meta_state import Applied, AssignStream
+from lakestream.meta.meta_transfer import MetaTransfer
+from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.multi import Groups
 from tests.unit.cluster_world import Net, NetNode
 

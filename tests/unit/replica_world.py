@@ -16,26 +16,26 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakestream.jetstream.cluster.replica import Replica
-from lakestream.jetstream.cluster.replicas import Replicas
-from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.shared import EngineOptions, Shared
-from lakestream.jetstream.stream.config import StreamConfig
-from lakestream.jetstream.stream.operations import CreateConsumer, CreateStream
-from lakestream.jetstream.stream.stream import Stream
+from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.log.errors import LogError
 from lakestream.log.record import Record
+from lakestream.logging import Logger
+from lakestream.meta.engines import Engines
+from lakestream.meta.replica import Replica
+from lakestream.meta.replicas import Replicas
+from lakestream.meta.shared import EngineOptions, Shared
+from lakestream.meta.stores import FileStores
+from lakestream.net.hub import Hub
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.turn import Turn
+from lakestream.ports import ClientInfo, Delivery
 from lakestream.raft.messages import Membership
 from lakestream.raft.multi import Groups
 from lakestream.raft.ports import Channel
-from lakestream.server.hub import Hub
-from lakestream.server.interest.interest import Subscription
 from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.server.logging import Logger
-from lakestream.server.settings.options import JetStreamOptions, LakeOptions
-from lakestream.server.stores import FileStores
-from lakestream.server.turn import Turn
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.operations import CreateConsumer, CreateStream
+from lakestream.stream.core.stream import Stream
 from tests.unit.consumer_world import CLIENT, MS, SECOND, VirtualClock
 from tests.unit.stream_world import Inbox
 

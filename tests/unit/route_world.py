@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.stream.account_limits import UNLIMITED
+from lakestream.config.account_options import GLOBAL_ACCOUNT, AccountOptions
+from lakestream.config.options import Options
+from lakestream.logging import Logger
+from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.accounts.links import AccountLinks
+from lakestream.net.accounts.service_imports import Whereabouts
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.peers.peer_wire import NodeInfo
+from lakestream.net.peers.route_wire import Record, decode
+from lakestream.net.peers.routes import Routes
+from lakestream.net.turn import Turn
+from lakestream.ports import ClientInfo, Delivery
 from lakestream.raft.ports import Channel
-from lakestream.server.accounts.accounts import Accounts
-from lakestream.server.accounts.links import AccountLinks
-from lakestream.server.accounts.service_imports import Whereabouts
-from lakestream.server.cluster.peer_wire import NodeInfo
-from lakestream.server.cluster.route_wire import Record, decode
-from lakestream.server.cluster.routes import Routes
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.logging import Logger
-from lakestream.server.settings.account_options import GLOBAL_ACCOUNT, AccountOptions
-from lakestream.server.settings.options import Options
-from lakestream.server.turn import Turn
+from lakestream.stream.core.account_limits import UNLIMITED
 from tests.unit.stream_world import ManualClock
 
 A, B, C = "a", "b", "c"

@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakestream.jetstream.ports import ClientInfo, Delivery
-from lakestream.jetstream.stream.config import StreamConfig
-from lakestream.jetstream.stream.operations import CreateStream, decode_operation
-from lakestream.jetstream.stream.state import StreamState
-from lakestream.jetstream.stream.stream import Stream
 from lakestream.log.files import Files
 from lakestream.log.store import LogOptions, Store
-from lakestream.server.hub import Hub
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.logging import Logger
-from lakestream.server.turn import Turn
+from lakestream.logging import Logger
+from lakestream.net.hub import Hub
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.turn import Turn
+from lakestream.ports import ClientInfo, Delivery
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.operations import CreateStream, decode_operation
+from lakestream.stream.core.state import StreamState
+from lakestream.stream.core.stream import Stream
 
 T = TypeVar("T")
 CLIENT = ClientInfo(id=1, host="127.0.0.1", account="$G")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.formats.errors import ApiError
-from lakestream.jetstream.stream.account_limits import (
+from lakestream.protocol.api.errors import ApiError
+from lakestream.stream.core.account_limits import (
     UNLIMITED,
     JetStreamLimits,
     check_consumers,
@@ -18,7 +18,7 @@ from lakestream.jetstream.stream.account_limits import (
     check_streams,
     lowest,
 )
-from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.stream.core.config import StreamConfig
 from tests.unit.api_world import ApiWorld
 
 pytestmark = pytest.mark.unit

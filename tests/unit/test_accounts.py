@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.jetstream.stream.account_limits import UNLIMITED, JetStreamLimits
-from lakestream.server.accounts.accounts import Accounts
-from lakestream.server.accounts.auth import ANYBODY, Authenticator, Login
-from lakestream.server.logging import Logger
-from lakestream.server.settings.account_options import AccountLimits, AccountOptions, User
-from lakestream.server.settings.options import JetStreamOptions, Options
-from lakestream.server.turn import Turn
+from lakestream.config.account_options import AccountLimits, AccountOptions, User
+from lakestream.config.options import JetStreamOptions, Options
+from lakestream.logging import Logger
+from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
+from lakestream.net.turn import Turn
+from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
 
 pytestmark = pytest.mark.unit
 

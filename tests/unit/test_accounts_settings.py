@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.stream.account_limits import JetStreamLimits
-from lakestream.server.accounts.checks import check_accounts, name_error
-from lakestream.server.errors import StartError
-from lakestream.server.settings.account_options import (
+from lakestream.config.account_checks import check_accounts, name_error
+from lakestream.config.account_options import (
     AccountLimits,
     AccountOptions,
     AllowResponses,
@@ -28,9 +26,11 @@ from lakestream.server.settings.account_options import (
     SubjectRule,
     User,
 )
-from lakestream.server.settings.conf import ConfError
-from lakestream.server.settings.options import SECOND, Options, reload
-from lakestream.server.settings.settings import read_settings
+from lakestream.config.conf import ConfError
+from lakestream.config.errors import StartError
+from lakestream.config.options import SECOND, Options, reload
+from lakestream.config.settings import read_settings
+from lakestream.stream.core.account_limits import JetStreamLimits
 from tests.unit.account_confs import Case, cases
 from tests.unit.conf_files import Load
 

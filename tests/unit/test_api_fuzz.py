@@ -18,17 +18,17 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from lakestream.jetstream.api import consumers, streams, transfer
-from lakestream.jetstream.backup.restores import RestoreRequest
-from lakestream.jetstream.backup.snapshots import SnapshotRequest
-from lakestream.jetstream.consumer.config import CreateConsumerRequest
-from lakestream.jetstream.consumer.pull_request import NextRequest
-from lakestream.jetstream.formats.request import Request
-from lakestream.jetstream.get.query import MsgGetRequest
-from lakestream.jetstream.stream.config import StreamConfigRequest
+from lakestream.account.api import consumers, streams, transfer
+from lakestream.account.backup.restores import RestoreRequest
+from lakestream.account.backup.snapshots import SnapshotRequest
+from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.record import encode_record
+from lakestream.protocol.api.request import Request
 from lakestream.protocol.subjects import matches
 from lakestream.server.lake.api import FlushApi
+from lakestream.stream.consumer.config import CreateConsumerRequest
+from lakestream.stream.consumer.pull_request import NextRequest
+from lakestream.stream.core.config import StreamConfigRequest
 from tests.unit.api_world import ApiWorld
 from tests.unit.odd_bodies import BODIES, DEEP, HEADERS, ODD
 
@@ -297,8 +297,8 @@ async def test_what_a_pull_or_a_direct_get_lets_escape_is_answered(monkeypatch: 
     def escapes(*arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("lakestream.jetstream.consumer.pull.parse_next", escapes)
-    monkeypatch.setattr("lakestream.jetstream.get.direct.read_request", escapes)
+    monkeypatch.setattr("lakestream.stream.consumer.pull.parse_next", escapes)
+    monkeypatch.setattr("lakestream.account.get.direct.read_request", escapes)
     for subject in ("CONSUMER.MSG.NEXT.A.c", "DIRECT.GET.A", "DIRECT.GET.A.a.1"):
         reply = fuzzed.world.send(f"$JS.API.{subject}", b"{}")
         fuzzed.world.settle()

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.formats import gotime
-from lakestream.jetstream.formats.errors import ERRORS, ApiError, api_error
-from lakestream.jetstream.formats.json_syntax import JsonError, end_of_value, next_value
-from lakestream.jetstream.formats.jsonio import dumps, enum, parse
-from lakestream.jetstream.stream.config import StreamConfig, StreamConfigRequest
+from lakestream.protocol import gotime
+from lakestream.protocol.api.errors import ERRORS, ApiError, api_error
+from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
+from lakestream.protocol.api.jsonio import dumps, enum, parse
+from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
 
 pytestmark = pytest.mark.unit
 

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.get import as_it_was
-from lakestream.jetstream.get.as_it_was import _Past
-from lakestream.jetstream.ports import PastUnavailableError, Was
-from lakestream.jetstream.stream.batch import Effect
-from lakestream.jetstream.stream.operations import Purge, UpdateStream
+from lakestream.account.get import as_it_was
+from lakestream.account.get.as_it_was import _Past
 from lakestream.log.departures import Point
 from lakestream.log.past import PIECE, LogPast
 from lakestream.log.segment_log import LogOptions
 from lakestream.log.subject_index import SubjectIndex
+from lakestream.ports import PastUnavailableError, Was
+from lakestream.stream.core.batch import Effect
+from lakestream.stream.core.operations import Purge, UpdateStream
 from tests.unit.api_world import ApiWorld
 from tests.unit.logkit import InlineIo, MiniStream, closing
 from tests.unit.stream_world import World
@@ -172,7 +172,7 @@ async def test_a_moment_between_what_was_kept_and_what_was_not_is_refused_by_the
 async def test_so_many_requests_of_the_past_are_answered_at_once_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lakestream.jetstream.get.direct.MAX_IN_PAST", 2)
+    monkeypatch.setattr("lakestream.account.get.direct.MAX_IN_PAST", 2)
     world = ApiWorld()
     world.fill()
 

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.backup import archive, archive_tar, restores, snapshots
-from lakestream.jetstream.backup.archive import Archive, ArchiveError
-from lakestream.jetstream.backup.archive_tar import TarArchive
-from lakestream.jetstream.shared import RESTORES_AHEAD, RESTORES_READ
-from lakestream.jetstream.stream.operations import CreateStream, Restored, Skip, decode_operation, encode
+from lakestream.account.backup import archive, archive_tar, restores, snapshots
+from lakestream.account.backup.archive import Archive, ArchiveError
+from lakestream.account.backup.archive_tar import TarArchive
 from lakestream.log.record import Record
+from lakestream.meta.shared import RESTORES_AHEAD, RESTORES_READ
+from lakestream.net.interest.interest import Subscription
 from lakestream.protocol import s2
-from lakestream.server.interest.interest import Subscription
+from lakestream.stream.core.operations import CreateStream, Restored, Skip, decode_operation, encode
 from tests.unit.api_world import ApiWorld
 from tests.unit.stream_world import Inbox
 

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from lakestream.jetstream.batches import atomic, batches
-from lakestream.jetstream.batches.batches import BatchLimits, BatchRoom
-from lakestream.jetstream.stream.batch import Batch
-from lakestream.jetstream.stream.operations import Purge, UpdateStream
 from lakestream.log.files import Files
+from lakestream.net.interest.interest import Subscription
 from lakestream.protocol import headers
-from lakestream.server.interest.interest import Subscription
+from lakestream.stream.core.batch import Batch
+from lakestream.stream.core.operations import Purge, UpdateStream
+from lakestream.stream.features import atomic, batches
+from lakestream.stream.features.batches import BatchLimits, BatchRoom
 from tests.unit.api_world import ApiWorld
 from tests.unit.stream_world import CLIENT, World
 

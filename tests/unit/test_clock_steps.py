@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.jetstream.timing.ages import MAX_RUNS, RESOLUTION_NS, Ages
-from lakestream.server.runtime import LoopClock
+from lakestream.runtime import LoopClock
+from lakestream.stream.features.ages import MAX_RUNS, RESOLUTION_NS, Ages
 from tests.unit import consumer_world
 from tests.unit.stream_world import ManualClock, World
 

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.copies.clone import can_begin_as_copy, moment, why_not
-from lakestream.jetstream.formats.errors import ApiError
-from lakestream.jetstream.stream.config import StreamConfig, StreamSource, SubjectTransformConfig
 from lakestream.lake import paths, staging
 from lakestream.lake.cloning import request as clone_request
 from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import open_storage
+from lakestream.logging import Logger
+from lakestream.protocol.api.errors import ApiError
 from lakestream.server.lake.clones import LakeClones, _Flushed
-from lakestream.server.logging import Logger
+from lakestream.stream.core.config import StreamConfig, StreamSource, SubjectTransformConfig
+from lakestream.stream.mirroring.clone import can_begin_as_copy, moment, why_not
 from tests.unit.api_world import ApiWorld
 
 pytestmark = pytest.mark.unit

@@ -8,10 +8,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from lakestream.jetstream.cluster.local import LocalStreams
-from lakestream.jetstream.cluster.meta_state import AssignStream, ChangeStream, MetaState, RestoredStream
-from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.meta.local import LocalStreams
+from lakestream.meta.meta_state import AssignStream, ChangeStream, MetaState, RestoredStream
 from lakestream.raft.messages import Membership
+from lakestream.stream.core.config import StreamConfig
 
 pytestmark = pytest.mark.unit
 

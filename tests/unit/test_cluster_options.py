@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.server.cluster.cluster import client_urls
-from lakestream.server.cluster.peers import parse_address
-from lakestream.server.errors import StartError
-from lakestream.server.identity import Identity
-from lakestream.server.settings.cluster import CLUSTER, CLUSTER_HARMLESS, CLUSTER_MISSING, route_url
-from lakestream.server.settings.conf import ConfError
-from lakestream.server.settings.options import SECOND, ClusterOptions, Options, RouteUrl, TlsOptions, reload
-from lakestream.server.settings.settings import read_settings
+from lakestream.config.cluster import CLUSTER, CLUSTER_HARMLESS, CLUSTER_MISSING, route_url
+from lakestream.config.conf import ConfError
+from lakestream.config.errors import StartError
+from lakestream.config.options import SECOND, ClusterOptions, Options, RouteUrl, TlsOptions, reload
+from lakestream.config.settings import read_settings
+from lakestream.net.identity import Identity
+from lakestream.net.peers.cluster import client_urls
+from lakestream.net.peers.peers import parse_address
 from tests.unit.conf_files import Load
 
 pytestmark = pytest.mark.unit

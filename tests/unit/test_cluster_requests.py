@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from lakestream.jetstream.cluster import requests as cluster_requests
-from lakestream.jetstream.cluster.leaders import Leaders
-from lakestream.jetstream.cluster.requests import HOLD_NS, MAX_HOPS, Forwarded, Requests
-from lakestream.jetstream.formats.errors import ApiError, api_error
-from lakestream.jetstream.formats.request import Request, Where
+from lakestream.meta import requests as cluster_requests
+from lakestream.meta.leaders import Leaders
+from lakestream.meta.requests import HOLD_NS, MAX_HOPS, Forwarded, Requests
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.api.request import Request, Where
 from tests.unit.cluster_world import CLIENT, Net
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from lakestream.jetstream.cluster.scaling import (
+from lakestream.meta.scaling import (
     MAX_LAG,
     Change,
     HandOver,

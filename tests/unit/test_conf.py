@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.server.errors import StartError
-from lakestream.server.settings.conf import MAX_DEPTH, ConfError, Item, load, parse, size_bytes
+from lakestream.config.conf import MAX_DEPTH, ConfError, Item, load, parse, size_bytes
+from lakestream.config.errors import StartError
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.api.subjects import Api
+from lakestream.account.api.subjects import Api
 from lakestream.log.files import Files
 from tests.unit import replica_world
 from tests.unit.consumer_world import CLIENT

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.server.cluster.connect_urls import ConnectUrls
-from lakestream.server.cluster.peer_wire import NodeInfo
-from lakestream.server.identity import Identity, advertised
+from lakestream.net.identity import Identity, advertised
+from lakestream.net.peers.connect_urls import ConnectUrls
+from lakestream.net.peers.peer_wire import NodeInfo
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.consumer.consumer import Consumer
 from lakestream.protocol.subjects import matches
+from lakestream.stream.consumer.consumer import Consumer
 from tests.consumer_model import ConsumerModel, Waiting
 from tests.unit.consumer_world import SECOND, Message, World
 

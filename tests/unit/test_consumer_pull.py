@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from lakestream.jetstream.consumer.pull_request import BadRequest, check_fields, parse_next
-from lakestream.jetstream.ports import Delivery
+from lakestream.ports import Delivery
+from lakestream.stream.consumer.pull_request import BadRequest, check_fields, parse_next
 from tests.unit.consumer_world import MS, SECOND, World
 
 pytestmark = pytest.mark.unit

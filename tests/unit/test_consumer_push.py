@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.jetstream.consumer.push import FIRST_WINDOW_BYTES
+from lakestream.stream.consumer.push import FIRST_WINDOW_BYTES
 from tests.unit.consumer_world import MS, SECOND, Client, World
 
 pytestmark = pytest.mark.unit

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.jetstream.stream.reader import HistoryUnavailableError
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import matches
+from lakestream.stream.core.reader import HistoryUnavailableError
 from tests.unit.consumer_world import SECOND, Message, World
 
 pytestmark = pytest.mark.unit

@@ -321,7 +321,7 @@ def test_every_message_is_delivered_until_it_is_acked(steps: list[str], config: 
 
 
 def test_many_deadlines_that_are_over_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lakestream.jetstream.consumer import redelivery
+    from lakestream.stream.consumer import redelivery
 
     monkeypatch.setattr(redelivery, "EXPIRED_AT_ONCE", 4)
     world = World()

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.jetstream.consumer import selection as module
-from lakestream.jetstream.consumer.selection import Subjects, selection
 from lakestream.log.memory import MemorySegment
 from lakestream.log.record import encode_record
 from lakestream.log.segment_log import Appended
 from lakestream.log.store import Store
 from lakestream.protocol.subjects import matches
+from lakestream.stream.consumer import selection as module
+from lakestream.stream.consumer.selection import Subjects, selection
 from tests.unit.consumer_world import InlineIo, VirtualClock, World
 
 pytestmark = pytest.mark.unit

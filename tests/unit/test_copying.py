@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.backup import archive
-from lakestream.jetstream.copies.copying import Copying
-from lakestream.jetstream.copies.upstream import Received
-from lakestream.jetstream.formats.errors import ApiError, api_error
-from lakestream.jetstream.stream.intake import NOT_NOW
-from lakestream.jetstream.stream.operations import Operation, ResetConsumer, UpdateConsumer
-from lakestream.jetstream.stream.state import Done
+from lakestream.account.backup import archive
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.stream.core.operations import Operation, ResetConsumer, UpdateConsumer
+from lakestream.stream.core.proposer import NOT_NOW
+from lakestream.stream.core.state import Done
+from lakestream.stream.mirroring.copying import Copying
+from lakestream.stream.mirroring.upstream import Received
 from tests.unit import test_backups as backups
 from tests.unit.api_world import ApiWorld
 from tests.unit.consumer_world import MS
@@ -94,7 +94,7 @@ def test_a_restored_stream_that_has_its_beginning_takes_everything(world: ApiWor
 def test_a_source_tries_again_when_no_more_message_ids_can_be_remembered(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestream.jetstream.stream.dedupe.MAX_IDS", 5)
+    monkeypatch.setattr("lakestream.stream.features.dedupe.MAX_IDS", 5)
     window = 5_000_000_000
     world.create("O", subjects=["o.>"], duplicate_window=100 * MS)
     world.create("S", subjects=["s"], sources=[{"name": "O"}], duplicate_window=window)

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.formats.errors import ApiError
-from lakestream.jetstream.stream import counters, publish
 from lakestream.log.record import Record
 from lakestream.log.store import LogOptions
+from lakestream.protocol.api.errors import ApiError
+from lakestream.stream.core import publish
+from lakestream.stream.features import counters
 from tests.unit.api_world import Lake
 from tests.unit.stream_world import World
 from tests.unit.test_expiry import Waiting

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.formats import gotime
-from lakestream.jetstream.timing import cron
+from lakestream.protocol import gotime
+from lakestream.stream.features import cron
 
 pytestmark = pytest.mark.unit
 

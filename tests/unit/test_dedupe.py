@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.formats.errors import ApiError
-from lakestream.jetstream.stream.dedupe import CHUNK_IDS, FORGOTTEN_AT_ONCE, Dedupe
+from lakestream.protocol.api.errors import ApiError
+from lakestream.stream.features.dedupe import CHUNK_IDS, FORGOTTEN_AT_ONCE, Dedupe
 
 pytestmark = pytest.mark.unit
 
@@ -87,7 +87,7 @@ def test_ids_forgotten_at_the_front_and_taken_back_at_the_end() -> None:
 
 
 def test_a_full_window_refuses_what_it_can_not_remember(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.jetstream.stream.dedupe.MAX_IDS", 3)
+    monkeypatch.setattr("lakestream.stream.features.dedupe.MAX_IDS", 3)
     dedupe = Dedupe(window_ns=100)
     for seq in (1, 2, 3):
         dedupe.add(b"%d" % seq, seq, 1_000 + seq)

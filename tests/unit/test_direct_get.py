@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.formats.gotime import format_time
-from lakestream.jetstream.get import batch as direct_batch
-from lakestream.jetstream.get import query
+from lakestream.account.get import batch as direct_batch
+from lakestream.account.get import query
 from lakestream.log.record import Record
+from lakestream.protocol.gotime import format_time
 from tests.unit.api_world import ApiWorld
 from tests.unit.direct_world import (
     BAD,

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.jetstream.get import batch as direct_batch
-from lakestream.jetstream.get import query
-from lakestream.jetstream.ports import PastUnavailableError
+from lakestream.account.get import batch as direct_batch
+from lakestream.account.get import query
 from lakestream.log.errors import CorruptRecord
 from lakestream.log.record import Record
+from lakestream.ports import PastUnavailableError
 from tests.unit.api_world import ApiWorld
 from tests.unit.direct_world import (
     NO_RESULTS,
@@ -101,7 +101,7 @@ async def test_scattered_messages_are_fetched_with_one_read(world: ApiWorld, mon
 
 
 async def test_so_many_requests_wait_for_the_lake_and_no_more(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.jetstream.get.direct.MAX_IN_LAKE", 2)
+    monkeypatch.setattr("lakestream.account.get.direct.MAX_IN_LAKE", 2)
     world.to_lake("A", 7)
     waiting = [world.send("$JS.API.DIRECT.GET.A", {"seq": seq}) for seq in (3, 4)]
     refused = [(b"NATS/1.0 429 Too Many Requests\r\n\r\n", b"")]

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.formats.errors import ApiError, for_clients
-from lakestream.jetstream.shared import EngineOptions, Shared
-from lakestream.jetstream.stream import intake
-from lakestream.jetstream.stream.config import StreamConfig
-from lakestream.jetstream.stream.operations import DeleteMessage, Purge, Remove
-from lakestream.jetstream.stream.reader import HistoryUnavailableError
-from lakestream.jetstream.stream.stream import Stream
-from lakestream.jetstream.timing import expiry
+from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.log.errors import CorruptLog, LogError, LogFrozen
-from lakestream.server import stores
-from lakestream.server.hub import Hub
-from lakestream.server.logging import Logger
-from lakestream.server.settings.options import JetStreamOptions, LakeOptions
-from lakestream.server.stores import FileStores
-from lakestream.server.turn import Turn
+from lakestream.logging import Logger
+from lakestream.meta import stores
+from lakestream.meta.engines import Engines
+from lakestream.meta.shared import EngineOptions, Shared
+from lakestream.meta.stores import FileStores
+from lakestream.net.hub import Hub
+from lakestream.net.turn import Turn
+from lakestream.protocol.api.errors import ApiError, for_clients
+from lakestream.stream.core import proposer as intake
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.operations import DeleteMessage, Purge, Remove
+from lakestream.stream.core.reader import HistoryUnavailableError
+from lakestream.stream.core.stream import Stream
+from lakestream.stream.features import expiry
 from tests.unit.consumer_world import World as ConsumerWorld
 from tests.unit.logkit import FaultyFiles
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo, World

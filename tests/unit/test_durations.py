@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.formats.durations import format_duration, parse_duration
+from lakestream.protocol.durations import format_duration, parse_duration
 
 pytestmark = pytest.mark.unit
 

@@ -10,21 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.api.subjects import Api
-from lakestream.jetstream.api.system import SystemApi
-from lakestream.jetstream.engines import Engines
-from lakestream.jetstream.shared import EngineOptions, Shared
-from lakestream.jetstream.stream.account_limits import JetStreamLimits
+from lakestream.account.api.subjects import Api
+from lakestream.account.api.system import SystemApi
+from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.lake import paths, staging
 from lakestream.log.files import Files
 from lakestream.log.names import RESERVED, account_directory, account_of
-from lakestream.server.hub import Hub
-from lakestream.server.interest.interest import Subscription
+from lakestream.logging import Logger
+from lakestream.meta.engines import Engines
+from lakestream.meta.shared import EngineOptions, Shared
+from lakestream.meta.stores import FileStores
+from lakestream.net.hub import Hub
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.turn import Turn
 from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.server.logging import Logger
-from lakestream.server.settings.options import JetStreamOptions, LakeOptions
-from lakestream.server.stores import FileStores
-from lakestream.server.turn import Turn
+from lakestream.stream.core.account_limits import JetStreamLimits
 from tests.unit.api_world import Client
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo
 

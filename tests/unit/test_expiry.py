@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.stream import intake, publish
-from lakestream.jetstream.stream.config import StreamConfig
-from lakestream.jetstream.stream.operations import Purge, Remove, UpdateStream
-from lakestream.jetstream.timing import expiry, ttl
 from lakestream.log.store import LogOptions
+from lakestream.stream.core import proposer as intake
+from lakestream.stream.core import publish
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.operations import Purge, Remove, UpdateStream
+from lakestream.stream.features import expiry, ttl
 from tests.unit.api_world import Lake
 from tests.unit.stream_world import ManualClock, World
 

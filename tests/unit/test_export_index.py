@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakestream.config.account_options import StreamExport
+from lakestream.config.export_index import ExportIndex
 from lakestream.protocol.subjects import covers
-from lakestream.server.accounts.export_index import ExportIndex
-from lakestream.server.settings.account_options import StreamExport
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.cli.flags import OF_NATS_SERVER, SECTIONS, CommandLine, parse, usage
-from lakestream.server.errors import StartError
-from lakestream.server.settings.options import Flags
+from lakestream.config.errors import StartError
+from lakestream.config.options import Flags
 
 pytestmark = pytest.mark.unit
 

@@ -25,8 +25,8 @@ from lakestream.lake.history.history import READERS, TableHistory
 from lakestream.lake.storage import open_storage
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import matches
+from lakestream.runtime import ThreadIo
 from lakestream.server.lake.history import PER_STREAM, SharedCache, ThreadHistory
-from lakestream.server.runtime import ThreadIo
 from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.unit

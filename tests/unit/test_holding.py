@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.jetstream.copies import clone_replica
-from lakestream.jetstream.copies.clone_replica import Holding
 from lakestream.log.base import Base, Origin
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.segment_log import Appended
 from lakestream.raft.group import Committed
+from lakestream.stream.mirroring import clone_replica
+from lakestream.stream.mirroring.clone_replica import Holding
 from tests.unit.stream_world import World
 
 Read = Callable[[Base | None, BaseException | None], None]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakestream.config.import_subjects import ImportSubjects, prefixed
 from lakestream.protocol.subjects import covers, is_literal, matches
 from lakestream.protocol.transforms import TransformError
-from lakestream.server.accounts.import_subjects import ImportSubjects, prefixed
 
 pytestmark = pytest.mark.unit
 

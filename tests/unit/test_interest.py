@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lakestream.net.interest.cache import MAX_CACHED_SUBJECT
+from lakestream.net.interest.interest import SAMPLE_EVERY, Interest, Match, Subscription
 from lakestream.protocol.subjects import matches, subscribable
-from lakestream.server.interest.cache import MAX_CACHED_SUBJECT
-from lakestream.server.interest.interest import SAMPLE_EVERY, Interest, Match, Subscription
 
 pytestmark = pytest.mark.unit
 

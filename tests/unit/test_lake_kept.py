@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from lakestream.jetstream.stream.config import StreamConfig
 from lakestream.lake import paths
 from lakestream.lake.compaction.grace import Grace
 from lakestream.lake.verify import Budget
 from lakestream.server.lake.kept import Found, Kept
+from lakestream.stream.core.config import StreamConfig
 
 pytestmark = pytest.mark.unit
 

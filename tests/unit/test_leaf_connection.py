@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from lakestream.jetstream.ports import Clock
-from lakestream.server.hub import Hub
-from lakestream.server.logging import Logger
-from lakestream.server.remote.leaf_connection import MAX_PINGS, MAX_UNSENT, LeafConnection
-from lakestream.server.remote.leaf_wire import Names
-from lakestream.server.turn import Turn
+from lakestream.logging import Logger
+from lakestream.net.hub import Hub
+from lakestream.net.remote.leaf_connection import MAX_PINGS, MAX_UNSENT, LeafConnection
+from lakestream.net.remote.leaf_wire import Names
+from lakestream.net.turn import Turn
+from lakestream.ports import Clock
 
 pytestmark = pytest.mark.unit
 

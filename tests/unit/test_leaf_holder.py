@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from lakestream.jetstream.ports import Clock
-from lakestream.server.hub import Hub
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.logging import Logger
-from lakestream.server.remote.leaf_holder import Holder
-from lakestream.server.turn import Turn
+from lakestream.logging import Logger
+from lakestream.net.hub import Hub
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.remote.leaf_holder import Holder
+from lakestream.net.turn import Turn
+from lakestream.ports import Clock
 
 pytestmark = pytest.mark.unit
 

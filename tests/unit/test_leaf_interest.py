@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lakestream.jetstream.ports import Delivery
-from lakestream.server.cluster.route_wire import Batch
-from lakestream.server.hub import Hub
-from lakestream.server.logging import Logger
-from lakestream.server.remote.leaf_interest import Listeners
-from lakestream.server.remote.leaf_wire import Left, Listens, Names
-from lakestream.server.turn import Turn
+from lakestream.logging import Logger
+from lakestream.net.hub import Hub
+from lakestream.net.peers.route_wire import Batch
+from lakestream.net.remote.leaf_interest import Listeners
+from lakestream.net.remote.leaf_wire import Left, Listens, Names
+from lakestream.net.turn import Turn
+from lakestream.ports import Delivery
 
 pytestmark = pytest.mark.unit
 

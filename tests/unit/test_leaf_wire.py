@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from lakestream.server.remote import leaf_wire
-from lakestream.server.remote.leaf_wire import (
+from lakestream.net.remote import leaf_wire
+from lakestream.net.remote.leaf_wire import (
     Info,
     LeafParser,
     Left,

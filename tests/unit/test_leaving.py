@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream import leaving as jetstream_leaving
+from lakestream.config.options import LakeOptions
 from lakestream.lake import paths, staging
 from lakestream.lake.compaction import segments
 from lakestream.lake.errors import OlderStore
 from lakestream.log.files import Files
-from lakestream.server.settings.options import LakeOptions
+from lakestream.meta import leaving as jetstream_leaving
 from tests.unit.stream_world import CLIENT
 from tests.unit.test_engines import World
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream import leaving
+from lakestream.config.options import LakeOptions
 from lakestream.lake import paths, staging
+from lakestream.logging import Logger
+from lakestream.meta import leaving
 from lakestream.server.lake.api import WATCH_NS, FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.server.logging import Logger
-from lakestream.server.settings.options import LakeOptions
 from tests.unit.logkit import FaultyFiles, QuickFiles
 from tests.unit.stream_world import CLIENT, World
 

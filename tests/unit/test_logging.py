@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.server.errors import StartError
-from lakestream.server.logging import Logger
+from lakestream.config.errors import StartError
+from lakestream.logging import Logger
 
 pytestmark = pytest.mark.unit
 

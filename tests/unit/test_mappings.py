@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakestream.config.account_options import Destination, SubjectMapping
+from lakestream.config.mappings import Mappings
 from lakestream.protocol.transforms import TransformError
-from lakestream.server.accounts.mappings import Mappings
-from lakestream.server.settings.account_options import Destination, SubjectMapping
 
 pytestmark = pytest.mark.unit
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.jetstream.cluster.meta_boot import JoinAnswer
-from lakestream.jetstream.cluster.meta_state import Applied, AssignStream, RemoveStream
-from lakestream.jetstream.formats.errors import ApiError
 from lakestream.log.store import LOG_DIRECTORY
+from lakestream.meta.meta_boot import JoinAnswer
+from lakestream.meta.meta_state import Applied, AssignStream, RemoveStream
+from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.messages import Membership
 from tests.unit.meta_world import STEP_NS, World
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.jetstream.cluster.meta import KEEP_SEGMENTS
-from lakestream.jetstream.cluster.meta_state import Applied, RemoveStream
-from lakestream.jetstream.cluster.meta_transfer import INCOMING, OUTGOING
-from lakestream.jetstream.formats.errors import ApiError
 from lakestream.log.segment_log import SegmentLog
+from lakestream.meta.meta import KEEP_SEGMENTS
+from lakestream.meta.meta_state import Applied, RemoveStream
+from lakestream.meta.meta_transfer import INCOMING, OUTGOING
+from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.hard_state import NAME as RAFT
 from tests.unit.meta_world import Server, World
 

@@ -11,18 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.stream.account_limits import JetStreamLimits
-from lakestream.server.accounts.accounts import Accounts
-from lakestream.server.errors import StartError
-from lakestream.server.identity import Identity
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.logging import Logger
-from lakestream.server.monitoring import port as monitoring
-from lakestream.server.monitoring.jetstream import _api
-from lakestream.server.monitoring.pages import Answer, Pages
-from lakestream.server.monitoring.port import MAX_BODY, MAX_OPEN
-from lakestream.server.monitoring.text import uptime_text
-from lakestream.server.settings.account_options import (
+from lakestream.config.account_options import (
     AccountOptions,
     Destination,
     Latency,
@@ -32,9 +21,20 @@ from lakestream.server.settings.account_options import (
     StreamImport,
     SubjectMapping,
 )
-from lakestream.server.settings.options import SECOND, Options
-from lakestream.server.statistics import MAX_CLOSED, REFUSED, Statistics
-from lakestream.server.turn import Turn
+from lakestream.config.errors import StartError
+from lakestream.config.options import SECOND, Options
+from lakestream.logging import Logger
+from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.identity import Identity
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.statistics import MAX_CLOSED, REFUSED, Statistics
+from lakestream.net.turn import Turn
+from lakestream.ops.monitoring import port as monitoring
+from lakestream.ops.monitoring.jetstream import _api
+from lakestream.ops.monitoring.pages import Answer, Pages
+from lakestream.ops.monitoring.port import MAX_BODY, MAX_OPEN
+from lakestream.ops.monitoring.text import uptime_text
+from lakestream.stream.core.account_limits import JetStreamLimits
 
 pytestmark = pytest.mark.unit
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.jetstream.stream.operations import CreateConsumer, Operation, UpdateStream, encode
+from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.lake import staging
 from lakestream.log.files import Io
 from lakestream.log.frame import Kind
+from lakestream.logging import Logger
+from lakestream.meta.stores import FileStores
 from lakestream.raft.group import Proposal
 from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.server.logging import Logger
-from lakestream.server.settings.options import JetStreamOptions, LakeOptions
-from lakestream.server.stores import FileStores
+from lakestream.stream.core.operations import CreateConsumer, Operation, UpdateStream, encode
 from tests.unit.api_world import ApiWorld
 from tests.unit.replica_world import World
 

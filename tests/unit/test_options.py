@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.server.errors import StartError
-from lakestream.server.settings.conf import ConfError
-from lakestream.server.settings.options import (
+from lakestream.config.conf import ConfError
+from lakestream.config.errors import StartError
+from lakestream.config.options import (
     MIB,
     RELOADABLE,
     SECOND,
@@ -25,7 +25,7 @@ from lakestream.server.settings.options import (
     default_max_file,
     reload,
 )
-from lakestream.server.settings.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
+from lakestream.config.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
 from tests.unit.conf_files import Load
 
 pytestmark = pytest.mark.unit

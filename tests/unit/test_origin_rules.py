@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.cluster.alternates import Alternates
-from lakestream.jetstream.cluster.meta_state import AssignStream, MetaState, RemoveStream
-from lakestream.jetstream.copies.origin_rules import check_filters, checked_origins
-from lakestream.jetstream.formats.errors import ApiError
-from lakestream.jetstream.stream.config import StreamConfig, StreamSource
+from lakestream.meta.alternates import Alternates
+from lakestream.meta.meta_state import AssignStream, MetaState, RemoveStream
+from lakestream.protocol.api.errors import ApiError
+from lakestream.stream.core.config import StreamConfig, StreamSource
+from lakestream.stream.mirroring.origin_rules import check_filters, checked_origins
 
 
 def _sourcing(name: str, *origins: str) -> StreamConfig:

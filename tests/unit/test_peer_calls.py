@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from lakestream.net.peers import peer_calls
+from lakestream.net.peers.peer_calls import PeerCalls
 from lakestream.raft.ports import Channel
-from lakestream.server.cluster import peer_calls
-from lakestream.server.cluster.peer_calls import PeerCalls
 
 pytestmark = pytest.mark.unit
 

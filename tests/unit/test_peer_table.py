@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.server.cluster import peer_wire as wire
-from lakestream.server.cluster.peer_dial import FIRST_DELAY_S, FORGET_AFTER, MAX_DELAY_S, REPORT_EVERY, Target
-from lakestream.server.cluster.peer_table import Table
-from lakestream.server.cluster.peer_wire import Hello, NodeInfo, Ready, Refused
-from lakestream.server.settings.options import RouteUrl
+from lakestream.config.options import RouteUrl
+from lakestream.net.peers import peer_wire as wire
+from lakestream.net.peers.peer_dial import FIRST_DELAY_S, FORGET_AFTER, MAX_DELAY_S, REPORT_EVERY, Target
+from lakestream.net.peers.peer_table import Table
+from lakestream.net.peers.peer_wire import Hello, NodeInfo, Ready, Refused
 
 pytestmark = pytest.mark.unit
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
+from lakestream.net.accounts.permissions import MAX_ANSWER_BYTES, MAX_REMEMBERED, Answers, Rules
 from lakestream.protocol.subjects import matches
-from lakestream.server.accounts.permissions import MAX_ANSWER_BYTES, MAX_REMEMBERED, Answers, Rules
-from lakestream.server.settings.account_options import AllowResponses, Permissions, SubjectRule
 
 pytestmark = pytest.mark.unit
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from lakestream.jetstream.cluster.placement import Candidate, Wanted, choose, choose_leader, peer_id
-from lakestream.jetstream.formats.errors import ApiError
-from lakestream.jetstream.stream.config import Placement
+from lakestream.meta.placement import Candidate, Wanted, choose, choose_leader, peer_id
+from lakestream.protocol.api.errors import ApiError
+from lakestream.stream.core.config import Placement
 
 pytestmark = pytest.mark.unit
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.server.errors import StartError
-from lakestream.server.ports_file import remove, urls, write_pid_file, write_ports_file
+from lakestream.config.errors import StartError
+from lakestream.ops.ports_file import remove, urls, write_pid_file, write_ports_file
 
 pytestmark = pytest.mark.unit
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from lakestream.jetstream.consumer import read_ahead
-from lakestream.jetstream.consumer import start as consumer_start
-from lakestream.jetstream.consumer.selection import Subjects
 from lakestream.log.record import Record
+from lakestream.stream.consumer import read_ahead
+from lakestream.stream.consumer import start as consumer_start
+from lakestream.stream.consumer.selection import Subjects
 from tests.unit.consumer_world import World
 from tests.unit.test_consumer_recovery import Lake
 

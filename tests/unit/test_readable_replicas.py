@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.cluster.replica import NEAR
+from lakestream.meta.replica import NEAR
 from lakestream.raft.messages import Membership
 from tests.unit.replica_world import Node, World
 

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.copies import upstream
-from lakestream.jetstream.copies.links import LINK_QUEUE, ack_here, ack_there, sign
-from lakestream.jetstream.copies.origin import Origin, Start
-from lakestream.jetstream.stream.config import ExternalStream, StreamSource
-from lakestream.server.hub import Hub
-from lakestream.server.remote import connection as remote_connection
-from lakestream.server.remote import dial as remote_dial
-from lakestream.server.remote import paths as remote_paths
-from lakestream.server.remote.bodies import Answers, Pushed, asked
-from lakestream.server.remote.connection import RemoteConnection
-from lakestream.server.remote.dial import Redial
-from lakestream.server.settings.remote_options import Address, RemoteOptions
-from lakestream.server.turn import Turn
+from lakestream.config.remote_options import Address, RemoteOptions
+from lakestream.net.hub import Hub
+from lakestream.net.remote import connection as remote_connection
+from lakestream.net.remote import dial as remote_dial
+from lakestream.net.remote import paths as remote_paths
+from lakestream.net.remote.bodies import Answers, Pushed, asked
+from lakestream.net.remote.connection import RemoteConnection
+from lakestream.net.remote.dial import Redial
+from lakestream.net.turn import Turn
+from lakestream.stream.core.config import ExternalStream, StreamSource
+from lakestream.stream.mirroring import upstream
+from lakestream.stream.mirroring.links import LINK_QUEUE, ack_here, ack_there, sign
+from lakestream.stream.mirroring.origin import Origin, Start
 
 pytestmark = pytest.mark.unit
 

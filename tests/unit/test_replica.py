@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.formats.errors import ApiError
-from lakestream.jetstream.stream.operations import DeleteMessage, UpdateStream
+from lakestream.protocol.api.errors import ApiError
+from lakestream.stream.core.operations import DeleteMessage, UpdateStream
 from tests.unit.consumer_world import CLIENT, SECOND
 from tests.unit.replica_world import World
 

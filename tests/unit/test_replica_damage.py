@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.jetstream.stream.operations import DeleteMessage
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.mend import verify
 from lakestream.raft.messages import Membership
+from lakestream.stream.core.operations import DeleteMessage
 from tests.unit import logkit
 from tests.unit.logkit import MiniStream, flip
 from tests.unit.replica_world import Node, World, fill

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.consumer.state import Ledger
-from lakestream.jetstream.stream.dedupe import Dedupe
 from lakestream.lake import staging
 from lakestream.lake.errors import StagingConflict
 from lakestream.lake.staging import StreamIdentity
@@ -19,6 +17,8 @@ from lakestream.log.files import Files
 from lakestream.log.mend import take_over, verify
 from lakestream.log.record import columns, encode_record, iter_records
 from lakestream.log.store import LogOptions, SealedSegment
+from lakestream.stream.consumer.state import Ledger
+from lakestream.stream.features.dedupe import Dedupe
 from tests.unit.logkit import MiniStream, close_all, flip, message
 
 pytestmark = pytest.mark.unit

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.ports import ClientInfo
-from lakestream.jetstream.stream.config import SubjectTransformConfig
-from lakestream.jetstream.stream.operations import Purge, UpdateStream
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.tracing import Tracing, encoded, parsed
+from lakestream.ports import ClientInfo
 from lakestream.protocol import headers
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.tracing import Tracing, encoded, parsed
+from lakestream.stream.core.config import SubjectTransformConfig
+from lakestream.stream.core.operations import Purge, UpdateStream
 from tests.unit.stream_world import CLIENT, Inbox, World
 
 pytestmark = pytest.mark.unit

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.settings.account_options import AccountOptions, ServiceExport, ServiceImport
+from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport
+from lakestream.net.interest.interest import Subscription
 from tests.unit.imports_world import Client, World
 
 pytestmark = pytest.mark.unit

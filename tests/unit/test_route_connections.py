@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lakestream.protocol.subjects import matches
-from lakestream.server.cluster.remote_node import MARK_EVERY, MAX_MARKS
-from lakestream.server.cluster.route_interest import CHANGES_IN_A_BUFFER
-from lakestream.server.cluster.route_wire import (
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.peers.remote_node import MARK_EVERY, MAX_MARKS
+from lakestream.net.peers.route_interest import CHANGES_IN_A_BUFFER
+from lakestream.net.peers.route_wire import (
     Batch,
     Hold,
     Interest,
@@ -26,7 +26,7 @@ from lakestream.server.cluster.route_wire import (
     decode,
     encode,
 )
-from lakestream.server.interest.interest import Subscription
+from lakestream.protocol.subjects import matches
 from tests.unit.route_world import A, B, C, Client, Cluster, records
 
 pytestmark = pytest.mark.unit

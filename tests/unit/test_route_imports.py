@@ -9,16 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from lakestream.protocol.subjects import matches
-from lakestream.server.cluster.route_wire import Routed, decode
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.settings.account_options import (
+from lakestream.config.account_options import (
     AccountOptions,
     ServiceExport,
     ServiceImport,
     StreamExport,
     StreamImport,
 )
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.peers.route_wire import Routed, decode
+from lakestream.protocol.subjects import matches
 from tests.unit.route_world import Client, Cluster
 
 pytestmark = pytest.mark.unit

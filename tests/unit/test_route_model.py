@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.peers.remote_node import HIGH_WATER
 from lakestream.protocol.subjects import matches
-from lakestream.server.cluster.remote_node import HIGH_WATER
-from lakestream.server.interest.interest import Subscription
 from tests.unit.route_world import ACCOUNTS, ONE, TWO, A, B, C, Client, Cluster
 
 pytestmark = pytest.mark.unit

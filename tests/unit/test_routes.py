@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.ports import ClientInfo
-from lakestream.server.cluster.api_relay import ApiRelay
-from lakestream.server.cluster.peer_wire import NodeInfo
-from lakestream.server.cluster.remote_node import HIGH_WATER, MAX_WEIGHT
-from lakestream.server.cluster.route_wire import Interest, Routed
+from lakestream.net.peers.api_relay import ApiRelay
+from lakestream.net.peers.peer_wire import NodeInfo
+from lakestream.net.peers.remote_node import HIGH_WATER, MAX_WEIGHT
+from lakestream.net.peers.route_wire import Interest, Routed
+from lakestream.ports import ClientInfo
 from tests.unit.route_world import A, B, C, Cluster, records
 
 pytestmark = pytest.mark.unit

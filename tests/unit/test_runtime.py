@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.server.runtime import BRIEF_NS, ThreadIo
+from lakestream.runtime import BRIEF_NS, ThreadIo
 
 
 class Io:

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.formats import gotime
-from lakestream.jetstream.stream import publish
-from lakestream.jetstream.stream.operations import DeleteMessage, Purge
-from lakestream.jetstream.stream.reader import HistoryUnavailableError
-from lakestream.jetstream.timing import schedules
-from lakestream.jetstream.timing.schedule_rules import Produced, meaning, produced
 from lakestream.log.record import Record
-from lakestream.protocol import headers
+from lakestream.protocol import gotime, headers
+from lakestream.stream.core import publish
+from lakestream.stream.core.operations import DeleteMessage, Purge
+from lakestream.stream.core.reader import HistoryUnavailableError
+from lakestream.stream.features import schedules
+from lakestream.stream.features.schedule_rules import Produced, meaning, produced
 from tests.unit.api_world import ApiWorld, Lake
 from tests.unit.consumer_world import CLIENT
 from tests.unit.replica_world import World as Cluster

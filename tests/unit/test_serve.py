@@ -13,9 +13,9 @@ import pytest
 
 from lakestream import __version__
 from lakestream.cli.serve import run, serve
-from lakestream.server.errors import StartError, reason_of
-from lakestream.server.logging import Logger
-from lakestream.server.settings.options import Options
+from lakestream.config.errors import StartError, reason_of
+from lakestream.config.options import Options
+from lakestream.logging import Logger
 
 pytestmark = pytest.mark.unit
 

@@ -7,10 +7,10 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport, StreamImport
+from lakestream.net.accounts.responses import Responses
+from lakestream.net.accounts.service_imports import MAX_HOPS, replaces_api
 from lakestream.protocol import headers
-from lakestream.server.accounts.responses import Responses
-from lakestream.server.accounts.service_imports import MAX_HOPS, replaces_api
-from lakestream.server.settings.account_options import AccountOptions, ServiceExport, ServiceImport, StreamImport
 from tests.unit.imports_world import Client, World
 
 pytestmark = pytest.mark.unit

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.jetstream.stream.operations import DeleteMessage
-from lakestream.jetstream.stream.shredding import DELAY_NS
+from lakestream.stream.core.operations import DeleteMessage
+from lakestream.stream.features.secure_delete import DELAY_NS
 from tests.unit.stream_world import World
 
 pytestmark = pytest.mark.unit

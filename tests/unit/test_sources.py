@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from lakestream.jetstream.copies.origin import Origin, Start, key_of, short_hash
-from lakestream.jetstream.copies.source_state import MAX_SOURCES, Position, Positions, of_stream, with_source
-from lakestream.jetstream.stream.config import (
+from lakestream.stream.core.config import (
     ExternalStream,
     StreamConsumerSource,
     StreamSource,
     SubjectTransformConfig,
 )
+from lakestream.stream.mirroring.origin import Origin, Start, key_of, short_hash
+from lakestream.stream.mirroring.source_state import MAX_SOURCES, Position, Positions, of_stream, with_source
 
 
 def transforms(*pairs: tuple[str, str]) -> list[SubjectTransformConfig]:

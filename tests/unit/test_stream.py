@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.jetstream.stream.operations import DeleteMessage, Purge
 from lakestream.log.files import Files
+from lakestream.stream.core.operations import DeleteMessage, Purge
 from tests.unit.stream_world import World
 
 pytestmark = pytest.mark.unit

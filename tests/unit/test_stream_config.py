@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.formats.errors import ApiError
-from lakestream.jetstream.formats.jsonio import dumps, parse, shown
-from lakestream.jetstream.stream import rules as stream_rules
-from lakestream.jetstream.stream.config import StreamConfig, StreamConfigRequest
-from lakestream.jetstream.stream.info import config_shown
+from lakestream.protocol.api.errors import ApiError
+from lakestream.protocol.api.jsonio import dumps, parse, shown
+from lakestream.stream.core import rules as stream_rules
+from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
+from lakestream.stream.core.info import config_shown
 
 pytestmark = pytest.mark.unit
 

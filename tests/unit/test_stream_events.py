@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.shared import Stores
 from lakestream.log.store import Store
-from lakestream.server.interest.interest import Subscription
+from lakestream.meta.shared import Stores
+from lakestream.net.interest.interest import Subscription
 from tests.unit.api_world import ApiWorld, Client
 from tests.unit.logkit import FaultyFiles
 from tests.unit.stream_world import ManualIo

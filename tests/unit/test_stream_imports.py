@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from lakestream.config.account_options import AccountOptions, StreamExport, StreamImport
 from lakestream.protocol.subjects import matches
-from lakestream.server.settings.account_options import AccountOptions, StreamExport, StreamImport
 from tests.unit.imports_world import Client, World
 
 pytestmark = pytest.mark.unit

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.stream import retention
-from lakestream.jetstream.stream.operations import Purge
+from lakestream.stream.core import retention
+from lakestream.stream.core.operations import Purge
 from tests.unit import consumer_world
 from tests.unit.stream_world import World
 

@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.stream.config import StreamConfig
-from lakestream.jetstream.stream.operations import DeleteMessage, UpdateStream
-from lakestream.jetstream.stream.operations import Purge as PurgeOperation
 from lakestream.log.files import Files
 from lakestream.log.record import Record
 from lakestream.log.store import LogOptions
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.operations import DeleteMessage, UpdateStream
+from lakestream.stream.core.operations import Purge as PurgeOperation
 from tests.chance import SECOND, SUBJECTS, Chance, Delete, Publish, Purge, Step, Update
 from tests.stream_model import Answer, StreamModel
 from tests.unit.api_world import Lake

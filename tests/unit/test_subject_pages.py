@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lakestream.jetstream.api import subject_pages
+from lakestream.account.api import subject_pages
 from lakestream.log.subject_index import SubjectIndex
 from tests.unit.api_world import ApiWorld
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lakestream.jetstream.stream import limits
 from lakestream.log.runs import joined
 from lakestream.log.segment_rows import SegmentRows
 from lakestream.log.store import Store
+from lakestream.stream.core import limits
 from tests.unit.consumer_world import World
 
 pytestmark = pytest.mark.unit

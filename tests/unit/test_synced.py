@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.jetstream.engines import MARK_NS
 from lakestream.lake import paths, staging
 from lakestream.lake.compaction.position import PositionWatch
 from lakestream.log import synced
@@ -19,6 +18,7 @@ from lakestream.log.segment import HEADER_SIZE
 from lakestream.log.segment_log import LogOptions
 from lakestream.log.store import Store
 from lakestream.log.synced import Mark, MarkFile
+from lakestream.meta.engines import MARK_NS
 from lakestream.server.lake import keeper
 from tests.unit.logkit import FaultyFiles, MiniStream, QuickFiles, message, segment_files
 from tests.unit.test_engines import World

@@ -13,30 +13,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.jetstream.formats.json_syntax import JsonError
-from lakestream.jetstream.ports import ClientInfo
-from lakestream.protocol import s2
-from lakestream.server.accounts.accounts import Account, Accounts
-from lakestream.server.accounts.auth import ANYBODY, Login
-from lakestream.server.cluster.client_counts import ClientCounts
-from lakestream.server.identity import Identity
-from lakestream.server.interest.interest import Subscription
-from lakestream.server.logging import Logger
-from lakestream.server.settings.account_options import (
+from lakestream.config.account_options import (
     AccountLimits,
     AccountOptions,
     AllowResponses,
     Permissions,
     SubjectRule,
 )
-from lakestream.server.settings.account_options import User as UserOptions
-from lakestream.server.settings.options import SECOND, Options
-from lakestream.server.statistics import REFUSED, Statistics
-from lakestream.server.system.messages import SystemMessages
-from lakestream.server.system.replies import OPTIONS, Replies, concerns, encoded, read
-from lakestream.server.system.requests import permissions_shown
-from lakestream.server.system.system import System
-from lakestream.server.turn import Turn
+from lakestream.config.account_options import User as UserOptions
+from lakestream.config.options import SECOND, Options
+from lakestream.logging import Logger
+from lakestream.net.accounts.accounts import Account, Accounts
+from lakestream.net.accounts.auth import ANYBODY, Login
+from lakestream.net.identity import Identity
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.peers.client_counts import ClientCounts
+from lakestream.net.statistics import REFUSED, Statistics
+from lakestream.net.turn import Turn
+from lakestream.ops.system.messages import SystemMessages
+from lakestream.ops.system.replies import OPTIONS, Replies, concerns, encoded, read
+from lakestream.ops.system.requests import permissions_shown
+from lakestream.ops.system.system import System
+from lakestream.ports import ClientInfo
+from lakestream.protocol import s2
+from lakestream.protocol.api.json_syntax import JsonError
 from tests.unit.odd_bodies import BODIES, ODD
 from tests.unit.stream_world import ManualClock
 

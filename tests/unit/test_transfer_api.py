@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.jetstream.api.transfer import MAX_SUBJECT, TransferApi
-from lakestream.jetstream.stream import limits
-from lakestream.jetstream.stream.config import StreamConfig
+from lakestream.account.api.transfer import MAX_SUBJECT, TransferApi
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.log.record import Record, encode_record, iter_records
+from lakestream.stream.core import limits
+from lakestream.stream.core.config import StreamConfig
 from tests.unit.api_world import ApiWorld
 
 SECOND = 1_000_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lakestream.server import unsent
-from lakestream.server.turn import TURN_BYTES, Turn
-from lakestream.server.unsent import PENDING_BYTES, TRIM_BYTES, WRITE_DEADLINE, Unsent
+from lakestream.net import unsent
+from lakestream.net.turn import TURN_BYTES, Turn
+from lakestream.net.unsent import PENDING_BYTES, TRIM_BYTES, WRITE_DEADLINE, Unsent
 from tests.unit.stream_world import ManualClock
 
 pytestmark = pytest.mark.unit

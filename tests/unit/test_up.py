@@ -20,8 +20,8 @@ import pytest
 from lakestream.cli import jobs
 from lakestream.cli.supervisor import Supervisor, Timing, Waiting
 from lakestream.cli.up import Compaction, level_of, settle, welcome
-from lakestream.server.logging import Logger
-from lakestream.server.settings.options import Flags
+from lakestream.config.options import Flags
+from lakestream.logging import Logger
 
 pytestmark = pytest.mark.unit
 

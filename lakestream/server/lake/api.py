@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.jetstream.cluster.replicas import asked_here
-from lakestream.jetstream.formats.errors import ApiError, api_error
-from lakestream.jetstream.ports import ClientInfo, Subscribed
 from lakestream.lake.errors import LakeError
 from lakestream.lake.flush import FLUSH, RESPONSE_TYPE, ServerFile, name_server, unname_server
 from lakestream.lake.identity import identify
 from lakestream.lake.storage import open_storage
-from lakestream.server.identity import Identity
-from lakestream.server.logging import Logger
+from lakestream.logging import Logger
+from lakestream.meta.replicas import asked_here
+from lakestream.net.identity import Identity
+from lakestream.ports import ClientInfo, Subscribed
+from lakestream.protocol.api.errors import ApiError, api_error
 
 if TYPE_CHECKING:
-    from lakestream.jetstream.engine import Engine
-    from lakestream.jetstream.stream.stream import Stream
+    from lakestream.meta.engine import Engine
     from lakestream.server.lake.keeper import LakeKeeper
+    from lakestream.stream.core.stream import Stream
 
 WATCH_NS = 500_000_000
 """How often a flush under way is looked after, should its stream fail or go meanwhile."""

@@ -16,11 +16,6 @@ from typing import TypeVar
 
 import msgspec
 
-from lakestream.jetstream.copies.clone import Copied, NotCopied, why_not
-from lakestream.jetstream.copies.origin import selected
-from lakestream.jetstream.ports import ClientInfo, Subscribed
-from lakestream.jetstream.stream.config import StreamConfig, StreamSource
-from lakestream.jetstream.stream.stream import Stream
 from lakestream.lake import paths, staging
 from lakestream.lake.cloning import request as clone_request
 from lakestream.lake.cloning.request import CloneAnswer, CloneRequest, Picked
@@ -34,8 +29,13 @@ from lakestream.lake.storage import open_storage
 from lakestream.log.base import Base, Origin, origin_of, read_base, remove_base
 from lakestream.log.files import Files
 from lakestream.log.segment_log import SegmentLog
-from lakestream.server.logging import Logger
-from lakestream.server.runtime import LoopClock, ThreadIo
+from lakestream.logging import Logger
+from lakestream.ports import ClientInfo, Subscribed
+from lakestream.runtime import LoopClock, ThreadIo
+from lakestream.stream.core.config import StreamConfig, StreamSource
+from lakestream.stream.core.stream import Stream
+from lakestream.stream.mirroring.clone import Copied, NotCopied, why_not
+from lakestream.stream.mirroring.origin import selected
 
 CLONE_MSGS = 100_000
 """Below so many messages in its table an origin is read message by message, which is as quick."""

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from lakestream.jetstream.ports import PastUnavailableError, Was
 from lakestream.lake.errors import HistoryUnavailable, LakeError
 from lakestream.lake.timetravel import TimeTravelError
 from lakestream.log.departures import Point
 from lakestream.log.record import Record
-from lakestream.server.runtime import ThreadIo
+from lakestream.ports import PastUnavailableError, Was
+from lakestream.runtime import ThreadIo
 
 if TYPE_CHECKING:
     from lakestream.lake.history.cache import BlockCache

@@ -11,14 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from lakestream.jetstream.copies.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
-from lakestream.jetstream.copies.clone_replica import BaseUnreadable
-from lakestream.jetstream.formats.errors import for_clients
-from lakestream.jetstream.get.as_it_was import past_of
-from lakestream.jetstream.shared import GLOBAL
-from lakestream.jetstream.stream.config import StreamConfig
-from lakestream.jetstream.stream.operations import CreateStream
-from lakestream.jetstream.stream.stream import Stream
+from lakestream.account.get.as_it_was import past_of
+from lakestream.config.options import LakeOptions
 from lakestream.lake import paths, staging
 from lakestream.lake.compaction import policy
 from lakestream.lake.compaction.grace import Grace
@@ -30,13 +24,19 @@ from lakestream.log.base import Base, Origin
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files
 from lakestream.log.store import SealedSegment, Store
+from lakestream.logging import Logger
+from lakestream.meta.shared import GLOBAL
+from lakestream.protocol.api.errors import for_clients
+from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake import leaving
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
 from lakestream.server.lake.kept import Found, Kept, Lag
-from lakestream.server.logging import Logger
-from lakestream.server.runtime import LoopClock, ThreadIo
-from lakestream.server.settings.options import LakeOptions
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.operations import CreateStream
+from lakestream.stream.core.stream import Stream
+from lakestream.stream.mirroring.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
+from lakestream.stream.mirroring.clone_replica import BaseUnreadable
 
 LEASE_LOOK_NS = 10_000_000_000
 """Interval (10 s) at which monitoring checks the compactor's lease in an object store."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.jetstream.stream.config import StreamConfig
-from lakestream.jetstream.stream.stream import Stream
 from lakestream.lake import paths, staging, verify
 from lakestream.lake.compaction import poison, policy, repair, segments
 from lakestream.lake.compaction.grace import Grace
@@ -27,6 +25,8 @@ from lakestream.lake.verify import Budget, TableFiles
 from lakestream.log.errors import LogError
 from lakestream.log.segment import SealedSegment
 from lakestream.server.lake.history import ThreadHistory
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.stream import Stream
 
 IDLE_POLLS = 30
 """Of a stream that is all in its table, the table is looked at only every so many polls."""

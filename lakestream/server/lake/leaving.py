@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import msgspec
 
-from lakestream.jetstream.stream.operations import CreateStream
 from lakestream.lake import staging, verify, whereabouts
 from lakestream.lake.compaction import policy, repair
 from lakestream.lake.errors import StagingConflict
@@ -17,7 +16,8 @@ from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import open_storage
 from lakestream.log.files import Files
 from lakestream.log.leaving import sealed_in
-from lakestream.server.logging import Logger
+from lakestream.logging import Logger
+from lakestream.stream.core.operations import CreateStream
 
 
 class _Config(msgspec.Struct):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from lakestream.jetstream.backup import archive
+from lakestream.account.backup import archive
 from lakestream.protocol import s2
 from tests.conformance.harness import Script, scenario, table
 from tests.wire import Frame

@@ -1,0 +1,160 @@
+"""Account information.
+
+Belongs here: `$JS.API.INFO`: what the account's streams use, its limits, and the API's own counters. In a cluster all
+nodes' together: every replica counts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from lakestream.meta.ports import of_account
+from lakestream.protocol.api.request import API_LEVEL, Request, Routes, Where
+from lakestream.stream.core.account_limits import JetStreamLimits
+from lakestream.stream.core.confirming import when_all_applied
+
+if TYPE_CHECKING:
+    from lakestream.meta.engine import Engine
+    from lakestream.meta.node import JetStreamCluster
+
+UNLIMITED = -1
+
+USAGE = "account.usage"
+"""The call that asks a node for its `Usage`."""
+USAGE_WAIT_NS = 500_000_000
+"""How long the other nodes' usage is waited for; a node that does not answer counts as nothing."""
+
+
+class ApiCounters(Protocol):
+    """How much the API was used."""
+
+    total: int
+    errors: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What one node has. Sizes in bytes; `consumers` are those that it leads."""
+
+    memory: int = 0
+    file: int = 0
+    reserved_memory: int = 0
+    reserved_file: int = 0
+    streams: int = 0
+    consumers: int = 0
+    total: int = 0
+    errors: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Usage(*(mine + its for mine, its in pairs))
+
+
+class AccountApi:
+    """Serves account information."""
+
+    def __init__(self, engine: Engine, counters: ApiCounters) -> None:
+        self._engine = engine
+        self._counters = counters
+        if engine.cluster is not None:
+            engine.cluster.calls.serve(
+                of_account(USAGE, engine.account),
+                lambda node, body, answer: self._when_applied(
+                    lambda: answer(msgspec.msgpack.encode(self._own_usage()))
+                ),
+            )
+
+    def register(self, routes: Routes) -> None:
+        """See `ApiPart.register`."""
+        routes.route("INFO", "account_info_response", self._info, where=Where.META)
+
+    def _info(self, request: Request) -> None:
+        cluster = self._engine.cluster
+        if cluster is None:
+            self._when_applied(lambda: request.run(lambda: request.respond(self.usage())))
+        else:
+            ask = functools.partial(self._gather, cluster, lambda usage: request.respond(self._shown(usage)))
+            self._when_applied(lambda: request.run(ask))
+
+    def _when_applied(self, then: Callable[[], None]) -> None:
+        when_all_applied(list(self._engine.streams.values()), then)
+
+    def usage(self) -> dict[str, Any]:
+        """The fields of an account info reply for this node (api.md §2)."""
+        return self._shown(self._own_usage())
+
+    def _own_usage(self) -> Usage:
+        streams = list(self._engine.streams.values())
+        used = {"memory": 0, "file": 0}
+        reserved = {"memory": 0, "file": 0}
+        for stream in streams:
+            used[stream.config.storage] += stream.store.bytes
+            reserved[stream.config.storage] += max(0, stream.config.max_bytes)
+        return Usage(
+            memory=used["memory"],
+            file=used["file"],
+            reserved_memory=reserved["memory"],
+            reserved_file=reserved["file"],
+            streams=len(streams) + len(self._engine.offline),
+            consumers=sum(len(stream.consumers) for stream in streams if stream.leading),
+            total=self._counters.total,
+            errors=self._counters.errors,
+        )
+
+    def _gather(self, cluster: JetStreamCluster, done: Callable[[Usage], None]) -> None:
+        """The usage of every node that can be reached."""
+        usage = self._own_usage()
+        waiting = {name for name, info in cluster.nodes.nodes().items() if info.jetstream and cluster.nodes.alive(name)}
+
+        def came(node: str, body: bytes | None) -> None:
+            nonlocal usage
+            if body is not None:
+                usage = usage + msgspec.msgpack.decode(body, type=Usage)
+            waiting.discard(node)
+            if not waiting:
+                finish()
+
+        def finish() -> None:
+            done(msgspec.structs.replace(usage, streams=len(cluster.assignments(self._engine.account))))
+
+        method = of_account(USAGE, self._engine.account)
+
+        def ask(node: str) -> None:
+            cluster.calls.call(node, method, b"", lambda body, why: came(node, body), USAGE_WAIT_NS)
+
+        for node in sorted(waiting):
+            ask(node)
+        if not waiting:
+            finish()
+
+    def _shown(self, usage: Usage) -> dict[str, Any]:
+        info: dict[str, Any] = {
+            "memory": usage.memory,
+            "storage": usage.file,
+            "reserved_memory": usage.reserved_memory,
+            "reserved_storage": usage.reserved_file,
+            "streams": usage.streams,
+            "consumers": usage.consumers,
+            "limits": limits_shown(self._engine.limits),
+        }
+        if self._engine.domain:
+            info["domain"] = self._engine.domain
+        info["api"] = {"level": API_LEVEL, "total": usage.total, "errors": usage.errors}
+        return info
+
+
+def limits_shown(limits: JetStreamLimits) -> dict[str, Any]:
+    """An account's limits under their names in the API; -1: none."""
+    return {
+        "max_memory": limits.max_memory,
+        "max_storage": limits.max_file,
+        "max_streams": limits.max_streams,
+        "max_consumers": limits.max_consumers,
+        "max_ack_pending": limits.max_ack_pending,
+        "memory_max_stream_bytes": limits.memory_max_stream_bytes,
+        "storage_max_stream_bytes": limits.disk_max_stream_bytes,
+        "max_bytes_required": limits.max_bytes_required,
+    }

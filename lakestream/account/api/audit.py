@@ -1,0 +1,76 @@
+"""The audit trail of the JetStream API.
+
+Belongs here: the advisory `$JS.EVENT.ADVISORY.API` about each request and its answer (api.md §11). It is sent only when
+somebody listens, by the node that answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lakestream.ports import Bus, ClientInfo, Clock
+from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.api.request import PREFIX, Request
+from lakestream.protocol.gotime import format_time
+from lakestream.protocol.nuid import nuid
+
+SUBJECT = b"$JS.EVENT.ADVISORY.API"
+
+
+class Audit:
+    """Tells of requests. `server` is this node's name, `cluster` the cluster's, or ""."""
+
+    def __init__(self, bus: Bus, clock: Clock, server: str, domain: str, cluster: str = "") -> None:
+        self._bus, self._clock = bus, clock
+        self._server, self._domain, self._cluster = server, domain, cluster
+
+    def client_of(self, request: Request) -> dict[str, Any]:
+        """Who asked, as it is shown."""
+        return client_shown(request.client, request.origin or self._server, self._cluster)
+
+    def answered(self, request: Request, response: bytes, client: dict[str, Any] | None) -> None:
+        """A request of a client, shown like this, has its answer."""
+        if not self._bus.interest(SUBJECT):
+            return
+        event: dict[str, Any] = {
+            "type": "io.nats.jetstream.advisory.v1.api_audit",
+            "id": nuid(),
+            "timestamp": format_time(self._clock.now()),
+            "server": self._server,
+            "client": client,
+            "subject": PREFIX.decode() + subject_of(request.pattern, request.tokens),
+        }
+        if request.body:
+            event["request"] = request.body.decode("utf-8", "replace")
+        event["response"] = response.decode("utf-8", "replace")
+        if self._domain:
+            event["domain"] = self._domain
+        self._bus.publish(SUBJECT, b"", b"", dumps(event))
+
+
+def client_shown(client: ClientInfo, server: str, cluster: str = "") -> dict[str, Any]:
+    """Who asked, as advisories show it. `server` is the node that the client is connected to."""
+    fields: dict[str, Any] = {
+        "start": format_time(client.start_ns) if client.start_ns else "",
+        "host": client.host,
+        "id": client.id,
+        "acc": client.account,
+        "svc": client.service,
+        "user": client.user,
+        "name": client.name,
+        "lang": client.lang,
+        "ver": client.version,
+        "rtt": client.rtt_ns,
+        "server": server,
+        "cluster": cluster,
+        "kind": client.kind,
+        "client_type": "nats" if client.kind == "Client" else "",
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def subject_of(pattern: str, tokens: Sequence[str]) -> str:
+    """The subject, without its prefix, that matched `pattern` with these tokens at its wildcards."""
+    left = iter(tokens)
+    return ".".join(next(left, part) if part in ("*", ">") else part for part in pattern.split("."))

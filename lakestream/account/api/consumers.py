@@ -1,0 +1,504 @@
+"""`$JS.API.CONSUMER.>`: consumers as clients ask for them.
+
+Belongs here: reading the requests of api.md §4, the rules about names and subjects, and turning them into operations
+of a stream's log, one at a time for each stream, so that every request sees what the one before has done. What
+configurations are allowed is in consumer/rules.py, what a reply shows in consumer/info.py.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from lakestream.meta.info import consumer_shown
+from lakestream.protocol.api.errors import ApiError, api_error, for_clients
+from lakestream.protocol.api.jsonio import Int, Time, Uint64
+from lakestream.protocol.api.request import Request, Routes, Where, level_refused
+from lakestream.protocol.gotime import END_NS, START_NS, ZERO, time_ns
+from lakestream.stream.consumer import rules
+from lakestream.stream.consumer.config import ConsumerConfig, CreateConsumerRequest
+from lakestream.stream.consumer.consumer import Consumer
+from lakestream.stream.consumer.info import consumer_info, with_static_metadata
+from lakestream.stream.consumer.start import Start, needs_lookup, start_found, start_of
+from lakestream.stream.core import identity as stream_identity
+from lakestream.stream.core import offline
+from lakestream.stream.core.account_limits import lowest
+from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, ResetConsumer, UpdateConsumer
+from lakestream.stream.mirroring import sourcing
+
+if TYPE_CHECKING:
+    from lakestream.meta.engine import Engine
+    from lakestream.stream.core.stream import Stream
+
+NAMES_LIMIT = 1024
+LIST_LIMIT = 256
+MAX_INT64 = (1 << 63) - 1
+OUT_OF_RANGE = "json: error calling MarshalJSON for type *time.Time: year outside of range [0,9999]"
+"""Refusal of a pause that ends outside these years, in nats-server's words."""
+_ALPHABET = string.ascii_letters + string.digits
+_PAGE = {"total": 0, "offset": 0, "limit": 0, "consumers": []}
+
+
+class PageRequest(msgspec.Struct, frozen=True):
+    """The body of NAMES and LIST."""
+
+    offset: Int = 0
+
+
+class PauseRequest(msgspec.Struct, frozen=True):
+    """The body of PAUSE; no time means resume."""
+
+    pause_until: Time = None
+
+
+class ResetRequest(msgspec.Struct, frozen=True):
+    """The body of RESET; 0 means after the ack floor."""
+
+    seq: Uint64 = 0
+
+
+class UnpinRequest(msgspec.Struct, frozen=True):
+    """The body of UNPIN."""
+
+    group: str = ""
+
+
+def listed(stream: Stream) -> list[str]:
+    """The names of a stream's consumers without those that mirrors and sources made: they are not counted anywhere."""
+    return [name for name, consumer in stream.consumers.items() if not consumer.config.direct]
+
+
+def _encoded(config: ConsumerConfig) -> bytes:
+    """Return a configuration as the log holds it. Raises ApiError 10012 if it could not be read back from there: an
+    entry that no member can apply would end the stream."""
+    encoded = msgspec.json.encode(config)
+    try:
+        offline.consumer_config(config.name, encoded)
+    except offline.Unsupported:
+        raise api_error(10012, err="error creating store for consumer") from None
+    return encoded
+
+
+class ConsumerApi:
+    """The consumer part of the API."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def _caps(self) -> rules.ConsumerCaps:
+        """What server and account allow; the latter may change."""
+        options, limits = self._engine.options, self._engine.limits
+        return rules.ConsumerCaps(
+            max_ack_pending=lowest(options.max_ack_pending, limits.max_ack_pending),
+            max_request_batch=options.max_request_batch,
+        )
+
+    def register(self, routes: Routes) -> None:
+        """See `ApiPart.register`."""
+        created, stream = "consumer_create_response", Where.STREAM
+        routes.route("CONSUMER.CREATE.*", created, self._create_legacy, where=stream)
+        routes.route("CONSUMER.CREATE.*.*", created, self._create_named, where=stream)
+        routes.route("CONSUMER.CREATE.*.*.>", created, self._create_named, where=stream)
+        routes.route("CONSUMER.DURABLE.CREATE.*.*", created, self._create_durable, where=stream)
+        routes.route("CONSUMER.NAMES.*", "consumer_names_response", self._names, empty=_PAGE, where=stream)
+        routes.route("CONSUMER.LIST.*", "consumer_list_response", self._list, empty=_PAGE, where=stream)
+        routes.route("CONSUMER.INFO.*.*", "consumer_info_response", self._info, where=stream)
+        routes.route("CONSUMER.DELETE.*.*", "consumer_delete_response", self._delete, where=stream)
+        not_paused = {"paused": False, "pause_until": ZERO}
+        routes.route("CONSUMER.PAUSE.*.*", "consumer_pause_response", self._pause, empty=not_paused, where=stream)
+        reset, at = "consumer_reset_response", {"reset_seq": 0}
+        routes.route("CONSUMER.RESET.*.*", reset, self._reset, empty=at, level=False, where=stream)
+        routes.route("CONSUMER.UNPIN.*.*", "consumer_unpin_response", self._unpin, where=stream)
+        if self._engine.cluster is not None:
+            return
+        for subject, kind in (
+            ("LEADER.STEPDOWN", "leader_stepdown"),
+            ("PEER.REMOVE", "remove_peer"),
+            ("PEER.EVACUATE", "evacuate_peer"),
+        ):
+            routes.route(f"CONSUMER.{subject}.*.*", f"consumer_{kind}_response", self._clustered, level=False)
+
+    def _info_of(self, consumer: Consumer, listed: bool = False) -> dict[str, Any]:
+        """ConsumerInfo. A consumer lives in its stream's log: it is where the stream is, and led with it."""
+        cluster, stream = self._engine.cluster, consumer.stream
+        if cluster is None:
+            return consumer_info(consumer, listed)
+        replicas = rules.replicas_of(consumer.config, stream.config)
+        return consumer_info(consumer, listed, consumer_shown(cluster.shown(stream), replicas))
+
+    # ------------------------------------------------------------------ finding
+    def _stream(self, name: str) -> Stream:
+        stream = self._engine.streams.get(name)
+        if stream is None:
+            raise self._engine.absent(name)
+        if not stream.leading:
+            raise api_error(10008)
+        return stream
+
+    def _consumer(self, stream_name: str, name: str) -> Consumer:
+        consumer = self._stream(stream_name).consumers.get(name)
+        if consumer is None:
+            raise api_error(10014)
+        return consumer
+
+    def _in_turn(self, request: Request, stream: Stream, change: Callable[[Callable[[], None]], None]) -> None:
+        """Run a change of a stream's consumers when those before it are done.
+
+        `change` is given a function that it calls exactly once when it has ended. An ApiError that it raises is the
+        answer to the request.
+        """
+
+        def run(over: Callable[[], None]) -> None:
+            if stream.closed:
+                raise api_error(10059)
+            change(over)
+
+        self._engine.turns.take(f"C {stream.uid}", request, run)
+
+    # ------------------------------------------------------------------ create and update
+    def _create_legacy(self, request: Request) -> None:
+        asked = self._asked(request)
+        if asked.config.durable_name:
+            raise api_error(10020)
+        self._create(request, asked, asked.config)
+
+    def _create_named(self, request: Request) -> None:
+        asked = self._asked(request)
+        name, config = request.tokens[1], asked.config
+        if "/" in name or "\\" in name:
+            raise api_error(10127)
+        if config.durable_name and config.durable_name != name:
+            raise api_error(10017)
+        if len(request.tokens) > 2:
+            if config.filter_subjects:
+                raise api_error(10137)
+            if config.filter_subject != request.tokens[2]:
+                raise api_error(10131)
+        self._create(request, asked, replace(config, name=name))
+
+    def _create_durable(self, request: Request) -> None:
+        asked = self._asked(request)
+        name, config = request.tokens[1], asked.config
+        if "/" in name or "\\" in name:
+            raise api_error(10127)
+        if not config.durable_name:
+            raise api_error(10018)
+        if config.durable_name != name:
+            raise api_error(10017)
+        self._create(request, asked, replace(config, name=name))
+
+    @staticmethod
+    def _asked(request: Request) -> CreateConsumerRequest:
+        asked = request.parse(CreateConsumerRequest)
+        if not asked.config.priority_policy:  # stored by an earlier release, it means none
+            raise api_error(10025, err='unknown priority policy: ""')
+        if asked.stream_name != request.tokens[0]:
+            raise api_error(10056)
+        return asked
+
+    def _create(self, request: Request, asked: CreateConsumerRequest, config: ConsumerConfig) -> None:
+        if config.num_replicas > 1 and self._engine.cluster is None:
+            raise api_error(10074)
+        stream = self._stream(asked.stream_name)
+        if config.direct and config.sourcing:
+            config = sourcing.as_served(config, stream)
+        self._in_turn(request, stream, lambda finished: self._create_next(request, asked, config, stream, finished))
+
+    def _create_next(
+        self,
+        request: Request,
+        asked: CreateConsumerRequest,
+        config: ConsumerConfig,
+        stream: Stream,
+        finished: Callable[[], None],
+    ) -> None:
+        name = config.durable_name or config.name
+        existing = stream.consumers.get(name) if name else None
+        if existing is not None:
+            config = replace(config, pause_until=existing.config.pause_until)
+        given = with_static_metadata(config)
+        ephemeral = existing.ephemeral if existing is not None else None
+        config = rules.completed(given, stream.config, self._caps, asked.pedantic, ephemeral)
+        rules.check(config, stream.config, self._caps)
+        if config.direct or config.sourcing:
+            self._identify(request, stream)
+        if existing is not None:
+            if asked.action == "create":
+                # As in nats-server the default of inactive_threshold is not what the request is compared with.
+                plain = rules.completed(given, stream.config, self._caps, asked.pedantic, ephemeral=False)
+                if not rules.same(existing.config, plain):
+                    raise api_error(10148)
+            self._update(request, config, existing, finished)
+            return
+        if asked.action == "update":
+            raise api_error(10149)
+        self._check_room(stream, config, name)
+        if name:
+            self._check_name(config, name, stream)
+        else:
+            name = self._new_name(stream)
+        if not needs_lookup(config, stream):
+            self._propose(request, stream, name, config, start_of(config, stream), finished)
+            return
+
+        async def look_up() -> None:
+            try:
+                start = await start_found(config, stream)
+            except Exception as error:
+                request.fail(api_error(10012, err=for_clients(error)))
+                finished()
+                raise
+            self._propose(request, stream, name, config, start, finished)
+
+        self._engine.clock.spawn(look_up())
+
+    def _check_room(self, stream: Stream, config: ConsumerConfig, name: str) -> None:
+        most = lowest(stream.config.max_consumers, self._engine.limits.max_consumers)
+        if not most:
+            most = self._engine.options.default_max_consumers
+        if config.direct:
+            return  # what a mirror or a source needs is not for limits to refuse
+        if 0 < most <= len(listed(stream)):
+            raise api_error(10026)
+        if stream.config.retention == "workqueue" and not config.sourcing:
+            others = [(other.name, other.config) for other in stream.consumers.values()]
+            rules.check_work_queue(config, name, others)
+
+    @staticmethod
+    def _identify(request: Request, stream: Stream) -> None:
+        """Refuse a request that means another stream of this name, and name the stream in the answer."""
+        wanted = stream_identity.asked(request.header)
+        if wanted and wanted != stream_identity.identity(stream.uid):
+            raise api_error(10225, msg=stream_identity.identity(stream.uid))
+        request.answer_header = stream_identity.shown(stream.uid)
+
+    @staticmethod
+    def _check_name(config: ConsumerConfig, name: str, stream: Stream) -> None:
+        stored = stream.config.storage == "file" and not config.mem_storage
+        if stored and not config.durable_name and len(name.encode()) > rules.MAX_NAME_BYTES:
+            raise api_error(10012, err="error creating store for consumer")
+        rules.check_name(name, durable=bool(config.durable_name))
+
+    @staticmethod
+    def _new_name(stream: Stream) -> str:
+        while True:
+            name = "".join(random.choices(_ALPHABET, k=8))
+            if name not in stream.consumers:
+                return name
+
+    def _propose(
+        self,
+        request: Request,
+        stream: Stream,
+        name: str,
+        config: ConsumerConfig,
+        start: Start,
+        finished: Callable[[], None],
+    ) -> None:
+        def done(consumer: object) -> None:
+            if isinstance(consumer, Consumer):
+                if consumer.volatile and start.picked:
+                    consumer.pick(start.picked)
+                consumer.events.created()
+                if consumer.pause_until_ns:
+                    consumer.pause.tell()
+                request.respond(self._info_of(consumer))
+            else:
+                self._failed(request, consumer)
+            finished()
+
+        # What a volatile consumer begins with need not be in the log: it does not outlive this process.
+        volatile = config.mem_storage and stream.config.num_replicas <= 1
+        picked = None if volatile or not start.picked else start.picked
+        stream.propose(CreateConsumer(name, _encoded(config), self._engine.clock.now(), start.seq, picked), done)
+
+    def _update(
+        self,
+        request: Request,
+        config: ConsumerConfig,
+        existing: Consumer,
+        finished: Callable[[], None],
+    ) -> None:
+        stream, old = existing.stream, existing.config
+        unchanged = rules.same(old, config)
+        if stream.config.retention == "workqueue" and config.filters:
+            others = [(other.name, other.config) for other in stream.consumers.values()]
+            rules.check_unique(config, existing.name, others)
+        rules.check_update(old, config, existing.push_bound)
+        if unchanged:
+            request.respond(self._info_of(existing))
+            finished()
+            return
+        reset = 0
+        if config.sourcing and config.deliver_subject != old.deliver_subject:
+            # What a mirror or a source was sent and has not confirmed may never have been stored: it is sent again.
+            reset = existing.ledger.floor()[1] + 1
+
+        def answer() -> None:
+            request.respond(self._info_of(existing))
+
+        self._propose_update(request, existing, config, answer, finished, reset)
+
+    def _propose_update(
+        self,
+        request: Request,
+        consumer: Consumer,
+        config: ConsumerConfig,
+        answer: Callable[[], None],
+        finished: Callable[[], None],
+        reset: int = 0,
+    ) -> None:
+        def done(result: object) -> None:
+            if isinstance(result, Consumer):
+                answer()
+            else:
+                self._failed(request, result)
+            finished()
+
+        consumer.stream.propose(UpdateConsumer(consumer.name, _encoded(config), reset), done)
+
+    @staticmethod
+    def _failed(request: Request, result: object) -> None:
+        """The stream could not do it: an error of its own, or the consumer has gone meanwhile."""
+        request.fail(result if isinstance(result, ApiError) else api_error(10014))
+
+    # ------------------------------------------------------------------ names, list, info
+    def _page(self, request: Request, limit: int) -> tuple[list[Consumer], dict[str, Any]]:
+        asked = request.parse_if_json(PageRequest, "JSApiConsumersRequest")
+        stream = self._stream(request.tokens[0])
+        names = sorted(listed(stream))
+        total = len(names)
+        offset = min(max(asked.offset, 0), total)
+        names = names[offset : offset + limit]
+        fields: dict[str, Any] = {"total": total, "offset": offset, "limit": limit}
+        return [stream.consumers[name] for name in names], fields
+
+    def _names(self, request: Request) -> None:
+        consumers, fields = self._page(request, NAMES_LIMIT)
+        request.respond({**fields, "consumers": [consumer.name for consumer in consumers]})
+
+    def _list(self, request: Request) -> None:
+        self._page(request, LIST_LIMIT)  # what is wrong with the request is said at once
+
+        def answer() -> None:
+            consumers, fields = self._page(request, LIST_LIMIT)
+            request.respond({**fields, "consumers": [self._info_of(consumer, listed=True) for consumer in consumers]})
+
+        self._stream(request.tokens[0]).intake.confirming.applied(lambda: request.run(answer))
+
+    def _info(self, request: Request) -> None:
+        if not request.empty_body:
+            raise api_error(10038)
+        consumer = self._consumer(*request.tokens[:2])
+
+        def answer() -> None:
+            request.respond(self._info_of(self._consumer(*request.tokens[:2])))
+
+        consumer.stream.intake.confirming.applied(lambda: request.run(answer))
+
+    # ------------------------------------------------------------------ delete, pause, reset
+    def _delete(self, request: Request) -> None:
+        if not request.empty_body:
+            raise api_error(10038)
+        stream, name = self._stream(request.tokens[0]), request.tokens[1]
+
+        def change(finished: Callable[[], None]) -> None:
+            self._consumer(stream.name, name)
+
+            def done(result: object) -> None:
+                request.succeed(result if result is not None else api_error(10014))
+                finished()
+
+            stream.propose(DeleteConsumer(name), done)
+
+        self._in_turn(request, stream, change)
+
+    def _pause(self, request: Request) -> None:
+        asked = request.parse_if_json(PauseRequest, "JSApiConsumerPauseRequest")
+        stream, name = self._stream(request.tokens[0]), request.tokens[1]
+        if asked.pause_until and not START_NS <= time_ns(asked.pause_until) < END_NS:
+            raise api_error(10104, err=OUT_OF_RANGE)
+
+        def change(finished: Callable[[], None]) -> None:
+            consumer = self._consumer(stream.name, name)
+            until = None if asked.pause_until in (None, ZERO) else rules.in_utc(asked.pause_until)
+            config = with_static_metadata(replace(consumer.config, pause_until=until))
+            self._propose_update(request, consumer, config, lambda: self._answer_pause(request, until), finished)
+
+        self._in_turn(request, stream, change)
+
+    def _answer_pause(self, request: Request, until: str | None) -> None:
+        remaining = min(time_ns(until) - self._engine.clock.now(), MAX_INT64) if until else 0
+        answer: dict[str, Any] = {"paused": remaining > 0, "pause_until": until or ZERO}
+        if remaining > 0:
+            answer["pause_remaining"] = remaining
+        request.respond(answer)
+
+    def _reset(self, request: Request) -> None:
+        try:
+            consumer = self._consumer(*request.tokens[:2])
+        except ApiError:
+            return  # silence, as in nats-server (api.md §1), whatever level is asked for
+        if level_refused(request.header):
+            raise api_error(10185)
+        if request.body and not request.body.strip():
+            raise api_error(10025, err="unexpected end of JSON input")
+        asked = request.parse(ResetRequest, "JSApiConsumerResetRequest", strict=False)
+        if stream_identity.asked(request.header) is not None:
+            request.answer_header = stream_identity.shown(consumer.stream.uid)
+
+        def change(finished: Callable[[], None]) -> None:
+            seq = asked.seq or consumer.ledger.floor()[1] + 1
+            if asked.seq:
+                self._check_reset(consumer, seq)
+
+            def done(result: object) -> None:
+                if isinstance(result, Consumer):
+                    request.respond({**self._info_of(result), "reset_seq": seq})
+                else:
+                    self._failed(request, result)
+                finished()
+
+            consumer.stream.propose(ResetConsumer(consumer.name, seq), done)
+
+        self._in_turn(request, consumer.stream, change)
+
+    @staticmethod
+    def _check_reset(consumer: Consumer, seq: int) -> None:
+        config = consumer.config
+        if config.deliver_policy == "by_start_sequence":
+            if seq < config.opt_start_seq:
+                raise api_error(10204, err="below start seq")
+        elif config.deliver_policy == "by_start_time":
+            stored = consumer.stream.store.time_of(seq)
+            if stored is not None and config.opt_start_time and stored < time_ns(config.opt_start_time):
+                raise api_error(10204, err="below start time")
+        elif config.deliver_policy != "all":
+            raise api_error(10204, err="not allowed")
+
+    # ------------------------------------------------------------------ unpin
+    def _unpin(self, request: Request) -> None:
+        if self._engine.cluster is not None:
+            self._consumer(*request.tokens[:2])  # there nats-server looks for it first
+        if not request.body.strip():
+            raise api_error(10025, err="unexpected end of JSON input")
+        asked = request.parse(UnpinRequest, "JSApiConsumerUnpinRequest", strict=False)
+        if not asked.group:
+            raise api_error(10025, err="consumer group not specified")
+        if not rules.valid_group(asked.group):
+            raise api_error(10162)
+        consumer = self._consumer(*request.tokens[:2])
+        if asked.group not in consumer.config.priority_groups:
+            raise api_error(10160)
+        consumer.unpin()
+        request.respond({})
+
+    # ------------------------------------------------------------------ what a single server does not do
+    def _clustered(self, request: Request) -> None:
+        raise api_error(10010)

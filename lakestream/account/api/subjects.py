@@ -1,0 +1,256 @@
+"""The JetStream API as subjects.
+
+Belongs here: which subjects are served, under `$JS.API.` and under the domain's prefix, what happens to a request
+before its handler sees it, and what is answered by silence. The handlers are in streams.py, account.py and
+consumers.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lakestream.account.api import no_jetstream
+from lakestream.account.api.account import AccountApi
+from lakestream.account.api.audit import Audit
+from lakestream.account.api.streams import StreamApi
+from lakestream.meta.requests import Forwarded
+from lakestream.ports import Bus, ClientInfo, Subscribed
+from lakestream.ports import Handler as Listener
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.api.request import PREFIX, ApiPart, Handler, Request, Where, level_refused, prefixes
+
+if TYPE_CHECKING:
+    from lakestream.meta.engine import Engine
+
+SILENT = (
+    "STREAM.>",
+    "CONSUMER.*",
+    "CONSUMER.*.*",
+    "CONSUMER.*.*.*",
+    "CONSUMER.LEADER.>",
+    "CONSUMER.DURABLE.>",
+    *(f"CONSUMER.{kind}.*.*.>" for kind in ("INFO", "DELETE", "PAUSE", "RESET", "UNPIN")),
+    "META.>",
+    "ACCOUNT.>",
+    "SERVER.>",
+)
+"""Subjects that have a listener whether or not something answers: a request there times out, as with nats-server,
+instead of being told that nobody is there. DIRECT.GET and CONSUMER.MSG.NEXT are left out on purpose: without their
+stream or consumer they have no responders."""
+
+UNCOUNTED = "STREAM.MSG.GET.*"
+"""A request whose success is neither counted nor audited, as with nats-server: it is reading."""
+
+STORES = (b"$KV.>", b"$OBJ.>")
+"""What the domain's prefix maps to the subjects of streams (api.md §1)."""
+
+
+def standard_parts(engine: Engine) -> list[ApiPart]:
+    """Every group of handlers that a server has."""
+    from lakestream.account.api.consumers import ConsumerApi
+
+    if engine.cluster is None:
+        return [StreamApi(engine), ConsumerApi(engine)]
+    from lakestream.account.api.operator_requests import ClusterRequests
+    from lakestream.meta.api import ClusterApi
+    from lakestream.meta.stream_api import ClusterStreamApi
+
+    streams = ClusterStreamApi(engine, engine.cluster)
+    parts: list[ApiPart] = [streams, ConsumerApi(engine), ClusterApi(engine, engine.cluster, streams)]
+    # Where there is no system account to log in to, whoever may connect sees to the cluster.
+    return [*parts, ClusterRequests(engine, engine.cluster)] if engine.account == engine.shared.system else parts
+
+
+class Route(NamedTuple):
+    """A handler and what is known of its requests."""
+
+    pattern: str
+    kind: str
+    handler: Handler
+    empty: Mapping[str, Any]
+    level: bool
+    where: Where
+
+
+class Api:
+    """Serves the API of one engine. Counts what account info shows."""
+
+    def __init__(self, engine: Engine, parts: Sequence[ApiPart] | None = None) -> None:
+        self.total = 0
+        """Requests answered."""
+        self.errors = 0
+        """Those answered with an error."""
+        self.internal_errors = 0
+        """Exceptions that escaped a handler; each is logged."""
+        self.strict = engine.options.strict
+        """See `Answered.strict`."""
+        self.account = engine.account
+        self._bus: Bus = engine.bus
+        self._cluster = engine.cluster
+        cluster = engine.cluster.name if engine.cluster is not None else ""
+        self._audit = Audit(engine.bus, engine.clock, engine.server_name, engine.domain, cluster)
+        self._prefixes = prefixes(engine.domain)
+        self._engine = engine
+        self._subscriptions: list[Subscribed] = []
+        self._listeners: list[tuple[bytes, Listener]] = []
+        self._listening = False
+        self._routes: dict[str, Route] = {}
+        self._register(engine, parts)
+        self.listen()
+
+    def _register(self, engine: Engine, parts: Sequence[ApiPart] | None) -> None:
+        self._listen_to(PREFIX + b"*", _ignore)  # the domain's prefix has no listener of that kind
+        for silent in SILENT:
+            self._listen_everywhere(silent.encode(), _ignore)
+        AccountApi(engine, self).register(self)
+        for part in standard_parts(engine) if parts is None else parts:
+            part.register(self)
+        if engine.domain:
+            self._map_stores(self._prefixes[1])
+
+    def listen(self) -> None:
+        """Take requests. Idempotent."""
+        self._listening = True
+        for subject, heard in self._listeners[len(self._subscriptions) :]:
+            # Each node takes its own clients' requests, and knows where they belong.
+            self._subscriptions.append(self._bus.subscribe(subject, heard, local=True))
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        self._listening = False
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        self._subscriptions = []
+
+    def route(
+        self,
+        pattern: str,
+        kind: str,
+        handler: Handler,
+        *,
+        empty: Mapping[str, Any] | None = None,
+        level: bool = True,
+        where: Where = Where.HERE,
+    ) -> None:
+        """See `Routes.route`."""
+        route = self._routes[pattern] = Route(pattern, kind, handler, empty or {}, level, where)
+        if self._cluster is not None:
+            self._cluster.requests.accept(self.account, pattern, self._forwarded)
+        parts = pattern.split(".")
+        wildcards = [at for at, part in enumerate(parts) if part == "*"]
+        rest = len(parts) - 1 if parts[-1] == ">" else None
+
+        for prefix in self._prefixes:
+            start = len(prefix)
+
+            def called(
+                subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo, start: int = start
+            ) -> None:
+                found = subject[start:].decode("utf-8", "replace").split(".")
+                tokens = [found[at] for at in wildcards]
+                if rest is not None:
+                    tokens.append(".".join(found[rest:]))
+                self._serve(Request(self, kind, route.empty, tokens, reply, header, body, client, pattern), route)
+
+            self._listen_to(prefix + pattern.encode(), called)
+
+    def answered(self, request: Request, body: bytes, failed: bool) -> None:
+        """See `Answered.answered`."""
+        cluster, reply = self._cluster, request.reply
+        header = request.answer_header
+        if reply and (
+            cluster is None or not cluster.requests.answer(request.origin, self.account, reply, body, header)
+        ):
+            self._bus.publish(reply, b"", header, body)
+        if failed:
+            self.errors += 1
+        elif request.pattern == UNCOUNTED:
+            return
+        self.total += 1
+        self._audit.answered(request, body, self._asker(request))
+
+    def crashed(self, request: Request, error: Exception) -> ApiError:
+        """See `Answered.crashed`. The log names the request by a hash: its content is the client's."""
+        self.internal_errors += 1
+        digest = hashlib.sha256(b"\0".join([*(each.encode() for each in request.tokens), request.header, request.body]))
+        name = digest.hexdigest()[:16]
+        self._engine.log.error(
+            f"API request {request.pattern} {name} of account {self.account}: internal error: "
+            f"{type(error).__name__} at {_place(error)}; please report this line with the request"
+        )
+        return api_error(10051, err=f"internal error, see the server's log for request {name}")
+
+    def _asker(self, request: Request) -> dict[str, Any] | None:
+        """Who asked, as the audit shows it."""
+        return self._audit.client_of(request)
+
+    def _forwarded(self, came: Forwarded) -> None:
+        """A request that came to another node, which handed it on."""
+        route = self._routes[came.pattern]
+        request = Request(
+            self,
+            route.kind,
+            route.empty,
+            came.tokens,
+            came.reply,
+            came.header,
+            came.body,
+            came.client,
+            came.pattern,
+            came.hops,
+            came.stage,
+            came.origin,
+        )
+        self._serve(request, route)
+
+    def _serve(self, request: Request, route: Route) -> None:
+        here = functools.partial(request.run, functools.partial(route.handler, request))
+        if route.level and level_refused(request.header):
+            request.fail(api_error(10185))
+        elif self._engine.settling:
+            if not self._engine.when_settled(lambda: self._serve(request, route)):
+                request.fail(api_error(10008))
+        elif not self._engine.serving:
+            request.run(lambda: no_jetstream.answer(request, route.handler, route.level))
+        elif self._cluster is None or route.where is Where.HERE or request.stage:
+            here()
+        else:
+            self._cluster.requests.dispatch(request, route.where, here)
+
+    def _listen_everywhere(self, pattern: bytes, heard: Listener) -> None:
+        for prefix in self._prefixes:
+            self._listen_to(prefix + pattern, heard)
+
+    def _listen_to(self, subject: bytes, heard: Listener) -> None:
+        self._listeners.append((subject, heard))
+        if self._listening:
+            self.listen()
+
+    def _map_stores(self, prefix: bytes) -> None:
+        """Key-value and object store subjects behind the domain's prefix reach the streams."""
+        start, bus = len(prefix), self._bus
+
+        def mapped(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+            if not bus.publish(subject[start:], reply, header, body) and reply:
+                bus.publish(reply, b"", b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject[start:], b"")
+
+        for stores in STORES:
+            self._listen_to(prefix + stores, mapped)
+
+
+def _place(error: Exception) -> str:
+    """Return the file and line that raised an exception, and those of its callers in this program, innermost first."""
+    frames = []
+    at = error.__traceback__
+    while at is not None:
+        frames.append(f"{os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}")
+        at = at.tb_next
+    return " < ".join(frames[:-4:-1])
+
+
+def _ignore(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+    return

@@ -1,0 +1,72 @@
+"""The JetStream API of the system account.
+
+Belongs here: which requests its users may make, and what all others are answered: the system account has no JetStream
+of its own. What is then done is in operator_requests.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakestream.account.api.operator_requests import ClusterRequests, PurgeRequests
+from lakestream.account.api.subjects import Api, Route
+from lakestream.ports import ClientInfo
+from lakestream.protocol.api.errors import api_error
+from lakestream.protocol.api.request import ApiPart, Request, level_refused
+from lakestream.protocol.subjects import Filters
+
+if TYPE_CHECKING:
+    from lakestream.meta.engine import Engine
+    from lakestream.meta.engines import Engines
+
+SILENT = (b"ACCOUNT.>", b"META.LEADER.STEPDOWN", b"META.RESCUE", b"SERVER.REMOVE", b"SERVER.EVACUATE")
+"""Subjects that somebody serves in a cluster: what comes there in another form, or
+without a cluster, gets no answer."""
+
+
+INFO = "INFO"
+
+
+class SystemApi(Api):
+    """Serves what only the system account may ask."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self._silent = Filters(SILENT)
+        super().__init__(engines.of(engines.shared.system))
+
+    def _register(self, engine: Engine, parts: Sequence[ApiPart] | None) -> None:
+        PurgeRequests(self._engines).register(self)
+        if engine.cluster is not None:
+            ClusterRequests(engine, engine.cluster).register(self)
+        self._served = Filters(pattern.encode() for pattern in self._routes)
+        for prefix in self._prefixes:
+            self._listen_to(prefix + b">", self._refuser(len(prefix)))
+
+    def _serve(self, request: Request, route: Route) -> None:
+        here = functools.partial(request.run, functools.partial(route.handler, request))
+        if level_refused(request.header):
+            return
+        if self._cluster is None or request.stage:
+            here()
+        else:
+            self._cluster.requests.dispatch(request, route.where, here)
+
+    def _asker(self, request: Request) -> dict[str, Any] | None:
+        """Nothing is told of operators (as by nats-server)."""
+        return {} if request.pattern in self._routes or request.pattern == INFO else None
+
+    def _refuser(self, start: int) -> Any:
+        """Answers what is no request of the system account; `start`: where a subject goes on behind the prefix."""
+
+        def refuse(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+            tail = subject[start:]
+            if self._served.match(tail) or self._silent.match(tail):
+                return
+            kind = "account_info_response" if tail == INFO.encode() else "system_response"
+            shown = tail.decode("utf-8", "replace")
+            Request(self, kind, {}, [], reply, header, body, client, shown).fail(api_error(10039))
+
+        return refuse

@@ -1,0 +1,218 @@
+"""Moving whole messages in and out of a stream, for `lakestream import` and `lakestream export`.
+
+Belongs here: two requests of our own beside the JetStream API. Messages travel as the log's records (log/record.py),
+so that nothing about them is lost on the way: subject, header block and payload byte for byte, time to the ns.
+
+    $LAKE.API.IMPORT.<stream>   body: records back to back, their sequences the ones that they are to get, ascending by
+                                one; time 0 is now. Answered like a publish, by the last one's pub ack, once all are on
+                                disk. An error says `stored` (how many of the batch were taken before it) and `again`
+                                (true: ask for the stream's last sequence and go on from there).
+    $LAKE.API.IMPORT1.<stream>.<seq>.<time>.<length>.<subject>
+                                body: one message's header block, `length` bytes of it, and payload: for a message that
+                                leaves no room for anything else below max_payload.
+    $LAKE.API.EXPORT.<stream>   body: {"seq", "last_seq", "start_time_ns"}. Answered with `+` and the records from there
+                                on, as many as fit; none at the end. Or with `-` and an error as JSON.
+
+An import is no publish: subscribers of the subjects do not see it, message ids are no duplicates and expectations
+(`Nats-Expected-…`) were met when the message was first stored. Every other rule of the stream holds. Times must not go
+backwards and not be later than now, so that what is true of every stream stays true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.account.get.as_it_was import travels
+from lakestream.log.errors import LogError
+from lakestream.log.record import Record, encode_record, iter_records
+from lakestream.meta.replicas import asked_here
+from lakestream.ports import ClientInfo, Subscribed
+from lakestream.protocol import headers, subjects
+from lakestream.protocol.api.errors import ApiError, api_error, for_clients
+from lakestream.protocol.api.jsonio import dumps
+from lakestream.stream.core import limits, publish
+from lakestream.stream.core.batch import Effect
+from lakestream.stream.core.reader import HistoryUnavailableError
+
+if TYPE_CHECKING:
+    from lakestream.meta.engine import Engine
+    from lakestream.stream.core.stream import Stream
+
+PREFIX = "$LAKE.API."
+EXPORT_BYTES = 512 << 10
+"""An answer with messages is closed at this size; a larger message goes alone."""
+EXPORT_MSGS = 8192
+MAX_SUBJECT = 4096
+"""Bytes of an imported message's subject: what a publish could have at most."""
+
+_NOT_ASKED = (
+    b"Nats-Msg-Id",
+    b"Nats-Expected-Stream",
+    b"Nats-Expected-Last-Msg-Id",
+    b"Nats-Expected-Last-Sequence",
+    b"Nats-Expected-Last-Subject-Sequence",
+    b"Nats-Expected-Last-Subject-Sequence-Subject",
+)
+"""Headers that were judged when the message was first published."""
+
+
+class ExportRequest(msgspec.Struct, frozen=True):
+    """The body of an export request. `last_seq` 0: to the end; `start_time_ns` > 0: from there on, if that is later."""
+
+    seq: int = 1
+    last_seq: int = 0
+    start_time_ns: int = 0
+
+
+class Refused(Exception):
+    """A record that the stream does not take. `again`: it may be as soon as something else is settled."""
+
+    def __init__(self, reason: str | ApiError, again: bool = False) -> None:
+        super().__init__(str(reason))
+        self.error = reason if isinstance(reason, ApiError) else ApiError(400, 0, reason)
+        self.again = again
+
+
+class TransferApi:
+    """Serves imports and exports of one engine's streams."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._bus, self._clock = engine.bus, engine.clock
+        self._subscriptions: list[Subscribed] = [
+            self._bus.subscribe(f"{PREFIX}IMPORT.*".encode(), self._import),
+            self._bus.subscribe(f"{PREFIX}IMPORT1.>".encode(), self._import_one),
+            self._bus.subscribe(f"{PREFIX}EXPORT.*".encode(), self._export),
+        ]
+
+    def close(self) -> None:
+        """Stop listening."""
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        self._subscriptions = []
+
+    # ------------------------------------------------------------------ import
+    def _import(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        try:
+            records = list(iter_records(body))
+        except LogError as error:
+            self._fail(reply, ApiError(400, 0, f"the batch is damaged: {for_clients(error)}"))
+            return
+        self._bring(subject.rpartition(b".")[2].decode("utf-8", "replace"), records, reply)
+
+    def _import_one(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        tokens = subject.split(b".", 7)
+        if len(tokens) < 8 or not all(token.isdigit() and len(token) < 20 for token in tokens[4:7]):
+            form = f"{PREFIX}IMPORT1.<stream>.<seq>.<time>.<length>.<subject>"
+            self._fail(reply, ApiError(400, 0, f"the subject is not {form}"))
+            return
+        length = int(tokens[6])
+        record = Record(int(tokens[4]), int(tokens[5]), tokens[7], body[:length], body[length:])
+        self._bring(tokens[3].decode("utf-8", "replace"), [record], reply)
+
+    def _bring(self, name: str, records: Sequence[Record], reply: bytes) -> None:
+        try:
+            stream = asked_here(self._engine, name)
+        except ApiError as error:
+            self._fail(reply, error)
+            return
+        if stream is None:
+            return
+        stored = 0
+        try:
+            if not records:
+                raise Refused("there is no message in the batch")
+            matching = subjects.Filters(subject.encode() for subject in stream.config.subjects)
+            now = self._clock.now()
+            for record in records:
+                self._take(stream, matching, record, now, reply if record is records[-1] else b"")
+                stored += 1
+        except Refused as error:
+            self._fail(reply, error.error, stored=stored, again=error.again)
+
+    def _take(self, stream: Stream, matching: subjects.Filters, record: Record, now: int, reply: bytes) -> None:
+        if not stream.intake.settled:
+            raise Refused(stream.failed or "the stream is busy", again=stream.failed is None)
+        if record.seq != stream.next_seq:
+            raise Refused(f"the next sequence is {stream.next_seq}, not {record.seq}", again=True)
+        # One that is too long for a line of the protocol could be delivered to nobody.
+        too_long = len(record.subject) > MAX_SUBJECT
+        if too_long or not subjects.publishable(record.subject) or not matching.match(record.subject):
+            shown = record.subject[:256].decode("utf-8", "replace")
+            raise Refused(f"subject {shown!r} is not one of the stream's ({', '.join(stream.config.subjects)})")
+        if record.time_ns and not stream.last_time <= record.time_ns <= now:
+            before = "the message before it" + (", or than the last removal" if travels(stream.config) else "")
+            bound = f"earlier than {before}" if record.time_ns <= now else "in the future"
+            raise Refused(f"its time ({record.time_ns} ns) is {bound}")
+        effect = self._effect(stream, record) if record.header or stream.guarded else None
+        message = publish.Publish(record.subject, reply, record.header, record.data)
+        if not stream.intake.take(message, effect, record.time_ns) and not reply:
+            raise Refused(stream.failed or api_error(10167), again=stream.failed is None)
+
+    @staticmethod
+    def _effect(stream: Stream, record: Record) -> Effect:
+        """Apply the stream's rules to a record."""
+        header = record.header
+        try:
+            asked = publish.Publish(record.subject, b"", headers.remove(header, _NOT_ASKED), record.data)
+            outcome = publish.check(stream.view, asked)
+            assert isinstance(outcome, Effect)
+            length = limits.accounted(stream.config, record.subject, header, record.data)
+            if (refused := stream.view.room(record.subject, length, bool(outcome.rollup))) is not None:
+                raise Refused(refused, again=bool(stream.view.pending_msgs()))
+        except ApiError as error:
+            raise Refused(error) from None
+        return publish.effect_of(header, stream.config)
+
+    def _fail(self, reply: bytes, error: ApiError, **fields: Any) -> None:
+        if reply:
+            self._bus.publish(reply, b"", b"", dumps({"error": error.as_dict(), **fields}))
+
+    # ------------------------------------------------------------------ export
+    def _export(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        if not reply:
+            return
+        try:
+            stream = asked_here(self._engine, subject.rpartition(b".")[2].decode("utf-8", "replace"))
+            if stream is None:
+                return
+            request = msgspec.json.decode(body or b"{}", type=ExportRequest)
+        except ApiError as error:
+            self._bus.publish(reply, b"", b"", b"-" + dumps(error.as_dict()))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(400, 10025, str(error)).as_dict()))
+        else:
+            self._clock.spawn(self._answer(stream, request, reply))
+
+    async def _answer(self, stream: Stream, request: ExportRequest, reply: bytes) -> None:
+        first = max(request.seq, 1)
+        try:
+            if request.start_time_ns > 0:
+                at = await stream.first_at(request.start_time_ns)
+                first = max(first, at or stream.store.last_seq + 1)
+            found = await stream.fetch_run(first, EXPORT_MSGS, EXPORT_BYTES)
+        except (HistoryUnavailableError, LogError) as error:
+            self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, for_clients(error)).as_dict()))
+            return
+        except Exception as error:  # the lake's own: whoever asked is told, and so is our log
+            self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, for_clients(error)).as_dict()))
+            raise
+        self._bus.publish(reply, b"", b"", b"+" + b"".join(_records(found, request.last_seq)))
+
+
+def _records(found: Sequence[Record], last_seq: int) -> list[bytes]:
+    """What of these goes into one answer: messages from the lake come in blocks of another size."""
+    chosen: list[bytes] = []
+    size = 0
+    for record in found:
+        if last_seq and record.seq > last_seq:
+            break
+        encoded = encode_record(record.seq, record.time_ns, record.subject, record.header, record.data)
+        if chosen and size + len(encoded) > EXPORT_BYTES:
+            break
+        chosen.append(encoded)
+        size += len(encoded)
+    return chosen

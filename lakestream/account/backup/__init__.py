@@ -1,0 +1,4 @@
+"""Snapshot and restore of streams.
+
+Belongs here: the archive format, its transfer in both directions, and the advisories about it.
+"""

@@ -1,0 +1,46 @@
+"""Advisories about snapshots and restores.
+
+Belongs here: `$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_…` and `RESTORE_…` (api.md §11) and what they tell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lakestream.account.api.audit import client_shown
+from lakestream.protocol.api.advisory import advise
+from lakestream.protocol.api.request import Request
+from lakestream.protocol.gotime import format_time
+
+if TYPE_CHECKING:
+    from lakestream.meta.engine import Engine
+
+
+class BackupEvents:
+    """Tells of one snapshot or restore.
+
+    Args:
+        what: `SNAPSHOT` or `RESTORE`.
+        request: who asked for it, and through which node.
+    """
+
+    def __init__(self, engine: Engine, what: str, stream: str, request: Request) -> None:
+        self._bus, self._clock, self._domain = engine.bus, engine.clock, engine.domain
+        self._what, self._stream = what, stream
+        cluster = engine.cluster.name if engine.cluster is not None else ""
+        self._client = client_shown(request.client, request.origin or engine.server_name, cluster)
+        self._begun_ns = engine.clock.now()
+
+    def begun(self, **fields: Any) -> None:
+        """It goes on from now."""
+        self._send("CREATE", {"stream": self._stream, **fields, "client": self._client})
+
+    def ended(self, *, error: str = "", **fields: Any) -> None:
+        """It is over, with whatever result."""
+        span = {"start": format_time(self._begun_ns), "end": format_time(self._clock.now())}
+        told = {"stream": self._stream, **span, **fields, "client": self._client}
+        self._send("COMPLETE", {**told, "error": error} if error else told)
+
+    def _send(self, stage: str, fields: dict[str, Any]) -> None:
+        kind = f"{self._what}_{stage}"
+        advise(self._bus, self._clock, self._domain, f"STREAM.{kind}.{self._stream}", kind.lower(), fields)

@@ -1,0 +1,193 @@
+"""Sending a stream as a backup: `$JS.API.STREAM.SNAPSHOT`.
+
+Belongs here: what a snapshot holds (the stream as of the request: its state, its consumers, its messages wherever they
+lie), and the flow of its chunks to the client (api.md §10). The archive's bytes are archive.py's, taking one back
+restores.py's.
+
+A message that is removed while the snapshot goes on may be missing in it; the state that it begins with still counts
+it, as in nats-server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.account.backup import archive
+from lakestream.account.backup.events import BackupEvents
+from lakestream.log.errors import LogError
+from lakestream.log.record import Record
+from lakestream.ports import ClientInfo
+from lakestream.protocol import s2
+from lakestream.protocol.api.errors import api_error, for_clients
+from lakestream.protocol.api.jsonio import Int, dumps, shown
+from lakestream.protocol.api.request import Request
+from lakestream.protocol.nuid import nuid
+from lakestream.protocol.subjects import publishable
+from lakestream.stream.awaiting import Signal, in_thread
+from lakestream.stream.consumer.consumer import Consumer
+from lakestream.stream.core.info import config_shown, state_shown
+from lakestream.stream.core.reader import HistoryUnavailableError
+from lakestream.stream.core.stream import Stream
+
+if TYPE_CHECKING:
+    from lakestream.meta.engine import Engine
+
+CHUNK_BYTES, CHUNK_LEAST, CHUNK_MOST = 128 << 10, 1 << 10, 1 << 20
+"""Bytes in a chunk: by default (128 KiB), and the bounds into which a request's `chunk_size` is brought."""
+WINDOW_BYTES, WINDOW_LEAST, WINDOW_MOST = 8 << 20, 1 << 10, 32 << 20
+"""Bytes on their way without an ack: by default (8 MiB), and the bounds of `window_size`."""
+FLOW_WAIT_NS = 5_000_000_000
+"""How long a snapshot waits for an ack when its window is full (5 s), before it ends with 408."""
+MAX_SNAPSHOTS = 64
+"""Snapshots at the same time on one server; a further one is refused with 10064."""
+READ_BYTES = 1 << 20
+READ_MSGS = 8192
+"""What is read of the stream at once."""
+
+
+class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of STREAM.SNAPSHOT. `jsck` (check the messages first) changes nothing: every read checks them."""
+
+    deliver_subject: str = ""
+    no_consumers: bool = False
+    chunk_size: Int = 0
+    window_size: Int = 0
+    jsck: bool = False
+
+
+class SnapshotFailed(Exception):
+    """It can not go on; the text is the status of the last message."""
+
+
+class Snapshots:
+    """The snapshots that this server sends."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._running = 0
+
+    def begin(self, request: Request, asked: SnapshotRequest, stream: Stream) -> None:
+        """Answer with the configuration and the state, and send what they are of. Raises ApiError 10015, 10064."""
+        if not asked.deliver_subject or not publishable(asked.deliver_subject.encode()):
+            raise api_error(10015)
+        if self._running >= MAX_SNAPSHOTS:
+            raise api_error(10064, err=f"{MAX_SNAPSHOTS} snapshots are being sent already")
+        engine = self._engine
+        events = BackupEvents(engine, "SNAPSHOT", stream.name, request)
+        sending = _Sending(engine, stream, asked)
+        request.respond({"config": config_shown(stream.config, versions=False), "state": sending.state})
+        events.begun(state=sending.state)
+        self._running += 1
+        engine.clock.spawn(self._run(sending, events))
+
+    async def _run(self, sending: _Sending, events: BackupEvents) -> None:
+        try:
+            error = await sending.run()
+            events.ended(error=error)
+        finally:
+            self._running -= 1
+
+
+class _Sending:
+    """One snapshot on its way."""
+
+    def __init__(self, engine: Engine, stream: Stream, asked: SnapshotRequest) -> None:
+        self._bus, self._io, self._stream = engine.bus, engine.io, stream
+        self._to = asked.deliver_subject.encode()
+        self._chunk = min(max(asked.chunk_size or CHUNK_BYTES, CHUNK_LEAST), CHUNK_MOST)
+        self._window = min(max(asked.window_size or WINDOW_BYTES, WINDOW_LEAST), WINDOW_MOST)
+        self._acks = f"$JS.SNAPSHOT.ACK.{stream.name}.{nuid()}"
+        self._unacked: dict[int, int] = {}
+        self._acked = Signal(engine.clock)
+        # All of it is as of now, whatever happens to the stream meanwhile.
+        now = engine.clock.now()
+        consumers = [] if asked.no_consumers else list(stream.consumers.values())
+        self.state = state_shown(stream)
+        inside = {**self.state, "consumer_count": len(consumers)}
+        entries = [archive.entry(archive.STATE_NAME, now, body=dumps(inside))]
+        entries += [_consumer(each, now) for each in consumers]
+        self._head = archive.MAGIC + b"".join(entries)
+        self._first, self._last = stream.store.first_seq, stream.store.last_seq
+
+    async def run(self) -> str:
+        """Send everything; returns what went wrong, or "" """
+        subscription = self._bus.subscribe(f"{self._acks}.>".encode(), self._ack)
+        status, error, index = "", "", 0
+        try:
+            buffer = bytearray()
+            async for piece in self._pieces():
+                buffer += piece
+                while len(buffer) >= self._chunk:
+                    index += 1
+                    await self._send(bytes(buffer[: self._chunk]), index)
+                    status = "204"
+                    del buffer[: self._chunk]
+            if buffer:
+                self._bus.publish(self._to, b"", b"", bytes(buffer))
+        except SnapshotFailed as failure:
+            status = error = str(failure)
+        except (HistoryUnavailableError, LogError) as failure:
+            status, error = f"500 {for_clients(failure)}", for_clients(failure)
+        except Exception as failure:  # the lake's own: whoever waits for the rest is told, and so is our log
+            self._end(f"500 {for_clients(failure)}")
+            raise
+        finally:
+            subscription.cancel()
+        self._end(status)
+        return error
+
+    def _end(self, status: str) -> None:
+        header = f"NATS/1.0 {' '.join(status.split())}\r\n\r\n" if status else ""
+        self._bus.publish(self._to, b"", header.encode(), b"")
+
+    async def _send(self, chunk: bytes, index: int) -> None:
+        """Send a full chunk once the window has room for it. Raises SnapshotFailed."""
+        while self._unacked and sum(self._unacked.values()) + len(chunk) > self._window:
+            if not await self._acked.wait(FLOW_WAIT_NS):
+                raise SnapshotFailed("408 No Flow Response")
+        self._unacked[index] = len(chunk)
+        if not self._bus.publish(self._to, f"{self._acks}.{len(chunk)}.{index}".encode(), b"", chunk):
+            raise SnapshotFailed("408 No Interest")
+
+    def _ack(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+        index = subject.rpartition(b".")[2]
+        if index.isdigit() and len(index) < 20 and self._unacked.pop(int(index), 0):
+            self._acked.happened()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        """The S2 stream, in pieces. Raises SnapshotFailed, HistoryUnavailableError, LogError."""
+        yield s2.MAGIC
+        stream, raw, seq = self._stream, self._head, self._first
+        while seq and seq <= self._last:
+            if stream.closed or not stream.leading:
+                raise SnapshotFailed("500 the stream is not here any more")
+            found = await stream.fetch_run(seq, READ_MSGS, READ_BYTES)
+            records = [record for record in found if record.seq <= self._last]
+            if not records:
+                break
+            seq = records[-1].seq + 1
+            yield await self._encoded(raw, records)
+            raw = b""
+        yield await in_thread(self._io, lambda: s2.encode(raw + archive.END))
+
+    async def _encoded(self, raw: bytes, records: Sequence[Record]) -> bytes:
+        return await in_thread(self._io, lambda: s2.encode(raw + archive.messages(records)))
+
+
+def _consumer(consumer: Consumer, now: int) -> bytes:
+    """A consumer's entry, as of now."""
+    ledger, ack_wait = consumer.ledger, consumer.config.ack_wait
+    sent = ledger.last_delivered_ns  # stands for the time of what has no deadline
+    state = archive.consumer_state(
+        (ledger.delivered_consumer, ledger.delivered_stream),
+        ledger.floor(),
+        {seq: (first, (ledger.deadline[seq] or sent) - ack_wait) for seq, first in ledger.pending.items()},
+        ledger.redelivered,
+    )
+    config = shown(consumer.config)
+    if consumer.config.priority_policy == "none":
+        config.pop("priority_policy", None)
+    return archive.consumer(consumer.name, now, dumps(config), state)

@@ -1,0 +1,384 @@
+"""Direct get: stored messages without a consumer and without JSON answers (ADR-31, api.md §6).
+
+Belongs here: the subscriptions of `$JS.API.DIRECT.GET.`, the fast way of a last-by-subject get, and which status a bad
+request gets. Runs of several messages are in batch.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lakestream.account.get import query
+from lakestream.account.get.batch import AsItWas, Batch, MessageHeaders, Multi, status
+from lakestream.account.get.query import MsgGetRequest
+from lakestream.log.errors import LogError
+from lakestream.log.record import Record
+from lakestream.ports import ClientInfo, Handler, Past, PastUnavailableError, Subscribed
+from lakestream.protocol.api.errors import for_clients
+from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
+from lakestream.protocol.api.jsonio import parse
+from lakestream.protocol.api.request import level_refused, prefixes
+from lakestream.stream.core.reader import HistoryUnavailableError
+
+if TYPE_CHECKING:
+    from lakestream.meta.engine import Engine
+    from lakestream.stream.core.stream import Stream
+
+QUEUE: Final = b"_sys_"
+"""Direct gets are served in this queue group, as on nats-server: mirrors may take their share in it."""
+
+MAX_RESULTS: Final = 1024
+"""More subjects than this in one multi_last request are refused with 413."""
+
+MAX_IN_LAKE: Final = 10_000
+"""Direct gets of one stream that wait for the lake; more are refused with 429."""
+
+MAX_IN_PAST: Final = 64
+"""Those that ask what the stream was; more are refused with 429. Each may hold what a table had of 1024 subjects."""
+
+NOT_FOUND: Final = status(404, b"Message Not Found")
+NO_RESULTS: Final = status(404, b"No Results")
+EMPTY: Final = status(408, b"Empty Request")
+MALFORMED: Final = status(408, b"Malformed Request")
+BAD: Final = status(408, b"Bad Request")
+INTERNAL: Final = status(500, b"Internal Server Error")
+LEVEL: Final = status(412, b"Required Api Level")
+TOO_MANY: Final = status(413, b"Too Many Results")
+BUSY: Final = status(429, b"Too Many Requests")
+
+_decode = msgspec.json.Decoder(MsgGetRequest).decode
+
+
+class DirectGet:
+    """The direct gets of an engine: one server for each stream that allows them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._attached: dict[str, list[Subscribed]] = {}
+
+    def attach(self, stream: Stream) -> None:
+        """Serve direct gets from `stream` until `detach`."""
+        self.detach(stream.name)
+        self.attach_as(stream, stream.name)
+
+    def attach_as(self, stream: Stream, name: str) -> None:
+        """Serve those of stream `name` too, of which this one is a mirror."""
+        engine = self._engine
+        gets = Gets(stream, engine.options.max_pending, behind=lambda: self._behind(stream))
+        subscriptions = self._attached.setdefault(stream.name, [])
+        for prefix in prefixes(engine.domain):
+            base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
+            subscriptions.append(engine.bus.subscribe(base, gets.by_request, QUEUE))
+            subscriptions.append(engine.bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), QUEUE))
+
+    def _behind(self, mirror: Stream) -> Stream | None:
+        """The origin, if this node knows what it has, of a mirror that waits for the copy with which it begins."""
+        name = mirror.copying.reads_from
+        origin = self._engine.streams.get(name) if name else None
+        known = origin is not None and (origin.leading or name in self._attached)
+        return origin if known else None
+
+    def detach(self, name: str) -> None:
+        """Stop serving; the subjects have no responders then."""
+        for subscription in self._attached.pop(name, []):
+            subscription.cancel()
+
+
+def read_request(payload: bytes) -> MsgGetRequest:
+    """Read a request body, unknown fields ignored. Raises JsonError."""
+    try:
+        asked = _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        asked = None
+    # What is not plain goes the exact way: times, numbers out of range (Invariant: 2^64 is refused, not wrapped), names
+    # in another case.
+    if asked is not None and asked.start_time is None and asked.up_to_time is None:
+        named = asked.seq or asked.last_by_subj or asked.next_by_subj or asked.multi_last
+        if named and not (asked.seq | asked.up_to_seq) >> 64 and not (asked.batch | asked.max_bytes) >> 31:
+            return asked
+    if next_value(payload, end_of_value(payload, next_value(payload, 0))) < len(payload):
+        raise JsonError("invalid character after top-level value")  # unlike other requests it is one value
+    return parse(payload, MsgGetRequest, "JSApiMsgGetRequest", strict=False)
+
+
+class Gets:
+    """Direct gets from one stream.
+
+    Args:
+        stream: the stream.
+        max_bytes: limits a batch that names no limit itself.
+        shown: the name in the answers, that of `stream` by default.
+        behind: the stream that is read while this one has never held anything; None: this one.
+    """
+
+    def __init__(
+        self, stream: Stream, max_bytes: int, shown: str = "", behind: Callable[[], Stream | None] | None = None
+    ) -> None:
+        self._stream = stream
+        self._max_bytes = max_bytes
+        self._headers = MessageHeaders(shown or stream.name)
+        self._behind = behind
+        self._in_lake = self._in_past = 0
+
+    # ------------------------------------------------------------------ the newest message of a subject
+    def by_subject(self, start: int) -> Handler:
+        """The handler of `….<stream>.<subject>`, whose subject begins at byte `start`: the hot path."""
+        stream = self._stream
+        store, publish = stream.store, stream.bus.publish
+        last, read, block = store.subjects.last, store.read, self._headers.single
+        slowly = self._last_slowly
+
+        def get_last(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+            if not header and not payload and reply:
+                seq = last(subject[start:])
+                if seq:
+                    try:
+                        record = read(seq)
+                    except LogError:
+                        record = None  # the slow way meets it again, and answers
+                    if record is not None:
+                        publish(reply, b"", block(record), record.data)
+                        return
+            try:
+                slowly(subject[start:], reply, header, payload)
+            except Exception:
+                self._say(reply, INTERNAL)
+                raise
+
+        return get_last
+
+    def _last_slowly(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        """The newest message of a subject: with a body, by a wildcard, not there, or only in the lake."""
+        if (other := self._other()) is not None:
+            other._last_slowly(subject, reply, header, payload)
+            return
+        if level_refused(header):
+            self._say(reply, LEVEL)
+            return
+        asked = MsgGetRequest()
+        if payload:
+            try:
+                asked = read_request(payload)
+            except JsonError:
+                self._say(reply, MALFORMED)
+                return
+        if not asked.names_nothing or asked.batch or asked.multi_last or asked.up_to_seq or asked.up_to_time:
+            self._say(reply, BAD)
+            return
+        self._answer_one(reply, query.last_of(self._stream.store, subject), asked.no_hdr)
+
+    def _other(self) -> Gets | None:
+        """Who answers in the place of a mirror that waits for its copy."""
+        behind = self._behind() if self._behind is not None and not self._stream.store.last_seq else None
+        return Gets(behind, self._max_bytes, self._stream.name) if behind is not None else None
+
+    # ------------------------------------------------------------------ requests with a body
+    def by_request(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        """The handler of `….<stream>`."""
+        try:
+            self._requested(subject, reply, header, payload, client)
+        except Exception:  # the last resort: who asks gets an answer, and the bus logs the rest
+            self._say(reply, INTERNAL)
+            raise
+
+    def _requested(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        if (other := self._other()) is not None:
+            other.by_request(subject, reply, header, payload, client)
+            return
+        if level_refused(header):
+            self._say(reply, LEVEL)
+            return
+        if not payload:
+            self._say(reply, EMPTY)
+            return
+        try:
+            asked = read_request(payload)
+        except JsonError:
+            self._say(reply, MALFORMED)
+            return
+        problem = _problem(asked)
+        if problem:
+            self._say(reply, problem)
+        elif asked.multi_last:
+            self._multi(reply, asked)
+        elif asked.start_time is not None:
+            self._at_time(reply, asked.start_time, lambda seq: self._from(reply, asked, seq))
+        else:
+            self._from(reply, asked, asked.seq)
+
+    def _from(self, reply: bytes, asked: MsgGetRequest, start: int) -> None:
+        """One message, or a batch, from sequence `start` on; 0 comes of a start time beyond the last message."""
+        store = self._stream.store
+        beyond = not start and asked.start_time is not None
+        if beyond and asked.batch >= 0:
+            self._say(reply, NOT_FOUND)
+        elif asked.batch:
+            pattern = asked.next_by_subj.encode()
+            pending = 0 if beyond else query.count_from(store, pattern, start)
+            if not pending and asked.batch > 0:
+                self._say(reply, NOT_FOUND)
+                return
+            Batch(
+                self._stream,
+                self._headers,
+                reply,
+                query.from_on(store, pattern, start),
+                pending,
+                asked.batch,
+                asked.max_bytes or self._max_bytes,
+                bare=asked.no_hdr,
+            ).start()
+        elif asked.last_by_subj:
+            self._answer_one(reply, query.last_of(store, asked.last_by_subj.encode()), asked.no_hdr)
+        elif asked.next_by_subj:
+            self._answer_one(reply, query.next_of(store, asked.next_by_subj.encode(), start), asked.no_hdr)
+        else:
+            self._answer_one(reply, start, asked.no_hdr)
+
+    def _multi(self, reply: bytes, asked: MsgGetRequest) -> None:
+        store = self._stream.store
+        if self._stream.past is not None and (asked.up_to_seq or asked.up_to_time is not None):
+            self._later(reply, self._multi_of_the_past, reply, asked, self._stream.past, past=True)
+        elif asked.up_to_time is not None:
+            answer = lambda seq: self._multi_through(reply, asked, query.through_time(store, seq))  # noqa: E731
+            self._at_time(reply, asked.up_to_time, answer)
+        elif asked.up_to_seq > store.last_seq and self._stream.config.storage != "memory":
+            self._say(reply, NO_RESULTS)  # as nats-server has it; its memory store looks at what there is
+        else:
+            self._multi_through(reply, asked, asked.up_to_seq or store.last_seq)
+
+    def _multi_through(self, reply: bytes, asked: MsgGetRequest, through: int) -> None:
+        """The newest message ≤ `through` of every subject asked for."""
+        patterns = [pattern.encode() for pattern in asked.multi_last]
+        found = query.multi_last(self._stream.store, patterns, through, MAX_RESULTS)
+        if found is None:
+            self._say(reply, TOO_MANY)
+        elif not found:
+            self._say(reply, NO_RESULTS)
+        else:
+            wanted = [seq for seq in found if seq >= asked.seq]
+            limit, max_bytes = self._limits(asked)
+            Multi(self._stream, self._headers, reply, wanted, limit, max_bytes, through).start()
+
+    async def _multi_of_the_past(self, reply: bytes, asked: MsgGetRequest, past: Past) -> None:
+        """The same of a stream that keeps its past: as it was then, not what is left of that."""
+        patterns = [pattern.encode() for pattern in asked.multi_last]
+        before_ns = query.instant(asked.up_to_time) if asked.up_to_time is not None else 0
+        if asked.up_to_seq > self._stream.store.last_seq:
+            self._say(reply, NO_RESULTS)
+            return
+        try:
+            found = await past.find(patterns, asked.up_to_seq, before_ns, MAX_RESULTS)
+        except PastUnavailableError as error:
+            self._say(reply, unreadable(error))
+            return
+        except Exception as error:
+            self._say(reply, unreadable(error))
+            raise
+        if found is None:
+            self._say(reply, TOO_MANY)
+        elif not found.seqs:
+            self._say(reply, NO_RESULTS)
+        else:
+            wanted = [seq for seq in found.seqs if seq >= asked.seq]
+            limit, max_bytes = self._limits(asked)
+            AsItWas(self._stream, self._headers, reply, found, wanted, limit, max_bytes).start()
+
+    def _limits(self, asked: MsgGetRequest) -> tuple[int, int]:
+        """How many messages, and how many bytes, a multi_last request gets at most."""
+        return asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
+
+    # ------------------------------------------------------------------ what waits for the lake
+    def _later(
+        self, reply: bytes, answer: Callable[..., Awaitable[None]], *arguments: object, past: bool = False
+    ) -> None:
+        """Answer a request, of the past or not, with `answer(*arguments)`, unless too many are on their way."""
+        if self._in_lake >= MAX_IN_LAKE or (past and self._in_past >= MAX_IN_PAST):
+            self._say(reply, BUSY)
+            return
+
+        async def run() -> None:
+            try:
+                await answer(*arguments)
+            finally:
+                self._in_lake -= 1
+                self._in_past -= past
+
+        self._in_lake += 1
+        self._in_past += past
+        self._stream.clock.spawn(run())
+
+    # ------------------------------------------------------------------ one message
+    def _answer_one(self, reply: bytes, seq: int, bare: bool) -> None:
+        """Send the message at `seq`, from wherever it lies."""
+        stream = self._stream
+        try:
+            record = stream.get(seq) if seq else None
+        except LogError as error:
+            self._say(reply, unreadable(error))
+            return
+        if record is None and seq in stream.store.live:
+            self._later(reply, self._answer_from_lake, reply, seq, bare)
+            return
+        self._send(reply, record, bare)
+
+    async def _answer_from_lake(self, reply: bytes, seq: int, bare: bool) -> None:
+        try:
+            self._send(reply, await self._stream.fetch(seq), bare)
+        except (HistoryUnavailableError, LogError) as error:
+            self._say(reply, unreadable(error))
+        except Exception as error:
+            self._say(reply, unreadable(error))
+            raise
+
+    def _send(self, reply: bytes, record: Record | None, bare: bool) -> None:
+        if record is None:
+            self._say(reply, NOT_FOUND)
+        else:
+            self._publish(reply, b"" if bare else self._headers.single(record), record.data)
+
+    def _say(self, reply: bytes, block: bytes) -> None:
+        self._publish(reply, block, b"")
+
+    def _publish(self, reply: bytes, block: bytes, data: bytes) -> None:
+        if reply:
+            self._stream.bus.publish(reply, b"", block, data)
+
+    # ------------------------------------------------------------------ times
+    def _at_time(self, reply: bytes, text: str, then: Callable[[int], None]) -> None:
+        """Call `then` with the first live sequence stored at that time or later, 0 when there is none."""
+        at = query.instant(text)
+        seq = self._stream.store.first_at(at)
+        if seq is None:
+            self._later(reply, self._at_time_in_lake, reply, at, then)
+        else:
+            then(seq)
+
+    async def _at_time_in_lake(self, reply: bytes, at_ns: int, then: Callable[[int], None]) -> None:
+        try:
+            seq = await self._stream.first_at(at_ns)
+        except Exception as error:
+            self._say(reply, unreadable(error))
+            raise
+        then(seq)
+
+
+def unreadable(error: Exception) -> bytes:
+    """The status for a message that exists but can not be read now."""
+    return status(500, for_clients(error).replace("\r", " ").replace("\n", " ").encode())
+
+
+def _problem(asked: MsgGetRequest) -> bytes:
+    """The status that refuses a contradictory request; empty when it makes sense."""
+    if asked.names_nothing and not asked.multi_last:
+        return EMPTY
+    contradictory = (
+        asked.clashes
+        or (asked.up_to_seq and asked.up_to_time)
+        or (asked.multi_last and (asked.last_by_subj or asked.next_by_subj))
+        or (asked.batch > 0 and asked.last_by_subj)
+    )
+    return BAD if contradictory else b""

@@ -1,0 +1,134 @@
+"""What a client may ask for when it wants stored messages.
+
+Belongs here: the request of MSG.GET and DIRECT.GET, and which sequences it names in a store's indexes (ADR-31). Nothing
+is read here: the messages themselves may be in the log or in the lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heapreplace
+
+import msgspec
+
+from lakestream.log.store import Store
+from lakestream.protocol.api.jsonio import Int, Time, Uint64
+from lakestream.protocol.gotime import time_ns
+
+ALL = b">"
+
+
+class MsgGetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of MSG.GET and DIRECT.GET."""
+
+    seq: Uint64 = 0
+    last_by_subj: str = ""
+    next_by_subj: str = ""
+    batch: Int = 0
+    max_bytes: Int = 0
+    start_time: Time = None
+    multi_last: list[str] = []
+    up_to_seq: Uint64 = 0
+    up_to_time: Time = None
+    no_hdr: bool = False
+
+    @property
+    def clashes(self) -> bool:
+        """Whether the ways of naming one message contradict each other."""
+        return bool(
+            (self.seq and (self.last_by_subj or self.start_time))
+            or (self.last_by_subj and (self.next_by_subj or self.start_time))
+        )
+
+    @property
+    def names_nothing(self) -> bool:
+        """Whether it names no message at all."""
+        return not (self.seq or self.last_by_subj or self.next_by_subj or self.start_time)
+
+
+def last_of(store: Store, pattern: bytes) -> int:
+    """The newest live sequence whose subject matches; 0 when there is none."""
+    found = store.subjects.last(pattern)
+    if found:
+        return found
+    if pattern == ALL:
+        return store.live.previous_at_or_before(store.last_seq)
+    index = store.subjects
+    return max(map(index.last, index.matching(pattern)), default=0)
+
+
+def next_of(store: Store, pattern: bytes, start: int) -> int:
+    """The first live sequence ≥ `start` whose subject matches; 0 when there is none."""
+    return next(from_on(store, pattern, start), 0)
+
+
+def from_on(store: Store, pattern: bytes, start: int) -> Iterator[int]:
+    """The live sequences ≥ `start` whose subject matches (`b""` = any), ascending, as they are while it is consumed."""
+    if pattern in (b"", ALL):
+        live = store.live
+        seq = live.next_at_or_after(start)
+        while seq:
+            yield seq
+            seq = live.next_at_or_after(seq + 1)
+        return
+    following = store.subjects.next_at_or_after
+    heads = [(seq, subject) for subject in store.subjects.matching(pattern) if (seq := following(subject, start))]
+    heapify(heads)
+    while heads:
+        seq, subject = heads[0]
+        yield seq
+        later = following(subject, seq + 1)
+        if later:
+            heapreplace(heads, (later, subject))
+        else:
+            heappop(heads)
+
+
+def count_from(store: Store, pattern: bytes, start: int) -> int:
+    """How many live messages ≥ `start` match (`b""` = any)."""
+    last = store.last_seq
+    if pattern in (b"", ALL):
+        return store.live.count(start, last)
+    index = store.subjects
+    return sum(index.count_range(subject, start, last) for subject in index.matching(pattern))
+
+
+def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int) -> list[int] | None:
+    """The newest sequence ≤ `through` of every matching subject, ascending; None when there are more than `limit`.
+
+    Invariant: no sequence above `through` is in the result, whatever came since.
+    """
+    newest: set[int] = set()
+    for pattern in patterns:
+        for some in _newest(store, pattern, through):
+            newest.update(some)
+            newest.discard(0)
+            # A subject that two patterns match has one newest sequence, so it counts once. Nobody looks at a million of
+            # them to refuse more than a thousand.
+            if len(newest) > limit:
+                return None
+    found = sorted(newest)
+    assert not found or found[-1] <= through, f"sequence {found[-1]} is beyond {through}"
+    return found
+
+
+def _newest(store: Store, pattern: bytes, through: int) -> Iterator[list[int]]:
+    """The newest sequence ≤ `through` of every matching subject (0: it has none), some at a time."""
+    index = store.subjects
+    if through >= store.last_seq:
+        return index.newest(pattern)
+    last = index.last_at_or_before
+    return ([last(subject, through) for subject in some] for some in index.some_matching(pattern))
+
+
+def through_time(store: Store, at_or_after: int) -> int:
+    """The last sequence that `up_to_time` T lets pass, given the first live one stored at T or later (0 = none).
+
+    Like nats-server 2.15, a message stored at exactly T is not included.
+    """
+    return at_or_after - 1 if at_or_after else store.last_seq
+
+
+def instant(text: str) -> int:
+    """The ns of a time that `parse` has already read."""
+    return time_ns(text)

@@ -1,0 +1,308 @@
+"""What must hold between accounts, and between accounts and the rest of the configuration.
+
+Belongs here: pure checks over options, with the words of nats-server: exports that allow imports, subjects that make an
+import, cycles; what a system account and `no_auth_user` may be. How the text is written is in settings/accounts.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+
+from lakestream.config.account_options import (
+    GLOBAL_ACCOUNT,
+    SYSTEM_ACCOUNT,
+    AccountOptions,
+    ServiceExport,
+    ServiceImport,
+    StreamExport,
+    StreamImport,
+)
+from lakestream.config.errors import StartError
+from lakestream.config.export_index import ExportIndex
+from lakestream.config.import_subjects import ImportSubjects, prefixed
+from lakestream.config.options import JetStreamOptions, Options
+from lakestream.protocol.subjects import matches, overlaps, publishable, valid_subject
+from lakestream.protocol.transforms import TransformError
+
+Export = StreamExport | ServiceExport
+Import = StreamImport | ServiceImport
+
+MAX_NAME = 128
+"""Longest name of an account in bytes: it is a directory of the store."""
+
+_NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+(\.[^\s.*>/\\\x00-\x1f\x7f]+)*")
+_TAKEN = ("VERSION", "LOCK", "_meta_", "_meta_.incoming", "_meta_.outgoing")
+"""What else lies where the directories of the accounts lie."""
+
+_CALL = re.compile(rb"\{\{.*\}\}")
+_WILDCARD = re.compile(rb"\{\{\s*[wW]ildcard\s*\(.*\)\s*\}\}")
+
+
+class AccountsError(ValueError):
+    """Accounts that can not be together. `at`: the export or import that is wrong."""
+
+    def __init__(self, at: Export | Import, reason: str) -> None:
+        super().__init__(reason)
+        self.at = at
+
+
+def name_error(name: str) -> str:
+    """Why an account can not be called so; "" when it can."""
+    if name == GLOBAL_ACCOUNT:
+        return f'"{name}" is a Reserved Account'
+    if _NAME.fullmatch(name) is None or len(name.encode()) > MAX_NAME or name in _TAKEN:
+        return (
+            f'"{name}" can not be the name of an account: it is part of subjects and a directory, so no blanks, "*", '
+            f'">", "/", no empty part between dots, and at most {MAX_NAME} bytes'
+        )
+    return ""
+
+
+# ---------------------------------------------------------------------- exports and imports
+
+
+def check_accounts(accounts: Sequence[AccountOptions]) -> None:
+    """Raises AccountsError for the first export or import that can not be."""
+    names = {account.name for account in accounts}
+    for account in accounts:
+        for export in account.exports:
+            _check_export(export, names)
+    known = {account.name: _Exporter(account) for account in accounts}
+    for account in accounts:
+        seen: set[tuple[str, str]] = set()
+        for wanted in account.imports:
+            _check_import(account.name, wanted, known)
+            if isinstance(wanted, StreamImport):
+                if (wanted.account, wanted.subject) in seen:
+                    raise _import_error(wanted, "stream import already exists")
+                seen.add((wanted.account, wanted.subject))
+    _check_cycles(accounts)
+
+
+def kind_of(one: Export | Import) -> str:
+    """`stream` or `service`."""
+    return "stream" if isinstance(one, StreamExport | StreamImport) else "service"
+
+
+class _Exporter:
+    """What an account gives to others."""
+
+    def __init__(self, account: AccountOptions) -> None:
+        self._streams = ExportIndex([one for one in account.exports if isinstance(one, StreamExport)])
+        self._services = ExportIndex([one for one in account.exports if isinstance(one, ServiceExport)])
+
+    def gives(self, importer: str, wanted: Import) -> bool:
+        """Whether the importer may have this. Of exports that cover it the narrowest decide."""
+        subject = wanted.subject.encode()
+        if not valid_subject(subject):
+            return False
+        found: Sequence[Export]
+        if isinstance(wanted, StreamImport):
+            found = self._streams.narrowest(subject)
+        else:
+            found = self._services.narrowest(subject)
+        return any(approves(export, importer, subject) for export in found)
+
+
+def _check_export(export: Export, names: Set[str]) -> None:
+    for name in export.accounts or ():
+        if name not in names:
+            raise AccountsError(export, f'"{name}" account not defined for {kind_of(export)} export')
+    subject = export.subject.encode()
+    tokens = subject.split(b".")
+    position = export.token_position
+    wrong = not valid_subject(subject)
+    if position and (not 0 < position <= len(tokens) or tokens[position - 1] != b"*"):
+        wrong = True
+    if wrong:
+        reason = "sublist: invalid subject"
+        raise AccountsError(export, f'Error adding {kind_of(export)} export "{export.subject}": {reason}')
+    if isinstance(export, ServiceExport) and export.latency is not None:
+        to, reason = export.latency.subject, ""
+        if not publishable(to.encode()) or matches(subject, to.encode()):  # each measurement would be a request
+            reason = "invalid publish subject"
+        elif export.response != "singleton":
+            reason = "bad service response type"
+        if reason:
+            failed = f'Error adding service latency sampling for "{export.subject}" on subject "{to}"'
+            raise AccountsError(export, f"{failed}: {reason}")
+
+
+def _import_error(wanted: Import, reason: str) -> AccountsError:
+    return AccountsError(wanted, f'Error adding {kind_of(wanted)} import "{wanted.subject}": {reason}')
+
+
+def _check_import(importer: str, wanted: Import, known: Mapping[str, _Exporter]) -> None:
+    exporter = known.get(wanted.account)
+    kind = kind_of(wanted)
+    if exporter is None:
+        raise AccountsError(wanted, f'"{wanted.account}" account not defined for {kind} import')
+    if kind == "service":
+        for subject in (wanted.subject, wanted.to or wanted.subject):
+            if not valid_subject(subject.encode()):
+                raise _import_error(wanted, "sublist: invalid subject")
+    if not exporter.gives(importer, wanted):
+        raise _import_error(wanted, f"{kind} import not authorized")
+    try:
+        subjects_of(wanted)
+    except TransformError as error:
+        theirs, ours = wanted.subject, _local(wanted).decode()
+        ways = (theirs, ours) if kind == "stream" else (ours, theirs)
+        raise _import_error(
+            wanted,
+            f'failed to create mapping transform for {kind} import subject from "{ways[0]}" to "{ways[1]}": {error}',
+        ) from error
+    except ValueError as error:
+        raise _import_error(wanted, str(error)) from error
+
+
+def approves(export: Export, importer: str, subject: bytes) -> bool:
+    """Whether an export that covers a subject gives it to the importer."""
+    if export.token_position:
+        tokens = subject.split(b".")
+        return export.token_position <= len(tokens) and tokens[export.token_position - 1] == importer.encode()
+    return export.accounts is None or importer in export.accounts
+
+
+def _local(wanted: Import) -> bytes:
+    """What the importer calls it."""
+    if isinstance(wanted, StreamImport) and wanted.prefix:
+        return prefixed(wanted.prefix.encode(), wanted.subject.encode())
+    return (wanted.to or wanted.subject).encode()
+
+
+def subjects_of(wanted: Import) -> ImportSubjects:
+    """Both names of what is imported.
+
+    Raises:
+        ValueError: these do not make an import; a TransformError when one does not become the other.
+    """
+    if isinstance(wanted, StreamImport) and wanted.prefix:
+        tokens = wanted.prefix.split(".")
+        if "*" in tokens or ">" in tokens:
+            raise ValueError("stream import prefix can not contain wildcard tokens")
+    local = _local(wanted)
+    for token in local.split(b"."):
+        if _CALL.fullmatch(token) and not _WILDCARD.fullmatch(token):
+            raise TransformError(
+                "invalid mapping destination: the only mapping function allowed for import transforms is "
+                f"{{{{Wildcard()}}}} in {token.decode()}"
+            )
+    subjects = ImportSubjects(wanted.subject.encode(), local, constant=isinstance(wanted, ServiceImport))
+    if not valid_subject(subjects.ours):
+        raise TransformError("invalid subject")
+    return subjects
+
+
+def _check_cycles(accounts: Iterable[AccountOptions]) -> None:
+    """No import may lead back to itself. What an account imports from itself does not count: it has an end."""
+    for kind in (StreamImport, ServiceImport):
+        ways = _Ways()
+        for account in accounts:
+            for wanted in account.imports:
+                if isinstance(wanted, kind) and wanted.account != account.name:
+                    ways.add(account.name, wanted)
+        found = _on_a_cycle(len(ways.imports), ways.onward)
+        if found is not None:
+            raise _import_error(ways.imports[found], "import forms a cycle")
+
+
+class _Ways:
+    """Imports by number, and which of them the exporter of one has of others in its turn."""
+
+    def __init__(self) -> None:
+        self.imports: list[Import] = []
+        self._called: list[bytes] = []
+        self._by_name: dict[tuple[str, bytes], list[int]] = {}
+        """By importer and first token, b"" for a wildcard: few have to be looked at for one."""
+        self._all: dict[str, list[int]] = {}
+
+    def add(self, importer: str, wanted: Import) -> None:
+        """One more import."""
+        at = len(self.imports)
+        self.imports.append(wanted)
+        self._called.append(subjects_of(wanted).ours)
+        self._all.setdefault(importer, []).append(at)
+        self._by_name.setdefault((importer, _first(self._called[at])), []).append(at)
+
+    def onward(self, at: int) -> list[int]:
+        """The imports of the exporter that overlap what this one has of it."""
+        account, theirs = self.imports[at].account, self.imports[at].subject.encode()
+        first = _first(theirs)
+        if first:
+            near = [*self._by_name.get((account, first), ()), *self._by_name.get((account, b""), ())]
+        else:
+            near = self._all.get(account, [])
+        return [other for other in near if overlaps(self._called[other], theirs)]
+
+
+def _first(subject: bytes) -> bytes:
+    """The first token of a filter when it is literal."""
+    first = subject.partition(b".")[0]
+    return b"" if first in (b"*", b">") else first
+
+
+def _on_a_cycle(count: int, onward: Callable[[int], list[int]]) -> int | None:
+    """A node that closes a cycle of the graph, without recursion: there may be many imports."""
+    new, open_, done = 0, 1, 2
+    state = [new] * count
+    for start in range(count):
+        if state[start] != new:
+            continue
+        state[start] = open_
+        path = [(start, iter(onward(start)))]
+        while path:
+            node, rest = path[-1]
+            following = next(rest, None)
+            if following is None:
+                state[node] = done
+                path.pop()
+            elif state[following] == open_:
+                return node
+            elif state[following] == new:
+                state[following] = open_
+                path.append((following, iter(onward(following))))
+    return None
+
+
+# ---------------------------------------------------------------------- the rest of the configuration
+
+
+def check_options(options: Options) -> None:
+    """Raises StartError when accounts, users and JetStream do not fit together."""
+    system = options.system_account
+    names = {account.name for account in options.accounts}
+    if system == GLOBAL_ACCOUNT:
+        raise StartError(f'system_account: "{system}" is a Reserved Account')
+    if system and system not in names:
+        raise StartError("error resolving system account: account missing")
+    anonymous = options.no_auth_user
+    if anonymous:
+        users = {user.user for account in options.accounts for user in account.users}
+        users |= {user.user for user in options.users}
+        if not users:
+            raise StartError(f'no_auth_user: "{anonymous}" present, but users/nkeys are not defined')
+        if anonymous not in users:
+            raise StartError(
+                f'no_auth_user: "{anonymous}" not present as user or nkey in authorization block or account '
+                "configuration"
+            )
+    if options.jetstream is not None:
+        _check_jetstream(options.accounts, system or SYSTEM_ACCOUNT, options.jetstream)
+
+
+def _check_jetstream(accounts: Iterable[AccountOptions], system: str, server: JetStreamOptions) -> None:
+    memory = file = 0
+    for account in accounts:
+        if account.jetstream is None:
+            continue
+        if account.name == system:
+            raise StartError("Not allowed to enable JetStream on the system account")
+        memory += max(account.jetstream.max_memory, 0)
+        file += max(account.jetstream.max_file, 0)
+    failed = "Can't start JetStream: Error enabling jetstream on configured accounts: insufficient"
+    if memory > server.max_memory:
+        raise StartError(f"{failed} memory resources available (10028)")
+    if file > server.max_file:
+        raise StartError(f"{failed} storage resources available (10047)")

@@ -1,0 +1,331 @@
+"""The `accounts` block of nats.conf, and `mappings`.
+
+Belongs here: the keys of an account with those of its `jetstream` and `limits`, subject mappings, and what a reload may
+change of accounts. Users are in users.py, exports and imports in exports.py; what must hold between
+accounts is in accounts/checks.py.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from lakestream.config.account_checks import AccountsError, check_accounts, name_error
+from lakestream.config.account_options import AccountLimits, AccountOptions, Destination, SubjectMapping, User
+from lakestream.config.conf import Item
+from lakestream.config.errors import StartError
+from lakestream.config.exports import Places, as_exports, as_imports
+from lakestream.config.mappings import Mappings
+from lakestream.config.options import Options
+from lakestream.config.users import as_permissions, as_users
+from lakestream.config.values import (
+    INT64,
+    Rule,
+    apply,
+    as_map,
+    as_text,
+    expected,
+    find,
+    go_kind,
+    number_in,
+)
+from lakestream.protocol.subjects import valid_subject
+from lakestream.protocol.transforms import TransformError, check_destination
+from lakestream.stream.core.account_limits import JetStreamLimits
+
+_PUBLIC_NKEY = re.compile(r"A[A-Z2-7]{55}")
+
+
+class Configured(msgspec.Struct):
+    """Accounts as one block has them. `users_at`: where an account's users are written; `places`: see `Places`."""
+
+    accounts: tuple[AccountOptions, ...] = ()
+    users_at: dict[str, Item] = {}
+    places: Places = {}
+    warnings: list[str] = []
+
+
+# ---------------------------------------------------------------------- mappings
+
+
+def as_mappings(key: str, item: Item) -> tuple[SubjectMapping, ...]:
+    """`mappings { SUBJECT: DESTINATION }`, or several destinations with weights."""
+    found = []
+    for source, entry in as_map(key, item).items():
+        if not valid_subject(source.encode()):
+            raise item.error(f'Subject "{source}" is not a valid subject')
+        value = entry.value
+        if isinstance(value, str):
+            destinations: tuple[Destination, ...] = (Destination(value),)
+            where = f'"{source}" to "{value}"'
+        elif isinstance(value, dict):
+            destinations, where = (_destination(entry, entry),), f'"{source}"'
+        elif isinstance(value, list):
+            destinations, where = tuple(_destination(one, entry) for one in value), f'"{source}"'
+        else:
+            raise entry.error("Expected an entry for the mapping destination")
+        mapping = SubjectMapping(source, destinations)
+        try:
+            _check_mapping(mapping)
+        except TransformError as error:
+            raise entry.error(f"Error adding mapping for {where} : {error}") from error
+        if destinations:
+            found.append(mapping)
+    return tuple(found)
+
+
+def _check_mapping(mapping: SubjectMapping) -> None:
+    """Raises TransformError with nats-server's words."""
+    for one in mapping.destinations:
+        if not one.subject:
+            raise TransformError("invalid subject")
+        check_destination(one.subject.encode())
+    Mappings((mapping,))
+
+
+def _destination(item: Item, mapping: Item) -> Destination:
+    if not isinstance(item.value, dict):
+        raise item.error("Expected an entry for the mapping destination")
+    values: dict[str, Any] = {}
+    apply(item.value, _DESTINATION, values, unknown='Unknown field "{}" for mapping destination')
+    subject = values.setdefault("subject", "")
+    if "weight" not in values:
+        raise item.error(f'Missing weight for mapping destination "{subject}"')
+    return Destination(**values)
+
+
+def _weight(key: str, item: Item) -> int:
+    value = item.value
+    if isinstance(value, str):
+        text = value.removesuffix("%")
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            raise item.error(f'Invalid weight "{text}" for mapping destination')
+        value = int(text)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise item.error(f"Unknown entry type for weight of {value}")
+    if not 0 <= value <= 100:
+        raise item.error(f"Invalid weight {value} for mapping destination")
+    return value
+
+
+_DESTINATION: dict[str, Rule] = {
+    "dest": ("subject", as_text),
+    "destination": ("subject", as_text),
+    "weight": ("weight", _weight),
+    "cluster": ("cluster", as_text),
+}
+
+
+# ---------------------------------------------------------------------- limits
+
+
+def _limit_of_bytes(key: str, item: Item) -> int:
+    if isinstance(item.value, bool) or not isinstance(item.value, int):
+        shown = item.value if isinstance(item.value, str | int | float) else go_kind(item.value)
+        raise item.error(f'Expected a parseable size for "{key}", got {shown}')
+    return max(item.value, -1)
+
+
+def _flag(key: str, item: Item) -> bool:
+    if not isinstance(item.value, bool):
+        shown = item.value if isinstance(item.value, str | int | float) else go_kind(item.value)
+        raise item.error(f'Expected a parseable bool for "{key}", got {shown}')
+    return item.value
+
+
+def _traffic(key: str, item: Item) -> bool:
+    """Replicas talk over connections of their own here: nobody's account counts that."""
+    if not isinstance(item.value, str):
+        shown = item.value if isinstance(item.value, int | float) else go_kind(item.value)
+        raise item.error(f"Expected either 'system' or 'owner' string value for \"{key}\", got {shown}")
+    if item.value not in ("", "system", "owner"):
+        raise item.error(f"Expected 'system' or 'owner' string value for \"{key}\", got {item.value}")
+    return item.value == "owner"
+
+
+_JETSTREAM: dict[str, Rule] = {
+    **dict.fromkeys(("max_memory", "max_mem", "mem", "memory"), ("max_memory", _limit_of_bytes)),
+    **dict.fromkeys(("max_store", "max_file", "max_disk", "store", "disk"), ("max_file", _limit_of_bytes)),
+    **dict.fromkeys(("max_streams", "streams"), ("max_streams", _limit_of_bytes)),
+    **dict.fromkeys(("max_consumers", "consumers"), ("max_consumers", _limit_of_bytes)),
+    **dict.fromkeys(("max_bytes_required", "max_stream_bytes", "max_bytes"), ("max_bytes_required", _flag)),
+    **dict.fromkeys(("memory_max_stream_bytes", "mem_max_stream_bytes"), ("memory_max_stream_bytes", _limit_of_bytes)),
+    **dict.fromkeys(("disk_max_stream_bytes", "store_max_stream_bytes"), ("disk_max_stream_bytes", _limit_of_bytes)),
+    "max_ack_pending": ("max_ack_pending", _limit_of_bytes),
+    "cluster_traffic": ("cluster_traffic", _traffic),
+}
+
+
+def _jetstream(item: Item, warnings: list[str]) -> JetStreamLimits | None:
+    value = item.value
+    if isinstance(value, bool):
+        return JetStreamLimits() if value else None
+    if isinstance(value, str):
+        if value.lower() not in ("enabled", "disabled"):
+            raise item.error(f"Expected 'enabled' or 'disabled' for string value, got '{value}'")
+        return JetStreamLimits() if value.lower() == "enabled" else None
+    if not isinstance(value, dict):
+        raise item.error(f"Expected map, bool or string to define JetStream, got {go_kind(value)}")
+    values: dict[str, Any] = {}
+    apply(value, _JETSTREAM, values)
+    if values.pop("cluster_traffic", False):
+        place = find(value, "cluster_traffic")
+        warnings.append(f'{place.file}:{place.line}: "cluster_traffic" has no effect here')
+    return JetStreamLimits(**values)
+
+
+_LIMITS: dict[str, Rule] = {
+    **dict.fromkeys(("max_connections", "max_conn"), ("max_connections", number_in(-1, INT64))),
+    **dict.fromkeys(("max_subscriptions", "max_subs"), ("max_subscriptions", number_in(-1, INT64))),
+    **dict.fromkeys(("max_payload", "max_pay"), ("max_payload", number_in(-1, INT64))),
+}
+
+
+def _limits(key: str, item: Item) -> AccountLimits:
+    if not isinstance(item.value, dict):
+        raise item.error(f"Expected account limits to be a map/struct, got {item.value}")
+    values: dict[str, Any] = {}
+    unknown = 'Unknown field "{}" parsing account limits'
+    apply(item.value, _LIMITS, values, harmless=("max_leafnodes", "max_leafs"), unknown=unknown)
+    values.pop("warnings", None)  # there are no leaf nodes to limit
+    return AccountLimits(**values)
+
+
+# ---------------------------------------------------------------------- accounts
+
+
+def _nkey(key: str, item: Item) -> bool:
+    """The account's public key: it says who the account is to an operator, whom there is no use for here."""
+    if not isinstance(item.value, str) or not _PUBLIC_NKEY.fullmatch(item.value):
+        raise item.error(f'Not a valid public nkey for an account: "{item.value}"')
+    return True
+
+
+_ACCOUNT: dict[str, Rule] = {
+    "users": ("users", as_users),
+    "default_permissions": ("default_permissions", as_permissions),
+    "limits": ("limits", _limits),
+    "mappings": ("mappings", as_mappings),
+    "maps": ("mappings", as_mappings),
+    # These say more than a value, or say it to others: the block is read with `_account` at hand.
+    "jetstream": ("jetstream", lambda key, item: item),
+    "exports": ("exports", lambda key, item: item),
+    "imports": ("imports", lambda key, item: item),
+    "nkey": ("nkey", _nkey),
+}
+_ACCOUNT_MISSING = dict.fromkeys(
+    ("msg_trace", "trace_dest"), "only messages with Nats-Trace-Dest are traced, not those with traceparent"
+)
+
+
+def as_accounts(key: str, item: Item) -> Configured:
+    """The block, checked as far as each account goes; `settle` does the rest once the file is read."""
+    made = Configured(users_at={}, places={}, warnings=[])
+    if isinstance(item.value, list):
+        made.accounts = tuple(AccountOptions(name=name) for name in _names(key, item.value))
+        return made
+    if not isinstance(item.value, dict):
+        raise expected(key, item, "a map { … }")
+    accounts = []
+    for name, entry in item.value.items():
+        if entry.used:
+            continue  # a variable for what is below
+        _check_name(name, entry)
+        if not isinstance(entry.value, dict):
+            raise entry.error("Expected map entries for accounts")
+        accounts.append(_account(name, entry.value, made))
+    made.accounts = tuple(accounts)
+    return made
+
+
+def _names(key: str, entries: list[Item]) -> list[str]:
+    names: list[str] = []
+    for entry in entries:
+        name = as_text(key, entry)
+        _check_name(name, entry)
+        if name in names:
+            raise entry.error(f"Duplicate Account Entry: {name}")
+        names.append(name)
+    return names
+
+
+def _check_name(name: str, item: Item) -> None:
+    wrong = name_error(name)
+    if wrong:
+        raise item.error(wrong)
+
+
+def _account(name: str, block: dict[str, Item], made: Configured) -> AccountOptions:
+    values: dict[str, Any] = {}
+    apply(block, _ACCOUNT, values, missing=_ACCOUNT_MISSING)
+    values.pop("nkey", None)
+    if "users" in values:
+        made.users_at[name] = find(block, "users")
+    if "jetstream" in values:
+        values["jetstream"] = _jetstream(values["jetstream"], made.warnings)
+    if "exports" in values:
+        values["exports"] = as_exports(values["exports"], made.places, made.warnings)
+    if "imports" in values:
+        values["imports"] = as_imports(values["imports"], made.places, made.warnings)
+    return AccountOptions(name=name, **values)
+
+
+# ---------------------------------------------------------------------- the whole file
+
+
+def settle(items: dict[str, Item], values: dict[str, Any]) -> None:
+    """Make the accounts of a file that has been read options, checked against each other and against its users.
+
+    Raises:
+        ConfError: they do not fit together.
+    """
+    made: Configured = values["accounts"]
+    values["accounts"] = made.accounts
+    values["warnings"] += made.warnings
+    _check_logins(items, values, made)
+    try:
+        check_accounts(made.accounts)
+    except AccountsError as error:
+        raise made.places[id(error.at)].error(str(error)) from error
+
+
+def _check_logins(items: dict[str, Item], values: dict[str, Any], made: Configured) -> None:
+    """Every name is one user's; and where accounts have users, the server can not have a single one or a token."""
+    order = [written.lower() for written in items]
+    authorization = find(items, "authorization") if "authorization" in order else None
+    last = authorization is not None and order.index("authorization") > order.index("accounts")
+    users: tuple[User, ...] = values.get("users", ())
+    seen = {user.user for user in users}
+    for account in made.accounts:
+        if not account.users:
+            continue
+        place = authorization if authorization is not None and last else made.users_at[account.name]
+        for what, is_there in (("single user/pass", values.get("single_user")), ("token", values.get("token"))):
+            if is_there:
+                raise place.error(f"Can not have a {what} and {'a users array' if last else 'accounts'}")
+        for user in account.users:
+            if user.user in seen:
+                raise place.error(f'Duplicate user "{user.user}" detected')
+            seen.add(user.user)
+
+
+def check_reload(before: Options, after: Options) -> None:
+    """Raises StartError when a reload would change more of the accounts than it can.
+
+    All that an account says may change, and accounts may come and go. But with the first one the streams of the global
+    account end, and who may ask what of JetStream is another; so with the last one.
+    """
+    if before.jetstream is not None and bool(before.accounts) != bool(after.accounts):
+        raise StartError(
+            f"{after.config_file}: with JetStream a reload cannot change whether there are accounts at all; "
+            "restart the server for that"
+        )
+
+
+def conflict_with_flags(accounts: tuple[AccountOptions, ...], flag: str) -> None:
+    """Raises StartError when the one user or token of the command line meets accounts with users."""
+    if any(account.users for account in accounts):
+        what = "a token" if flag == "--auth" else "a single user/pass"
+        raise StartError(f"Can not have {what} and accounts: leave out {flag}, or the users of the accounts")

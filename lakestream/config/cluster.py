@@ -1,0 +1,280 @@
+"""The `cluster` block of nats.conf, and its flags.
+
+Belongs here: the keys of `cluster { … }` with those of its `authorization` and `tls`, URLs of routes, and what the
+flags --cluster, --routes and so on change of them.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import msgspec
+
+from lakestream.config.conf import Item
+from lakestream.config.errors import StartError
+from lakestream.config.options import FREE_PORT, MAX_PORT, ClusterOptions, Flags, RouteUrl, TlsOptions
+from lakestream.config.values import (
+    Rule,
+    address,
+    apply,
+    as_boolean,
+    as_limit,
+    as_map,
+    as_port,
+    as_positive_duration,
+    as_text,
+    expected,
+)
+
+DEFAULT_PORT = 6222
+"""Of a route URL without a port."""
+
+# ---------------------------------------------------------------------- addresses
+
+
+def route_url(text: str) -> RouteUrl:
+    """`nats-route://user:password@host:port`; scheme, user and port (6222) may be missing. Raises ValueError."""
+    parts = _split(text)
+    if not parts.hostname:
+        raise ValueError(f"{text!r} names no host; write nats-route://host:port")
+    return RouteUrl(
+        parts.hostname, parts.port or DEFAULT_PORT, unquote(parts.username or ""), unquote(parts.password or "")
+    )
+
+
+def _split(text: str) -> SplitResult:
+    """A URL's parts, with the port checked. Raises ValueError with a text for the operator."""
+    parts = urlsplit(text if "://" in text else f"nats-route://{text}")
+    try:
+        parts.port  # noqa: B018 - the property is what checks it
+    except ValueError:
+        raise ValueError(f"{text!r} has no port from 1 to {MAX_PORT}") from None
+    return parts
+
+
+def _routes(key: str, item: Item) -> tuple[RouteUrl, ...]:
+    if not isinstance(item.value, list):
+        raise expected(key, item, "an array of URLs")
+    found: dict[RouteUrl, None] = {}
+    for entry in item.value:
+        # One entry may hold several, with commas (as in nats-server).
+        for text in as_text(key, entry).split(","):
+            try:
+                found[route_url(text.strip())] = None
+            except ValueError as error:
+                raise entry.error(f'error parsing route url ["{text.strip()}"]: {error}') from error
+    return tuple(found)
+
+
+def _advertise(key: str, item: Item) -> str:
+    text = as_text(key, item)
+    try:
+        return _advertised(text)
+    except ValueError as error:
+        raise item.error(f'"{key}": {error}') from error
+
+
+def _advertised(text: str) -> str:
+    url = route_url(text)
+    return RouteUrl(url.host, url.port).address
+
+
+# ---------------------------------------------------------------------- blocks
+
+_AUTHORIZATION: dict[str, Rule] = {
+    "user": ("user", as_text),
+    "username": ("user", as_text),
+    "pass": ("password", as_text),
+    "password": ("password", as_text),
+    "timeout": ("auth_timeout_ns", as_positive_duration),
+}
+_AUTHORIZATION_MISSING = {
+    "users": "Cluster authorization does not allow multiple users",
+    "token": "Cluster authorization does not support tokens",
+    "permissions": "nodes of a cluster trust each other",
+    "auth_callout": "",
+}
+
+
+def _authorization(key: str, item: Item) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    apply(as_map(key, item), _AUTHORIZATION, values, missing=_AUTHORIZATION_MISSING)
+    if bool(values.get("user")) != bool(values.get("password")):
+        raise item.error("cluster authorization needs both user and password")
+    return values
+
+
+_TLS: dict[str, Rule] = {
+    "cert_file": ("cert_file", as_text),
+    "key_file": ("key_file", as_text),
+    "ca_file": ("ca_file", as_text),
+    "insecure": ("insecure", as_boolean),
+    "timeout": ("timeout_ns", as_positive_duration),
+}
+_TLS_HARMLESS = ("verify", "handshake_first", "connection_rate_limit", "min_version")
+"""`verify`: between nodes both sides always check the other's certificate. `min_version`: it is 1.2."""
+_TLS_MISSING = {
+    "cipher_suites": "the defaults of OpenSSL hold",
+    "curve_preferences": "the defaults of OpenSSL hold",
+    "verify_and_map": "",
+    "verify_cert_and_check_known_urls": "",
+    "pinned_certs": "",
+    "certs": "use cert_file and key_file",
+    "cert_store": "use cert_file and key_file",
+    "cert_match": "use cert_file and key_file",
+    "cert_match_by": "use cert_file and key_file",
+    "ocsp_peer": "",
+}
+
+
+def _tls(key: str, item: Item) -> TlsOptions:
+    values: dict[str, Any] = {}
+    apply(as_map(key, item), _TLS, values, harmless=_TLS_HARMLESS, missing=_TLS_MISSING)
+    values.pop("warnings", None)
+    for file in ("cert_file", "key_file"):
+        if not values.get(file):
+            raise item.error(f"missing '{file}' in TLS configuration")
+    return TlsOptions(**values)
+
+
+def _name(key: str, item: Item) -> str:
+    name = as_text(key, item)
+    if any(char.isspace() for char in name):
+        raise item.error("cluster name cannot contain spaces")
+    return name
+
+
+CLUSTER: dict[str, Rule] = {
+    "name": ("name", _name),
+    "listen": ("*", address("host", "port")),
+    "port": ("port", as_port),
+    "host": ("host", as_text),
+    "net": ("host", as_text),
+    "routes": ("routes", _routes),
+    "authorization": ("*", _authorization),
+    "tls": ("tls", _tls),
+    "advertise": ("advertise", _advertise),
+    "cluster_advertise": ("advertise", _advertise),
+    "no_advertise": ("no_advertise", as_boolean),
+    "connect_retries": ("connect_retries", as_limit),
+    "insecure": ("insecure", as_boolean),
+}
+CLUSTER_HARMLESS = (
+    "pool_size",
+    "accounts",
+    "compression",
+    "ping_interval",
+    "ping_max",
+    "write_deadline",
+    "connect_backoff",
+)
+CLUSTER_MISSING = {
+    "permissions": "nodes of a cluster trust each other",
+    "write_timeout": "a slow node is closed at 64 MiB",
+}
+
+
+def as_cluster(key: str, item: Item) -> ClusterOptions | None:
+    """The block. None when it says that it is off: a cluster has a port (as in nats-server)."""
+    if not isinstance(item.value, dict):
+        raise expected(key, item, "a map { … }")
+    values: dict[str, Any] = {}
+    apply(item.value, CLUSTER, values, harmless=CLUSTER_HARMLESS, missing=CLUSTER_MISSING)
+    warnings = tuple(values.pop("warnings", ()))
+    return ClusterOptions(**values, warnings=warnings)
+
+
+RELOADABLE = frozenset({"routes", "user", "password", "auth_timeout_ns", "connect_retries", "insecure", "warnings"})
+"""Of `ClusterOptions`: what SIGHUP may change. Certificates are read again from the same files."""
+
+
+def check_reload(file: str, old: ClusterOptions | None, new: ClusterOptions | None) -> None:
+    """Raises StartError when a reload would change more of the cluster than it can."""
+    if old is None or new is None:
+        raise StartError(f"{file}: a reload cannot turn the cluster on or off; restart the server for that")
+    for name in ClusterOptions.__struct_fields__:
+        if name not in RELOADABLE and getattr(old, name) != getattr(new, name):
+            raise StartError(f"{file}: a reload cannot change 'cluster.{name}'; restart the server for that")
+
+
+# ---------------------------------------------------------------------- flags
+
+
+def with_flags(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions | None:
+    """What the file says, changed by the command line. None: no cluster.
+
+    Raises:
+        StartError: a URL that is none, routes without a listener of one's own, or a listener that is open to anybody.
+    """
+    values: dict[str, Any] = {}
+    if flags.cluster is not None:
+        values |= _listener(flags.cluster)
+    if flags.cluster_name is not None:
+        values["name"] = flags.cluster_name
+    if flags.routes is not None:
+        values["routes"] = _flag("--routes", lambda: tuple(map(route_url, _listed(flags.routes or ""))))
+    if flags.cluster_advertise:
+        values["advertise"] = _flag("--cluster_advertise", lambda: _advertised(flags.cluster_advertise or ""))
+    if flags.no_advertise is not None:
+        values["no_advertise"] = flags.no_advertise
+    if flags.connect_retries is not None:
+        values["connect_retries"] = max(0, flags.connect_retries)
+    found = msgspec.structs.replace(cluster or ClusterOptions(), **values)
+    if found.port:
+        return _guarded(found)
+    if found.routes:
+        raise StartError("solicited routes require cluster capabilities, e.g. --cluster nats://0.0.0.0:6222")
+    return None
+
+
+def _guarded(cluster: ClusterOptions) -> ClusterOptions:
+    """Refuse a listener where whoever knows the cluster's name becomes a member of it; warn where that is wanted.
+
+    Certificates keep strangers out only if `ca_file` says who signs them: the system's authorities sign for anybody.
+    """
+    if cluster.user or (cluster.tls is not None and cluster.tls.ca_file):
+        return cluster
+    where = f"cluster: a node needs only the cluster's name to join at {cluster.host}"
+    remedy = "set cluster { authorization { user, password } } or cluster { tls { cert_file, key_file, ca_file } }"
+    if cluster.insecure or _is_loopback(cluster.host):
+        warning = f"{where} and to read and write everything; {remedy}"
+        return msgspec.structs.replace(cluster, warnings=(*cluster.warnings, warning))
+    raise StartError(
+        f"{where}, which is not a loopback address; {remedy}, or cluster {{ insecure: true }} if nobody else reaches it"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listener(text: str) -> dict[str, Any]:
+    """--cluster nats://user:password@host:port; "" turns the cluster off."""
+    if not text:
+        return {"port": 0, "routes": ()}
+    # A free port (-1) is no port to urlsplit.
+    head, free, tail = text.partition(":-1")
+    parts = _flag("--cluster", lambda: _split(head if free and not tail.strip("/") else text))
+    port = FREE_PORT if free else parts.port
+    if port is None:
+        raise StartError(f"--cluster {text!r} names no port; write nats://host:port")
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if user and not password:
+        raise StartError("--cluster: expected cluster password to be set")
+    return {"host": parts.hostname or "0.0.0.0", "port": port} | ({"user": user, "password": password} if user else {})
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _flag(name: str, convert: Any) -> Any:
+    try:
+        return convert()
+    except ValueError as error:
+        raise StartError(f"{name}: {error}") from error

@@ -1,0 +1,428 @@
+"""The grammar of nats.conf.
+
+Belongs here: text to a tree of items, each of which knows its file and line; variables, includes, number suffixes
+and sizes. Which keys exist and what they set is not known here. Any text gives a tree or a `ConfError`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+import msgspec
+
+from lakestream.config.errors import StartError
+
+MAX_DEPTH = 64
+"""Limit on nested maps and arrays, and on nested includes; deeper is refused with file and line."""
+
+Scalar = str | int | float | bool | datetime
+
+
+class ConfError(StartError):
+    """A configuration file is wrong. `file`, `line` (from 1) and for a setting `column` say where."""
+
+    def __init__(self, file: str, line: int, reason: str, column: int | None = None) -> None:
+        place = f"{file}:{line}" if column is None else f"{file}:{line}:{column}"
+        super().__init__(f"{place}: {reason}")
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+
+class Item(msgspec.Struct):
+    """A value and where it stands: the place of its key in a map, its own place in an array.
+
+    `column` is counted as nats-server does: what is in quotes or braces begins behind them, and the first line's first
+    column is 0 where that of all others is 1.
+
+    `used` marks keys that a variable refers to: such a key need not be a setting. `raw` is a number as it is written:
+    `2m` is the number 2,000,000 by the grammar, but where a duration is expected it means two minutes.
+    """
+
+    value: Scalar | list[Item] | dict[str, Item]
+    file: str
+    line: int
+    used: bool = False
+    raw: str = ""
+    column: int = 0
+
+    def error(self, reason: str) -> ConfError:
+        """An error at this place."""
+        return ConfError(self.file, self.line, reason, self.column)
+
+
+_BLANK = re.compile(r"[ \t]*")
+_SPACE = re.compile(r"\s*")
+_KEY = re.compile(r"[^\s:={\"'][^\s:={]*")
+_BARE = re.compile(r"(?:\\[\s\S]|[^\s,;\]}\\])+")
+_DOUBLE = re.compile(r'"((?:\\[\s\S]|[^"\\])*)"')
+_SINGLE = re.compile(r"'([^']*)'")
+_BLOCK = re.compile(r"\(([\s\S]*?\n)[ \t]*\)(?=[ \t]*(?:\n|\Z))")
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[\s\S])")
+_INTEGER = re.compile(r"(-?[0-9]+)([kmgtpe])?(b|i|ib)?", re.IGNORECASE)
+_FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_INCLUDE_END = " \t\r\n;}"
+_OPENING = ("'", '"', "{", "[")
+
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
+_BCRYPT = "2a$"
+
+
+def load(file: str, environ: Mapping[str, str] | None = None) -> dict[str, Item]:
+    """Read and parse a file with its includes.
+
+    Args:
+        file: path as the user gave it; error messages show it like that.
+        environ: where `$NAME` looks when no key of that name is in scope; the process's environment by default.
+
+    Raises:
+        ConfError: the file's text is wrong.
+        StartError: the file cannot be read.
+    """
+    return _load(file, os.environ if environ is None else environ, ())
+
+
+def parse(text: str, file: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Item]:
+    """Parse a text; includes are looked up relative to `file`'s directory.
+
+    Raises:
+        ConfError: the text is wrong.
+    """
+    return _Reader(text, file, os.environ if environ is None else environ, (os.path.abspath(file),), ()).document()
+
+
+def _load(file: str, environ: Mapping[str, str], parents: tuple[str, ...]) -> dict[str, Item]:
+    try:
+        with open(file, encoding="utf-8-sig") as stream:
+            text = stream.read()
+    except OSError as error:
+        raise StartError(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise StartError(f"cannot read {file}: it is not UTF-8 text") from error
+    return _Reader(text, file, environ, (*parents, os.path.abspath(file)), ()).document()
+
+
+class _Reader:
+    """One text, read from front to back."""
+
+    def __init__(
+        self, text: str, file: str, environ: Mapping[str, str], files: tuple[str, ...], names: tuple[str, ...]
+    ) -> None:
+        self._text = text.replace("\r\n", "\n")
+        self._file = file
+        self._environ = environ
+        self._files = files  # this file and those that include it
+        self._names = names  # environment variables being read
+        self._pos = 0
+        self._scopes: list[dict[str, Item]] = []
+        self._counted = (0, 1)
+
+    # ------------------------------------------------------------------ places
+    def _line(self, pos: int | None = None) -> int:
+        pos = self._pos if pos is None else pos
+        known, line = self._counted
+        if pos < known:
+            known, line = 0, 1
+        line += self._text.count("\n", known, pos)
+        self._counted = (pos, line)
+        return line
+
+    def _column(self) -> int:
+        """Of what begins at the present position; see `Item`."""
+        return self._pos - max(self._text.rfind("\n", 0, self._pos), 0) + (self._peek() in _OPENING)
+
+    def _error(self, reason: str, pos: int | None = None) -> ConfError:
+        return ConfError(self._file, self._line(pos), reason)
+
+    def _peek(self) -> str:
+        return self._text[self._pos : self._pos + 1]
+
+    def _seen(self) -> str:
+        char = self._peek()
+        return f"'{char}'" if char.isprintable() and char else "the end of the line" if char else "the end of the file"
+
+    # ------------------------------------------------------------------ what lies between
+    def _skip_space(self) -> None:
+        """White space, new lines and comments."""
+        while True:
+            self._pos = _match(_SPACE, self._text, self._pos).end()
+            if not self._skip_comment():
+                return
+
+    def _skip_blank(self) -> None:
+        self._pos = _match(_BLANK, self._text, self._pos).end()
+
+    def _skip_comment(self) -> bool:
+        if self._peek() != "#" and not self._text.startswith("//", self._pos):
+            return False
+        end = self._text.find("\n", self._pos)
+        self._pos = len(self._text) if end < 0 else end
+        return True
+
+    # ------------------------------------------------------------------ containers
+    def document(self) -> dict[str, Item]:
+        """The whole text: pairs, optionally within braces."""
+        items: dict[str, Item] = {}
+        self._scopes.append(items)
+        while True:
+            self._skip_space()
+            while self._peek() in ("{", "}", ",", ";") and self._peek():
+                self._pos += 1
+                self._skip_space()
+            if not self._peek():
+                return items
+            self._pair(items)
+            self._end_of_value("}")
+
+    def _end_of_value(self, closing: str) -> None:
+        """A value ends at a new line, a comma or semicolon, the container's end, or the end of the text."""
+        self._skip_blank()
+        self._skip_comment()
+        char = self._peek()
+        if char in ("\n", ",", ";"):
+            self._pos += len(char)
+        elif char and char != closing:
+            raise self._error(
+                f"expected the end of the value (a new line, ',' or '{closing}'), but found {self._seen()}"
+            )
+
+    def _map(self) -> dict[str, Item]:
+        start = self._enter()
+        items: dict[str, Item] = {}
+        self._scopes.append(items)
+        while True:
+            self._skip_space()
+            char = self._peek()
+            if not char:
+                raise self._error("'{' without its '}'", start)
+            if char == "}":
+                break
+            self._pair(items)
+            self._end_of_value("}")
+        self._pos += 1
+        self._scopes.pop()
+        return items
+
+    def _array(self) -> list[Item]:
+        start = self._enter()
+        items: list[Item] = []
+        # An array is no scope, but it counts for the depth.
+        self._scopes.append({})
+        while True:
+            self._skip_space()
+            char = self._peek()
+            if not char:
+                raise self._error("'[' without its ']'", start)
+            if char == "]":
+                break
+            if char in ",;":
+                raise self._error(f"expected a value of the array, but found '{char}'")
+            line, column = self._line(), self._column()
+            items.append(Item(self._value(), self._file, line, column=column))
+            self._end_of_value("]")
+        self._pos += 1
+        self._scopes.pop()
+        return items
+
+    def _enter(self) -> int:
+        start = self._pos
+        if len(self._scopes) > MAX_DEPTH:
+            raise self._error(f"maps and arrays are nested deeper than {MAX_DEPTH}")
+        self._pos += 1
+        return start
+
+    # ------------------------------------------------------------------ pairs
+    def _pair(self, items: dict[str, Item]) -> None:
+        start = self._pos
+        line, column = self._line(), self._column()
+        quoted = self._peek() in ("'", '"')
+        key = self._key()
+        if not quoted and key.lower() == "include" and self._peek() in (" ", "\t"):
+            items.update(self._include(line))
+            return
+        self._skip_space()
+        if self._peek() in (":", "="):
+            self._pos += len(self._peek())
+            self._skip_blank()
+        if not self._peek():
+            raise self._error(f'"{key}" has no value', start)
+        if self._peek() == "\n":
+            raise self._error(f'"{key}" has no value: expected it on the same line', start)
+        start = self._pos
+        value = self._value()
+        raw = self._text[start : self._pos] if isinstance(value, int) else ""
+        items[key] = Item(value, self._file, line, raw=raw, column=column)
+
+    def _key(self) -> str:
+        char = self._peek()
+        if char == '"':
+            return self._double("key")
+        if char == "'":
+            return self._single("key")
+        found = _KEY.match(self._text, self._pos)
+        if found is None:
+            raise self._error(f"expected a key, but found {self._seen()}")
+        self._pos = found.end()
+        return found.group()
+
+    def _include(self, line: int) -> dict[str, Item]:
+        self._skip_blank()
+        char = self._peek()
+        if char == '"':
+            name = self._double("include")
+        elif char == "'":
+            name = self._single("include")
+        else:
+            start = self._pos
+            while self._peek() and self._peek() not in _INCLUDE_END:
+                self._pos += 1
+            name = self._text[start : self._pos]
+        if not name:
+            raise ConfError(self._file, line, "include needs the name of a file")
+        path = os.path.normpath(os.path.join(os.path.dirname(self._file), name))
+        if os.path.abspath(path) in self._files:
+            raise ConfError(self._file, line, f"{name} includes itself")
+        if len(self._files) > MAX_DEPTH:
+            raise ConfError(self._file, line, f"includes are nested deeper than {MAX_DEPTH}")
+        try:
+            return _load(path, self._environ, self._files)
+        except ConfError:
+            raise
+        except StartError as error:
+            raise ConfError(self._file, line, f"include: {error}") from error
+
+    # ------------------------------------------------------------------ values
+    def _value(self) -> Scalar | list[Item] | dict[str, Item]:
+        char = self._peek()
+        if char == "{":
+            return self._map()
+        if char == "[":
+            return self._array()
+        if char == '"':
+            return self._double("string")
+        if char == "'":
+            return self._single("string")
+        if char == "(":
+            return self._block()
+        found = _BARE.match(self._text, self._pos)
+        if found is None:
+            raise self._error(f"expected a value, but found {self._seen()}")
+        start, self._pos = self._pos, found.end()
+        return self._bare(found.group(), start)
+
+    def _double(self, what: str) -> str:
+        found = _DOUBLE.match(self._text, self._pos)
+        if found is None:
+            raise self._error(f"{what} without its closing '\"'")
+        start, self._pos = self._pos, found.end()
+        return self._unescape(found.group(1), start)
+
+    def _single(self, what: str) -> str:
+        found = _SINGLE.match(self._text, self._pos)
+        if found is None:
+            raise self._error(f'{what} without its closing "\'"')
+        self._pos = found.end()
+        return found.group(1)
+
+    def _block(self) -> str:
+        found = _BLOCK.match(self._text, self._pos)
+        if found is None:
+            raise self._error("'(' without a ')' on a line of its own")
+        self._pos = found.end()
+        return found.group(1)
+
+    def _unescape(self, raw: str, start: int) -> str:
+        if "\\" not in raw:
+            return raw
+
+        def replace(found: re.Match[str]) -> str:
+            code = found.group(1)
+            if len(code) == 3:
+                return chr(int(code[1:], 16))
+            plain = _PLAIN_ESCAPES.get(code)
+            if plain is None:
+                raise self._error(f"unknown escape '\\{code}': use \\n, \\t, \\r, \\\", \\\\ or \\xNN", start)
+            return plain
+
+        return _ESCAPE.sub(replace, raw)
+
+    def _bare(self, raw: str, start: int) -> Scalar | list[Item] | dict[str, Item]:
+        if "\\" in raw:
+            return self._unescape(raw, start)
+        boolean = _BOOLEANS.get(raw.lower())
+        if boolean is not None:
+            return boolean
+        if raw[0] == "$" and not raw.startswith(_BCRYPT, 1):
+            return self._variable(raw[1:], start)
+        if raw[0] in "-0123456789":
+            return self._number(raw, start)
+        return raw
+
+    def _number(self, raw: str, start: int) -> Scalar:
+        found = _INTEGER.fullmatch(raw)
+        if found is not None and (found.group(2) or not found.group(3)):
+            digits, power, binary = found.groups()
+            number = int(digits) if len(digits) < 21 else 1 << 64
+            if power:
+                number *= (1024 if binary else 1000) ** _POWERS[power.lower()]
+            if not -(1 << 63) <= number < 1 << 63:
+                raise self._error(f"integer {raw[:40]} is out of range", start)
+            return number
+        if _FLOAT.fullmatch(raw):
+            return float(raw)
+        if _DATE.fullmatch(raw):
+            try:
+                return datetime.strptime(raw, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)  # noqa: UP017
+            except ValueError:
+                raise self._error(f"{raw} is no date", start) from None
+        return raw
+
+    def _variable(self, name: str, start: int) -> Scalar | list[Item] | dict[str, Item]:
+        for scope in reversed(self._scopes):
+            if name in scope:
+                scope[name].used = True
+                return scope[name].value
+        text = self._environ.get(name)
+        if text is None:
+            raise self._error(f"variable ${name} is neither a key above nor in the environment", start)
+        if name in self._names:
+            raise self._error(f"variable ${name} refers to itself", start)
+        reader = _Reader(f"value={text}", self._file, self._environ, self._files, (*self._names, name))
+        try:
+            return reader.document()["value"].value
+        except (ConfError, KeyError) as error:
+            reason = error.reason if isinstance(error, ConfError) else "no value"
+            raise self._error(f"variable ${name} from the environment: {reason}", start) from error
+
+
+def _match(pattern: re.Pattern[str], text: str, pos: int) -> re.Match[str]:
+    """For patterns that match the empty string too."""
+    found = pattern.match(text, pos)
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------------- values as text
+
+_SIZE = re.compile(r"([0-9]+) *([KMGT])(I?B)?", re.IGNORECASE)
+
+
+def size_bytes(text: str) -> int:
+    """A size such as `64M` or `1G` (binary, as JetStream's limits have them) in bytes.
+
+    Raises:
+        ValueError: anything else.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or len(found.group(1)) > 18:
+        raise ValueError(f"{text[:40]!r} is no size: sizes defined as strings must end in K, M, G, T")
+    number: int = int(found.group(1)) << (10 * _POWERS[found.group(2).lower()])
+    if number >= 1 << 63:
+        raise ValueError(f"size {text!r} is out of range")
+    return number

@@ -1,0 +1,142 @@
+"""Subjects that an account's clients are sent elsewhere with.
+
+Belongs here: choosing the destination of one published subject, by weight and cluster. How a destination is made of a
+subject is in protocol/transforms.py; where the configuration is read, and its errors placed, in settings/accounts.py.
+
+A message is mapped once, before anybody sees it; what comes of that is not mapped again. The mapping of a literal
+subject goes before those with wildcards, of which the first in the configuration counts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from lakestream.config.account_options import Destination, SubjectMapping
+from lakestream.protocol.goquote import quoted
+from lakestream.protocol.subjects import Filters, covers, is_literal
+from lakestream.protocol.transforms import MAX_SUBJECT, Transform, TransformError
+
+FULL = 100
+"""The weights of a subject's destinations come to this at most; what is missing stays with the subject itself."""
+
+
+class _Way(NamedTuple):
+    """One destination. `below`: it is taken when the number drawn is less than this."""
+
+    shown: str
+    transform: Transform
+    below: int
+
+
+class _Mapping:
+    """Where one subject goes. `clusters`: other ways than the usual ones, by the cluster's name."""
+
+    def __init__(self, mapping: SubjectMapping) -> None:
+        self.source = mapping.subject.encode()
+        _check(mapping.destinations)
+        lossy = any(destination.subject == mapping.subject for destination in mapping.destinations)
+        by_cluster: dict[str, list[Destination]] = {"": []}
+        for destination in mapping.destinations:
+            by_cluster.setdefault(destination.cluster, []).append(destination)
+        ways = {cluster: _ways(self.source, those, lossy) for cluster, those in by_cluster.items()}
+        self.usual = ways.pop("")
+        self.clusters = ways
+
+
+def _check(destinations: Sequence[Destination]) -> None:
+    """What nats-server asks of several destinations together."""
+    seen: set[str] = set()
+    weights: dict[str, int] = {}
+    for destination in destinations:
+        if destination.subject in seen:
+            raise TransformError(f"duplicate entry for {quoted(destination.subject)}")
+        seen.add(destination.subject)
+        weights[destination.cluster] = weights.get(destination.cluster, 0) + destination.weight
+        if weights[destination.cluster] > FULL:
+            raise TransformError("total weight needs to be <= 100")
+
+
+def _ways(source: bytes, destinations: Sequence[Destination], lossy: bool) -> list[_Way]:
+    """These destinations, lightest first. What they lack to 100 stays with the source, or is lost where it is named."""
+    weighed = [(d.weight, d.subject, Transform(source, d.subject.encode())) for d in destinations]
+    missing = FULL - sum(weight for weight, _, _ in weighed)
+    if missing and (not lossy or not weighed):
+        same = _tokenized(source)
+        weighed.append((missing, same.decode(), Transform(source, same)))
+    weighed.sort(key=lambda way: way[0])
+    ways, below = [], 0
+    for weight, shown, transform in weighed:
+        below += weight
+        ways.append(_Way(shown, transform, below))
+    return ways
+
+
+def _tokenized(source: bytes) -> bytes:
+    """The destination that makes of every subject itself."""
+    tokens, number = source.split(b"."), 0
+    for at, token in enumerate(tokens):
+        if token == b"*":
+            number += 1
+            tokens[at] = b"$%d" % number
+    return b".".join(tokens)
+
+
+class Mappings:
+    """The mappings of one account.
+
+    Args:
+        mappings: as configured.
+        cluster: the name of the cluster that this server is in, "" for none.
+        draw: a number from 0 to 99, each with the same chance.
+
+    Raises:
+        TransformError: one of them can not be; its text is nats-server's.
+    """
+
+    def __init__(
+        self, mappings: Iterable[SubjectMapping], cluster: str = "", draw: Callable[[], int] | None = None
+    ) -> None:
+        self._mappings = [_Mapping(mapping) for mapping in mappings]
+        self._draw = draw or _drawer()
+        ways = {each.source: each.clusters.get(cluster, each.usual) for each in self._mappings}
+        self._literals = {source: those for source, those in ways.items() if is_literal(source)}
+        self._wild = [(source, those) for source, those in ways.items() if not is_literal(source)]
+        self._filters = Filters(source for source, _ in self._wild)
+
+    def apply(self, subject: bytes) -> bytes:
+        """The subject to go on with; b"" when the message is to be lost."""
+        made = self.mapped(subject)
+        return subject if made is None else made
+
+    def mapped(self, subject: bytes) -> bytes | None:
+        """As `apply`; None when no mapping is for this subject."""
+        ways = self._literals.get(subject)
+        if ways is None and self._filters.match(subject):
+            # In what a client publishes `>` is a token of its own, which no `*` stands for: as in nats-server.
+            ways = next((those for source, those in self._wild if covers(source, subject)), None)
+        if ways is None:
+            return None
+        if len(ways) == 1 and ways[0].below == FULL:
+            made = ways[0].transform.made(subject)
+        else:
+            drawn = self._draw()
+            made = next((way.transform.made(subject) for way in ways if drawn < way.below), b"")
+        return made if len(made) <= MAX_SUBJECT else None
+
+    def shown(self) -> dict[str, list[dict[str, Any]]]:
+        """As /accountz shows them; weights are sums there, each with all before it."""
+        return {
+            mapping.source.decode(): [
+                {"subject": way.shown, "weight": way.below} | ({"cluster": cluster} if cluster else {})
+                for cluster, ways in [("", mapping.usual), *mapping.clusters.items()]
+                for way in ways
+            ]
+            for mapping in sorted(self._mappings, key=lambda mapping: mapping.source)
+        }
+
+
+def _drawer() -> Callable[[], int]:
+    rng = random.Random()
+    return lambda: rng.randrange(FULL)

@@ -1,0 +1,166 @@
+"""The `remote` and `remotes` blocks of nats.conf.
+
+Belongs here: their keys, those of their `tls`, and URLs of remotes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from lakestream.config.conf import Item
+from lakestream.config.options import MAX_PORT
+from lakestream.config.remote_options import LEAF, PORTS, Address, RemoteOptions, RemoteTls
+from lakestream.config.values import (
+    Rule,
+    apply,
+    as_boolean,
+    as_map,
+    as_positive_duration,
+    as_text,
+    expected,
+)
+from lakestream.protocol.nkeys import BadKeyError, key_pair
+from lakestream.protocol.subjects import valid_subject
+
+
+def remote_url(text: str) -> Address:
+    """`nats://user:password@host:port`; user and port may be missing, the scheme, too. Raises ValueError."""
+    try:
+        parts = urlsplit(text if "://" in text else f"nats://{text}")
+    except ValueError:  # its text has the password
+        raise ValueError(f"{_hidden(text)!r} is no URL; write nats://host:port") from None
+    if parts.scheme not in PORTS:
+        raise ValueError(f"{parts.scheme}:// is not spoken; write {', '.join(f'{scheme}://' for scheme in PORTS)}")
+    try:
+        port = parts.port or PORTS[parts.scheme]
+    except ValueError:
+        raise ValueError(f"{_hidden(text)!r} has no port from 1 to {MAX_PORT}") from None
+    if not parts.hostname:
+        raise ValueError(f"{_hidden(text)!r} names no host; write nats://host:port")
+    return Address(parts.scheme, parts.hostname, port, unquote(parts.username or ""), unquote(parts.password or ""))
+
+
+def _hidden(text: str) -> str:
+    """A URL without what it says of the user."""
+    scheme, mark, rest = text.rpartition("://")
+    return scheme + mark + rest.rpartition("@")[2]
+
+
+def _urls(key: str, item: Item) -> tuple[Address, ...]:
+    entries = item.value if isinstance(item.value, list) else [item]
+    found: dict[Address, None] = {}
+    for entry in entries:
+        for text in as_text(key, entry).split(","):
+            try:
+                found[remote_url(text.strip())] = None
+            except ValueError as error:
+                raise entry.error(f'"{key}": {error}') from error
+    if not found:
+        raise item.error(f'"{key}" names no server')
+    if len({address.scheme == LEAF for address in found}) > 1:
+        raise item.error(f'"{key}": {LEAF}:// and others do not go together')
+    return tuple(found)
+
+
+def _domain(key: str, item: Item) -> str:
+    name = as_text(key, item)
+    if not name or any(char.isspace() or char in ".*>@" for char in name):
+        raise item.error(f'"{key}" {name!r} must be one subject token: no blanks, ".", "*", ">" or "@"')
+    if name in ("API", "ACK", "FC", "SNAPSHOT", "EVENT"):
+        raise item.error(f'"{key}" {name!r} is a word of JetStream\'s own subjects; choose another name')
+    return name
+
+
+def _nkey(key: str, item: Item) -> str:
+    seed = as_text(key, item)
+    try:
+        key_pair(seed)
+    except BadKeyError as error:
+        raise item.error(f'"{key}": {error}') from error
+    return seed
+
+
+_TLS: dict[str, Rule] = {
+    "ca_file": ("ca_file", as_text),
+    "cert_file": ("cert_file", as_text),
+    "key_file": ("key_file", as_text),
+    "insecure": ("insecure", as_boolean),
+    "first": ("first", as_boolean),
+    "handshake_first": ("first", as_boolean),
+    "server_name": ("server_name", as_text),
+    "timeout": ("timeout_ns", as_positive_duration),
+}
+
+
+def _tls(key: str, item: Item) -> RemoteTls:
+    if isinstance(item.value, bool) and item.value:
+        return RemoteTls()
+    values: dict[str, Any] = {}
+    apply(as_map(key, item), _TLS, values)
+    if bool(values.get("cert_file")) != bool(values.get("key_file")):
+        raise item.error(f'"{key}": cert_file and key_file go together')
+    return RemoteTls(**values)
+
+
+_NOT_PUBLISHED = ("$JS", "$JSC", "$SYS", "_INBOX", "_R_", "_GR_", "*", ">")
+"""First tokens of what a leaf node can not bring here: answers, requests, and everything."""
+
+
+def _subjects(key: str, item: Item) -> tuple[str, ...]:
+    subjects = tuple(as_text(key, entry) for entry in (item.value if isinstance(item.value, list) else [item]))
+    for subject in subjects:
+        if not valid_subject(subject.encode()) or subject.split(".")[0] in _NOT_PUBLISHED:
+            raise item.error(f'"{key}": {subject!r} is no subject that clients publish to, from its first token on')
+    return subjects
+
+
+_REMOTE: dict[str, Rule] = {
+    "url": ("urls", _urls),
+    "urls": ("urls", _urls),
+    "domain": ("domain", _domain),
+    "remote_domain": ("remote_domain", _domain),
+    "account": ("account", as_text),
+    "user": ("user", as_text),
+    "username": ("user", as_text),
+    "password": ("password", as_text),
+    "pass": ("password", as_text),
+    "token": ("token", as_text),
+    "nkey": ("nkey", _nkey),
+    "nkey_file": ("nkey_file", as_text),
+    "credentials": ("credentials", as_text),
+    "creds": ("credentials", as_text),
+    "tls": ("tls", _tls),
+    "subjects": ("subjects", _subjects),
+    "ignore_discovered_servers": ("ignore_discovered", as_boolean),
+}
+_WAYS = ("user", "token", "nkey", "nkey_file", "credentials")
+
+
+def _remote(key: str, item: Item) -> RemoteOptions:
+    values: dict[str, Any] = {}
+    apply(as_map(key, item), _REMOTE, values)
+    values.pop("warnings", None)
+    if "urls" not in values:
+        raise item.error(f'"{key}" needs a url')
+    said = [way for way in _WAYS if values.get(way)]
+    if len(said) > 1:
+        raise item.error(f'"{key}": {said[0]} and {said[1]} cannot be used together')
+    if values.get("password") and not values.get("user"):
+        raise item.error(f'"{key}": a password needs its user')
+    remote = RemoteOptions(**values)
+    if remote.leaf and (remote.domain or remote.remote_domain):
+        raise item.error(f'"{key}": a leaf node knows its remote\'s domain by itself; leave "domain" out')
+    if remote.subjects and not remote.leaf:
+        raise item.error(f'"{key}": "subjects" needs a leaf node: write {LEAF}:// in the url')
+    if not remote.leaf and not remote.domain:
+        raise item.error(f'"{key}" needs a domain: what its JetStream is called here')
+    return remote
+
+
+def as_remotes(key: str, item: Item) -> tuple[RemoteOptions, ...]:
+    """One block, or an array of them."""
+    entries = item.value if isinstance(item.value, list) else [item]
+    if not all(isinstance(entry.value, dict) for entry in entries):
+        raise expected(key, item, "a map { … } or an array of them")
+    return tuple(_remote(key, entry) for entry in entries)

@@ -1,0 +1,421 @@
+"""Which key of nats.conf sets which option.
+
+Belongs here: the tables of keys, how each value is checked and converted, and what happens to keys that nats-server
+knows and this server does not: those that change behaviour are refused, those that cannot do harm get a warning. The
+grammar is in conf.py, the options in options.py; blocks of their own size are in cluster.py,
+remote.py, accounts.py and users.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakestream.config.account_options import User
+from lakestream.config.accounts import as_accounts, as_mappings, settle
+from lakestream.config.cluster import as_cluster
+from lakestream.config.conf import Item, load
+from lakestream.config.errors import StartError
+from lakestream.config.options import SECOND, LakeOptions, Options
+from lakestream.config.remote import as_remotes
+from lakestream.config.users import as_permissions, as_users, with_default
+from lakestream.config.values import (
+    INT32,
+    INT64,
+    Rule,
+    address,
+    apply,
+    as_boolean,
+    as_bytes,
+    as_duration,
+    as_limit,
+    as_map,
+    as_pause,
+    as_port,
+    as_positive32,
+    as_positive_duration,
+    as_positive_size,
+    as_size,
+    as_text,
+    as_texts,
+    expected,
+    find,
+    number_in,
+)
+from lakestream.lake import paths
+from lakestream.lake.errors import UnsupportedLake
+
+MIN_LAME_DUCK_NS = 30 * SECOND
+
+
+def read_settings(file: str) -> dict[str, Any]:
+    """Read a configuration file.
+
+    Returns:
+        Values by the names of `Options`; `jetstream` as a dict of `JetStreamOptions` fields plus `enabled`.
+
+    Raises:
+        StartError: the file cannot be read; as `ConfError` with file and line: its text or a setting is wrong.
+    """
+    import hashlib  # costs several ms, and without a file nobody needs it
+
+    items = load(file)
+    if not items:
+        raise StartError(f"{file}: config has no values or is empty")
+    values: dict[str, Any] = {"warnings": []}
+    apply(items, TOP, values, harmless=TOP_HARMLESS, missing=TOP_MISSING)
+    if "accounts" in values:
+        settle(items, values)
+    if {"remote", "remotes"} <= {key.lower() for key in items}:
+        raise find(items, "remote").error('there is also "remotes": write all remotes there')
+    values.pop("single_user", None)
+    store_dir = values.pop("store_dir", None)
+    if store_dir is not None:
+        jetstream = values.setdefault("jetstream", {"enabled": False})
+        if jetstream.get("store_dir"):
+            raise find(items, "store_dir").error(
+                "Duplicate 'store_dir' configuration: it is also in the jetstream block"
+            )
+        jetstream["store_dir"] = store_dir
+    with open(file, "rb") as stream:
+        values["config_digest"] = "sha256:" + hashlib.sha256(stream.read()).hexdigest()
+    values["warnings"] = tuple(values["warnings"])
+    return values
+
+
+def _lame_duck(key: str, item: Item) -> int:
+    duration = as_duration(key, item)
+    if duration < MIN_LAME_DUCK_NS:
+        raise item.error(f"invalid {key} of {duration // SECOND}s, minimum is 30 seconds")
+    return duration
+
+
+def _grace(key: str, item: Item) -> int:
+    duration = as_duration(key, item)
+    if duration < 0:
+        raise item.error(f'"{key}" must not be negative')
+    return duration
+
+
+def _write_deadline(key: str, item: Item) -> int:
+    """0 means the default, as in nats-server."""
+    return as_pause(key, item) or Options().write_deadline_ns
+
+
+def _server_name(key: str, item: Item) -> str:
+    name = as_text(key, item)
+    if any(char.isspace() for char in name):
+        raise item.error("server name cannot contain spaces")
+    return name
+
+
+def _base_path(key: str, item: Item) -> str:
+    path = as_text(key, item).strip("/")
+    return f"/{path}" if path else ""
+
+
+def _tags(key: str, item: Item) -> tuple[str, ...]:
+    if isinstance(item.value, str):
+        return tuple(item.value.split(","))
+    if not isinstance(item.value, list):
+        raise expected(key, item, "a string or an array of strings")
+    return tuple(as_text(key, tag) for tag in item.value)
+
+
+# ---------------------------------------------------------------------- authorization
+
+_AUTHORIZATION: dict[str, Rule] = {
+    "user": ("user", as_text),
+    "username": ("user", as_text),
+    "pass": ("password", as_text),
+    "password": ("password", as_text),
+    "token": ("token", as_text),
+    "timeout": ("auth_timeout_ns", as_positive_duration),
+    "users": ("users", as_users),
+    **dict.fromkeys(("default_permissions", "default_permission", "permissions"), ("permissions", as_permissions)),
+}
+_AUTHORIZATION_MISSING = {
+    "auth_callout": "",
+    "auth_hook": "",
+    "proxy_required": "",
+}
+
+
+def _authorization(key: str, item: Item) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    apply(as_map(key, item), _AUTHORIZATION, values, missing=_AUTHORIZATION_MISSING)
+    user, password = values.pop("user", ""), values.pop("password", "")
+    if user and "users" in values:
+        raise item.error("Can not have a single user/pass and a users array")
+    if values.get("token") and (user or "users" in values):
+        raise item.error("Cannot have a user/pass and token")
+    if password and not user:
+        raise item.error("a password needs its user")
+    permissions = values.pop("permissions", None)
+    if "users" in values:
+        values["users"] = with_default(values["users"], permissions)
+    elif permissions is not None:
+        values["warnings"] = [
+            f'{item.file}:{item.line}: "permissions" has no effect here: only users of `users` have any'
+        ]
+    return values | ({"users": (User(user, password),), "single_user": True} if user else {})
+
+
+def _system_account(key: str, item: Item) -> str:
+    if not isinstance(item.value, str):
+        raise item.error("system account name must be a string")
+    return item.value
+
+
+# ---------------------------------------------------------------------- jetstream
+
+
+def _sync_interval(key: str, item: Item) -> dict[str, Any]:
+    """`always` is the default here: every ack waits for the disk. A duration relaxes that, and only that does."""
+    if isinstance(item.value, str) and item.value.lower() == "always":
+        return {"sync_always": True}
+    return {"sync_always": False, "sync_interval_ns": as_positive_duration(key, item)}
+
+
+def _domain(key: str, item: Item) -> str:
+    name = as_text(key, item)
+    if not name or any(char.isspace() or char in ".*>" for char in name):
+        raise item.error(f'"{key}" {name!r} must be one subject token: no blanks, ".", "*" or ">"')
+    return name
+
+
+def _max_consumers(key: str, item: Item) -> int:
+    return number_in(-1, INT32)(key, item)
+
+
+_JETSTREAM_LIMITS: dict[str, Rule] = {
+    "max_request_batch": ("max_request_batch", as_limit),
+    "max_ack_pending": ("max_ack_pending", as_limit),
+    "duplicate_window": ("duplicate_window_ns", as_positive_duration),
+    "default_max_consumers": ("default_max_consumers", _max_consumers),
+}
+
+
+_BATCH_LIMITS: dict[str, Rule] = {
+    "max_inflight_per_stream": ("batches_per_stream", as_limit),
+    "max_inflight_total": ("batches_total", as_limit),
+    "max_msgs": ("batch_max_msgs", as_limit),
+    "timeout": ("batch_timeout_ns", as_pause),
+}
+
+
+def _batch(key: str, item: Item) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    apply(as_map(key, item), _BATCH_LIMITS, values)
+    return values
+
+
+_JETSTREAM_LIMITS["batch"] = ("*", _batch)
+
+
+def _limits(key: str, item: Item) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    apply(as_map(key, item), _JETSTREAM_LIMITS, values, harmless=("max_ha_assets",))
+    return values
+
+
+_JETSTREAM: dict[str, Rule] = {
+    "enabled": ("enabled", as_boolean),
+    "enable": ("enabled", as_boolean),
+    "store_dir": ("store_dir", as_text),
+    "storedir": ("store_dir", as_text),
+    "store": ("store_dir", as_text),
+    "max_memory_store": ("max_memory", as_size),
+    "max_mem_store": ("max_memory", as_size),
+    "max_mem": ("max_memory", as_size),
+    "max_file_store": ("max_file", as_size),
+    "max_file": ("max_file", as_size),
+    "max_index_memory": ("max_index_memory", as_positive_size),
+    "domain": ("domain", _domain),
+    "sync": ("*", _sync_interval),
+    "sync_interval": ("*", _sync_interval),
+    "strict": ("strict", as_boolean),
+    "request_queue_limit": ("request_queue_limit", as_limit),
+    "limits": ("*", _limits),
+    "unique_tag": ("unique_tag", as_text),
+}
+_ENCRYPTION = "encryption at rest is not there; use an encrypted disk"
+_JETSTREAM_MISSING = {
+    "key": _ENCRYPTION,
+    "ek": _ENCRYPTION,
+    "encryption_key": _ENCRYPTION,
+    "prev_key": _ENCRYPTION,
+    "prev_ek": _ENCRYPTION,
+    "prev_encryption_key": _ENCRYPTION,
+    "cipher": _ENCRYPTION,
+    "tpm": _ENCRYPTION,
+}
+_JETSTREAM_HARMLESS = (
+    "extension_hint",
+    "max_outstanding_catchup",
+    "info_queue_limit",
+    "max_buffered_size",
+    "max_buffered_msgs",
+    "meta_compact",
+    "meta_compact_size",
+    "meta_compact_sync",
+    "max_concurrent_io",
+)
+
+
+def _jetstream(key: str, item: Item) -> dict[str, Any]:
+    if isinstance(item.value, bool):
+        return {"enabled": item.value}
+    if isinstance(item.value, str):
+        if item.value.lower() not in ("enabled", "disabled"):
+            raise item.error(f"Expected 'enabled' or 'disabled' for string value, got '{item.value}'")
+        return {"enabled": item.value.lower() == "enabled"}
+    values: dict[str, Any] = {"enabled": True}
+    apply(as_map(key, item), _JETSTREAM, values, harmless=_JETSTREAM_HARMLESS, missing=_JETSTREAM_MISSING)
+    for size in ("max_memory", "max_file"):
+        if values.get(size, 1) <= 0:
+            del values[size]
+    return values
+
+
+# ---------------------------------------------------------------------- the lake, our own block
+
+
+def _lake_url(key: str, item: Item) -> str:
+    """A directory or s3://bucket/prefix."""
+    url = as_text(key, item)
+    try:
+        paths.root(url)
+    except UnsupportedLake as error:
+        raise item.error(str(error)) from None
+    return url
+
+
+_LAKE: dict[str, Rule] = {
+    "enabled": ("enabled", as_boolean),
+    "url": ("url", _lake_url),
+    "seal_bytes": ("seal_bytes", as_positive_size),
+    "seal_age": ("seal_age_ns", as_positive_duration),
+    "retain_bytes": ("retain_bytes", as_bytes),
+    "poll": ("poll_ns", as_positive_duration),
+    "staged_grace": ("staged_grace_ns", as_pause),
+    "staged_grace_bytes": ("staged_grace_bytes", as_bytes),
+    "maintain_every": ("maintain_every_ns", as_pause),
+}
+
+
+def _lake(key: str, item: Item) -> LakeOptions:
+    if isinstance(item.value, str):
+        return LakeOptions(url=_lake_url(key, item))
+    if isinstance(item.value, bool):
+        return LakeOptions(enabled=item.value)
+    values: dict[str, Any] = {}
+    apply(as_map(key, item), _LAKE, values)
+    return LakeOptions(**values)
+
+
+# ---------------------------------------------------------------------- the file
+
+TOP: dict[str, Rule] = {
+    "listen": ("*", address("host", "port")),
+    "port": ("port", as_port),
+    "host": ("host", as_text),
+    "net": ("host", as_text),
+    "server_name": ("server_name", _server_name),
+    "http": ("*", address("http_host", "http_port")),
+    "http_port": ("http_port", as_port),
+    "monitor_port": ("http_port", as_port),
+    "http_base_path": ("http_base_path", _base_path),
+    "authorization": ("*", _authorization),
+    "accounts": ("accounts", as_accounts),
+    "system_account": ("system_account", _system_account),
+    "system": ("system_account", _system_account),
+    "no_auth_user": ("no_auth_user", as_text),
+    "mappings": ("mappings", as_mappings),
+    "maps": ("mappings", as_mappings),
+    "max_payload": ("max_payload", as_positive32),
+    "max_control_line": ("max_control_line", as_positive32),
+    "max_pending": ("max_pending", number_in(1, INT64)),
+    "max_pending_total": ("max_pending_total", number_in(1, INT64)),
+    "write_deadline": ("write_deadline_ns", _write_deadline),
+    "max_connections": ("max_connections", as_limit),
+    "max_conn": ("max_connections", as_limit),
+    "max_subscriptions": ("max_subscriptions", as_limit),
+    "max_subs": ("max_subscriptions", as_limit),
+    "ping_interval": ("ping_interval_ns", as_positive_duration),
+    "ping_max": ("ping_max", as_positive32),
+    "lame_duck_duration": ("lame_duck_duration_ns", _lame_duck),
+    "lame_duck_grace_period": ("lame_duck_grace_ns", _grace),
+    "debug": ("debug", as_boolean),
+    "trace": ("trace", as_boolean),
+    "logtime": ("logtime", as_boolean),
+    "logtime_utc": ("logtime_utc", as_boolean),
+    "log_file": ("log_file", as_text),
+    "logfile": ("log_file", as_text),
+    "pid_file": ("pid_file", as_text),
+    "pidfile": ("pid_file", as_text),
+    "ports_file_dir": ("ports_file_dir", as_text),
+    "server_tags": ("server_tags", _tags),
+    "server_metadata": ("server_metadata", as_texts),
+    "jetstream": ("jetstream", _jetstream),
+    "store_dir": ("store_dir", as_text),
+    "storedir": ("store_dir", as_text),
+    "cluster": ("cluster", as_cluster),
+    "client_advertise": ("client_advertise", as_text),
+    "lake": ("lake", _lake),
+    "remote": ("remotes", as_remotes),
+    "remotes": ("remotes", as_remotes),
+}
+TOP_HARMLESS = (
+    "max_traced_msg_len",
+    "trace_verbose",
+    "trace_headers",
+    "disable_sublist_cache",
+    "no_fast_producer_stall",
+    "max_closed_clients",
+    "connect_error_reports",
+    "reconnect_error_reports",
+    "no_system_account",
+    "no_sys_acc",
+)
+_TLS = "put a TLS proxy in front for now"
+_CLUSTER = "gateways and leaf nodes come in a later version"
+_OPERATORS = "write the accounts down under `accounts`"
+_ROTATE = "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"
+TOP_MISSING = {
+    "operator": _OPERATORS,
+    "operators": _OPERATORS,
+    "trusted": _OPERATORS,
+    "trusted_keys": _OPERATORS,
+    "resolver": _OPERATORS,
+    "resolver_preload": _OPERATORS,
+    "resolver_tls": _OPERATORS,
+    "default_sentinel": _OPERATORS,
+    "gateway": _CLUSTER,
+    "leafnodes": _CLUSTER,
+    "leaf": _CLUSTER,
+    "default_js_domain": _CLUSTER,
+    "websocket": "WebSocket comes in a later version",
+    "mqtt": "",
+    "tls": _TLS,
+    "allow_non_tls": _TLS,
+    "https": _TLS,
+    "https_port": _TLS,
+    "ocsp": _TLS,
+    "ocsp_cache": _TLS,
+    "proxy_protocol": "",
+    "proxies": "",
+    "syslog": "log to stderr or to log_file",
+    "remote_syslog": "log to stderr or to log_file",
+    "log_size_limit": _ROTATE,
+    "logfile_size_limit": _ROTATE,
+    "log_max_num": _ROTATE,
+    "logfile_max_num": _ROTATE,
+    "prof_port": "use py-spy on the process",
+    "profiler_port": "use py-spy on the process",
+    "max_subscription_tokens": "",
+    "max_sub_tokens": "",
+    "write_timeout": "a client that is slower than write_deadline is closed",
+    "no_header_support": "headers are always there",
+    "feature_flags": "",
+}
+"""Keys of nats-server that would change what clients see: refused until they work."""

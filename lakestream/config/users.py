@@ -1,0 +1,166 @@
+"""Users and what they may do, in nats.conf.
+
+Belongs here: the keys of a user and of `permissions`, wherever they stand (`authorization`, an account), with the words
+of nats-server. What a permission means is in accounts/permissions.py, whose users they are in settings.py and
+accounts.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule, User
+from lakestream.config.conf import Item
+from lakestream.config.values import Rule, apply, as_duration, as_map, as_number, as_text, go_kind
+from lakestream.protocol.subjects import valid_subject
+
+# ---------------------------------------------------------------------- permissions
+
+
+def _subjects(item: Item, queues: bool) -> tuple[str, ...] | None:
+    """A subject or several. An empty array is as if nothing were written, as in nats-server."""
+    entries = item.value if isinstance(item.value, list) else [item]
+    if not isinstance(item.value, str | list):
+        raise item.error(
+            f"Expected subject permissions to be a subject, or array of subjects, got {go_kind(item.value)}"
+        )
+    for entry in entries:
+        if not isinstance(entry.value, str):
+            raise entry.error("Subject in permissions array cannot be cast to string")
+        _check_subject(entry, entry.value, queues)
+    return tuple(str(entry.value) for entry in entries) or None
+
+
+def _check_subject(item: Item, text: str, queues: bool) -> None:
+    """A subscription's permission may name a queue: `orders.* workers`."""
+    if valid_subject(text.encode()):
+        return
+    words = text.split()
+    if queues and len(words) == 2:
+        text = words[0]
+        if valid_subject(text.encode()):
+            return
+    raise item.error(f'subject "{text}" is not a valid subject')
+
+
+def _rule(item: Item, queues: bool) -> SubjectRule:
+    if not isinstance(item.value, dict):
+        return SubjectRule(_subjects(item, queues))
+    values: dict[str, tuple[str, ...] | None] = {}
+    for written, entry in item.value.items():
+        name = written.lower()
+        if name in ("allow", "deny"):
+            values[name] = _subjects(entry, queues)
+        elif not entry.used:
+            raise entry.error(
+                f"Unknown field name \"{written}\" parsing subject permissions, only 'allow' or 'deny' are permitted"
+            )
+    return SubjectRule(values.get("allow"), values.get("deny") or ())
+
+
+def _expires(key: str, item: Item) -> int:
+    if not isinstance(item.value, str) and item.raw[-1:] != "m":
+        raise item.error(f"error parsing {key}, not a duration string")
+    return as_duration(key, item)
+
+
+_RESPONSES: dict[str, Rule] = {
+    "max": ("max", as_number),
+    "max_msgs": ("max", as_number),
+    "max_messages": ("max", as_number),
+    "max_responses": ("max", as_number),
+    "expires": ("expires_ns", _expires),
+    "expiration": ("expires_ns", _expires),
+    "ttl": ("expires_ns", _expires),
+}
+_UNKNOWN = 'Unknown field "{}" parsing permissions'
+
+
+def _responses(key: str, item: Item) -> AllowResponses | None:
+    if isinstance(item.value, bool):
+        return AllowResponses() if item.value else None
+    if not isinstance(item.value, dict):
+        raise item.error("error parsing response permissions, expected a boolean or a map")
+    values: dict[str, int] = {}
+    apply(item.value, _RESPONSES, values, unknown=_UNKNOWN)
+    return AllowResponses(**{name: value for name, value in values.items() if value})  # 0 is the default
+
+
+_PERMISSIONS: dict[str, Rule] = {
+    **dict.fromkeys(("publish", "pub", "import"), ("publish", lambda key, item: _rule(item, False))),
+    **dict.fromkeys(("subscribe", "sub", "export"), ("subscribe", lambda key, item: _rule(item, True))),
+    **dict.fromkeys(("allow_responses", "publish_allow_responses"), ("responses", _responses)),
+}
+
+
+def as_permissions(key: str, item: Item) -> Permissions:
+    """`permissions { publish, subscribe, allow_responses }`. Who may answer may publish nothing else by default."""
+    if not isinstance(item.value, dict):
+        raise item.error(f"Expected permissions to be a map/struct, got {_shown(item)}")
+    values: dict[str, Any] = {}
+    apply(item.value, _PERMISSIONS, values, unknown=_UNKNOWN)
+    if values.get("responses") is not None:
+        publish = values.get("publish") or SubjectRule()
+        if publish.allow is None:
+            values["publish"] = msgspec.structs.replace(publish, allow=())
+    return Permissions(**values)
+
+
+# ---------------------------------------------------------------------- users
+
+
+def _connection_types(key: str, item: Item) -> bool:
+    """Clients over TCP are all there are: a user who may be one is not restricted."""
+    kinds = [as_text(key, entry).upper() for entry in item.value] if isinstance(item.value, list) else []
+    if kinds and "STANDARD" not in kinds:
+        raise item.error(f'"{key}" without STANDARD is not supported: there are no other connections yet')
+    return True
+
+
+_USER: dict[str, Rule] = {
+    "user": ("user", as_text),
+    "username": ("user", as_text),
+    "pass": ("password", as_text),
+    "password": ("password", as_text),
+    "permissions": ("permissions", as_permissions),
+    "permission": ("permissions", as_permissions),
+    "authorization": ("permissions", as_permissions),
+    **dict.fromkeys(("allowed_connection_types", "connection_types", "clients"), ("any", _connection_types)),
+}
+_USER_MISSING = {"nkey": "use user and password, or a token", "proxy_required": ""}
+
+
+def as_users(key: str, item: Item) -> tuple[User, ...]:
+    """An array of users; none twice."""
+    if not isinstance(item.value, list):
+        raise item.error(f"Expected users field to be an array, got {_shown(item)}")
+    users: dict[str, User] = {}
+    for entry in item.value:
+        if not isinstance(entry.value, dict):
+            raise entry.error(f"Expected user entry to be a map/struct, got {_shown(entry)}")
+        values: dict[str, Any] = {}
+        apply(as_map(key, entry), _USER, values, missing=_USER_MISSING)
+        values.pop("any", None)
+        name = values.get("user", "")
+        if not name:
+            raise entry.error("User entry requires a user: { user: NAME, password: SECRET }")
+        if name in users:
+            raise entry.error(f'Duplicate user "{name}" detected')
+        users[name] = User(**({"password": ""} | values))
+    return tuple(users.values())
+
+
+def with_default(users: tuple[User, ...], permissions: Permissions | None) -> tuple[User, ...]:
+    """The users of an `authorization` block, where those without permissions of their own get the block's."""
+    if permissions is None:
+        return users
+    return tuple(
+        user if user.permissions is not None else msgspec.structs.replace(user, permissions=permissions)
+        for user in users
+    )
+
+
+def _shown(item: Item) -> str:
+    return str(item.value) if isinstance(item.value, str | int | float) else go_kind(item.value)

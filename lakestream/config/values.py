@@ -1,0 +1,221 @@
+"""What a value of nats.conf may be.
+
+Belongs here: going through a block by its table of keys, and the converters that several blocks use: texts, numbers,
+durations, sizes, addresses, each with the error that names file, line and what to write instead. Which key sets which
+option is in settings.py and cluster.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from lakestream.config.conf import ConfError, Item, size_bytes
+from lakestream.config.options import MAX_PORT, SECOND
+from lakestream.protocol.durations import parse_duration
+
+Convert = Callable[[str, Item], Any]
+Integer = Callable[[str, Item], int]
+Rule = tuple[str, Convert]
+"""The option that a key sets, and what makes the option's value of the item."""
+
+_HOST_PORT = re.compile(r"(.*):(-?[0-9]+)")
+
+
+# ---------------------------------------------------------------------- one block
+
+
+def apply(
+    items: Mapping[str, Item],
+    rules: Mapping[str, Rule],
+    values: dict[str, Any],
+    *,
+    harmless: Iterable[str] = (),
+    missing: Mapping[str, str] | None = None,
+    unknown: str = 'unknown field "{}"',
+) -> None:
+    """Convert every key of a block by its rule into `values`.
+
+    A key that sets several options (`listen` sets host and port) has a converter that returns a dict, and `*` as the
+    option's name. Warnings of inner blocks end up in `values["warnings"]`.
+    """
+    missing = missing or {}
+    for written, item in items.items():
+        key = written.lower()
+        rule = rules.get(key)
+        if rule is not None:
+            option, convert = rule
+            value = convert(written, item)
+            if isinstance(value, dict):
+                values.setdefault("warnings", []).extend(value.pop("warnings", ()))
+            values.update(value if option == "*" else {option: value})
+        elif key in missing:
+            _refuse_unless_off(written, item, missing[key])
+        elif key in harmless:
+            values.setdefault("warnings", []).append(f'{item.file}:{item.line}: "{written}" has no effect here')
+        elif not item.used:
+            raise item.error(unknown.format(written) + _similar(key, [*rules, *missing, *harmless]))
+
+
+def _refuse_unless_off(key: str, item: Item, reason: str) -> None:
+    """A feature that is not there may be written down as off (false, 0, empty)."""
+    if item.value in (False, 0, "", "disabled") or item.value == [] or item.value == {}:
+        return
+    raise item.error(f'"{key}" is not supported{": " if reason else " yet"}{reason}')
+
+
+def _similar(key: str, known: Iterable[str]) -> str:
+    import difflib  # only on the way to an error
+
+    near = difflib.get_close_matches(key, list(known), 1, 0.7)
+    return f', did you mean "{near[0]}"?' if near else ""
+
+
+def find(items: Mapping[str, Item], key: str) -> Item:
+    return next(item for written, item in items.items() if written.lower() == key)
+
+
+# ---------------------------------------------------------------------- kinds of values
+
+
+def _kind(value: object) -> str:
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array", dict: "a map"}
+    return names.get(type(value), "a date")
+
+
+def go_kind(value: object) -> str:
+    """What nats-server calls this kind of value where it shows one."""
+    if isinstance(value, list | dict):
+        return "[]interface {}" if isinstance(value, list) else "map[string]interface {}"
+    return {bool: "bool", int: "int64", float: "float64", str: "string"}.get(type(value), "time.Time")
+
+
+def expected(key: str, item: Item, what: str) -> ConfError:
+    shown = f" {item.value!r}" if isinstance(item.value, str | int | float) else ""
+    return item.error(f'"{key}" must be {what}, not {_kind(item.value)}{shown}')
+
+
+def as_text(key: str, item: Item) -> str:
+    if not isinstance(item.value, str):
+        raise expected(key, item, 'a string (write numbers in "quotes")')
+    return item.value
+
+
+def as_boolean(key: str, item: Item) -> bool:
+    if not isinstance(item.value, bool):
+        raise expected(key, item, "true or false")
+    return item.value
+
+
+def as_number(key: str, item: Item) -> int:
+    if isinstance(item.value, bool) or not isinstance(item.value, int):
+        raise expected(key, item, "a whole number")
+    return item.value
+
+
+def number_in(lowest: int, highest: int) -> Integer:
+    def convert(key: str, item: Item) -> int:
+        number = as_number(key, item)
+        if not lowest <= number <= highest:
+            raise item.error(f'"{key}" is {number}, but must be from {lowest} to {highest}')
+        return number
+
+    return convert
+
+
+INT32 = (1 << 31) - 1
+INT64 = (1 << 63) - 1
+as_positive32 = number_in(1, INT32)
+as_port = number_in(-1, MAX_PORT)
+
+
+def as_limit(key: str, item: Item) -> int:
+    """A limit where 0 and -1 mean none, which is 0 in the options."""
+    return max(number_in(-1, INT64)(key, item), 0)
+
+
+def as_duration(key: str, item: Item) -> int:
+    """A Go duration, or a number of seconds as old files have it. A bare `2m` means minutes, not two million."""
+    value = item.raw if item.raw[-1:] == "m" else item.value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        duration = int(value * SECOND)
+    elif isinstance(value, str):
+        try:
+            duration = parse_duration(value)
+        except ValueError as error:
+            raise item.error(
+                f'"{key}": {value[:40]!r} is no duration; write it like 500ms, 10s, 2m or 1h30m'
+            ) from error
+    else:
+        raise expected(key, item, 'a duration such as "10s" or "2m"')
+    if abs(duration) > INT64:
+        raise item.error(f'"{key}" is too long a duration')
+    return duration
+
+
+def as_positive_duration(key: str, item: Item) -> int:
+    duration = as_duration(key, item)
+    if duration <= 0:
+        raise item.error(f'"{key}" must be longer than 0')
+    return duration
+
+
+def as_pause(key: str, item: Item) -> int:
+    """A duration that may be 0, for never."""
+    duration = as_duration(key, item)
+    if duration < 0:
+        raise item.error(f'"{key}" must not be below 0')
+    return duration
+
+
+def as_size(key: str, item: Item) -> int:
+    """Bytes as a number, or a string with K, M, G or T (binary). -1 and 0 mean: by the machine."""
+    if isinstance(item.value, str):
+        try:
+            return size_bytes(item.value)
+        except ValueError as error:
+            raise item.error(f'"{key}": {error}') from error
+    return number_in(-1, INT64)(key, item)
+
+
+def as_bytes(key: str, item: Item) -> int:
+    size = as_size(key, item)
+    if size < 0:
+        raise item.error(f'"{key}" must not be negative')
+    return size
+
+
+def as_positive_size(key: str, item: Item) -> int:
+    size = as_size(key, item)
+    if size <= 0:
+        raise item.error(f'"{key}" must be more than 0 bytes')
+    return size
+
+
+def as_map(key: str, item: Item) -> dict[str, Item]:
+    if not isinstance(item.value, dict):
+        raise expected(key, item, "a map { … }")
+    return item.value
+
+
+def address(host: str, port: str) -> Convert:
+    """`host:port`, `:port` or a port alone, into these two options."""
+
+    def convert(key: str, item: Item) -> dict[str, Any]:
+        value = item.value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return {port: as_port(key, item)}
+        if not isinstance(value, str):
+            raise expected(key, item, "host:port or a port")
+        found = _HOST_PORT.fullmatch(value if ":" in value else f":{value}")
+        if found is None or len(found.group(2)) > 6 or not -1 <= int(found.group(2)) <= MAX_PORT:
+            raise item.error(f'"{key}": could not parse address {value!r}; write host:port or a port up to {MAX_PORT}')
+        name = found.group(1).removeprefix("[").removesuffix("]")
+        return {port: int(found.group(2))} | ({host: name} if name else {})
+
+    return convert
+
+
+def as_texts(key: str, item: Item) -> dict[str, str]:
+    return {name: as_text(f"{key}.{name}", value) for name, value in as_map(key, item).items()}

@@ -1,0 +1,72 @@
+"""Deleted streams whose files the lake still needs.
+
+Belongs here: what becomes of a stream's files once its deletion is decided, which is one rename (log/leaving.py). The
+lake is told, and gets what it is owed; then the files go. Whatever ends the process in between, the next start goes on
+(`resume`): so a deletion is answered when it is decided, and never waits for the lake.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.stream.core.operations import CreateStream, decode_operation, encode, stream_name
+
+if TYPE_CHECKING:
+    from lakestream.meta.shared import Shared
+    from lakestream.stream.core.stream import Stream
+
+
+def creation(stream: Stream) -> CreateStream:
+    """Who a stream is, with its configuration of now."""
+    return CreateStream(stream.uid, stream.account, msgspec.json.encode(stream.config), stream.created_ns)
+
+
+def note(create: CreateStream) -> bytes:
+    """What is left with the files, so that a start knows whose they are."""
+    return encode(create)
+
+
+def begin(shared: Shared, create: CreateStream, directory: str) -> None:
+    """A stream's deletion is decided, and its files are in `directory` ("": it has none here)."""
+
+    def cleared(_: object, error: BaseException | None) -> None:
+        if error is not None:
+            shared.log.error(f"{directory}: what is left of a deleted stream goes with the next start: {error}")
+
+    def settled() -> None:
+        if directory:
+            shared.io.submit(lambda: shared.stores.clear(directory), cleared)
+
+    shared.lake.left(create, directory, settled)
+
+
+def resume(shared: Shared) -> None:
+    """Go on with the deletions that an earlier process did not get to the end of. Blocks, at start.
+
+    One whose note cannot be read, or is another stream's, belongs to nobody who could be told: it is set aside with
+    all it holds.
+    """
+    for account, name, directory in shared.stores.left():
+        try:
+            create = decode_operation(shared.stores.note_in(directory))
+            if not isinstance(create, CreateStream) or (create.account, stream_name(create)) != (account, name):
+                raise msgspec.ValidationError("it is not of this stream")
+        except (msgspec.MsgspecError, OSError) as error:
+            _set_aside(shared, name, directory, error)
+        else:
+            begin(shared, create, directory)
+
+
+def _set_aside(shared: Shared, name: str, directory: str, error: Exception) -> None:
+    what = f"stream {name}: it was deleted, and the note of that in {directory} cannot be used ({error})"
+    try:
+        aside = shared.stores.set_aside(directory)
+    except OSError as again:
+        shared.log.error(f"{what}; the directory cannot be set aside: {again}; move it away")
+        return
+    shared.log.error(
+        f"{what}: the directory was set aside as {aside}; remove it unless the stream's table was to be kept and lacks "
+        "messages"
+    )

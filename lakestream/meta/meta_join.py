@@ -1,0 +1,216 @@
+"""How nodes become members of the meta group, and stay it.
+
+Belongs here: this node's way into the group (a cluster's first time, a new node, a node that lost its files, one that
+was removed), the leader's part in it (adding whoever applies, one server at a time), and finding out after a start how
+much a node has missed. The decision at the first time is meta_boot.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from lakestream.meta.meta import Log, Meta
+from lakestream.meta.meta_boot import Apply, Begin, JoinAnswer, Seen, decide
+from lakestream.meta.ports import Nodes
+from lakestream.ports import Clock
+from lakestream.raft.messages import Membership
+from lakestream.raft.ports import Calls
+
+JOIN = "meta.join"
+"""The call by which a node applies for membership."""
+STATUS = "meta.status"
+"""The call by which a member asks how far the group is, and whether it still belongs to it."""
+
+REMOVED = "meta.removed"
+"""The call by which the leader tells a node that it is no member any more: of a quiet group it would not notice."""
+
+BOOT_EVERY_NS = 200_000_000
+"""How often a node without a meta log looks again, beside whenever it hears of a change."""
+GROW_EVERY_NS = 250_000_000
+"""How often the leader looks whether a member is to be added or promoted."""
+STATUS_EVERY_NS = 1_000_000_000
+"""How often a member that has not caught up, or knows no leader, asks how things are."""
+CALL_TIMEOUT_NS = 2_000_000_000
+"""How long an answer is waited for."""
+MAX_LAG = 16
+"""Entries that a learner may lack when it becomes a voter."""
+LOST = "this node was a member before and has lost its files, and the others have no leader who could tell it how much"
+"""Why such a node waits."""
+
+
+class MetaJoin:
+    """This node's part in who is a member of the meta group. `start` after `Meta.open`, with `Meta.start`."""
+
+    def __init__(self, meta: Meta, nodes: Nodes, calls: Calls, clock: Clock, log: Log) -> None:
+        self._meta, self._nodes, self._calls, self._clock, self._log = meta, nodes, calls, clock, log
+        self.removed = False
+        """The group goes on without this node, which was told so while it ran: it stays out until its next start."""
+        self.on_removed: Callable[[], None] = lambda: None
+        """Called when that happens."""
+        self._stopped = self._growing = self._settled = False
+        self._applicants: set[str] = set()
+        self._asked: set[str] = set()
+        self._waits_for = ""
+        calls.serve(JOIN, self._join_asked)
+        calls.serve(STATUS, self._status_asked)
+        calls.serve(REMOVED, lambda node, body, answer: self._ask(node, STATUS, self._told))
+
+    def start(self) -> None:
+        """Look for the cluster, or for what was missed."""
+        self._nodes.watch_nodes(lambda _: self._boot())
+        self._boot_again()
+        self._look()
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stopped = True
+
+    def role_changed(self) -> None:
+        """The group's leader is another."""
+        meta = self._meta
+        if not meta.caught_up and meta.leader and meta.leader != self._nodes.me:
+            self._ask(meta.leader, STATUS, self._told)
+        if not meta.leading:
+            self._applicants.clear()
+        elif not self._growing:
+            self._growing = True
+            self._clock.call_later(GROW_EVERY_NS, self._grow)
+
+    # ------------------------------------------------------------------ the leader
+    def _grow(self) -> None:
+        """One step towards having every node that applied as a voter."""
+        meta = self._meta
+        self._growing = meta.leading and not self._stopped
+        if not self._growing or meta.group is None:
+            return
+        self._clock.call_later(GROW_EVERY_NS, self._grow)
+        now = meta.membership
+        for name, info in self._nodes.nodes().items():
+            if info.clustered and name not in now.members:
+                self._calls.tell(name, REMOVED, b"")
+        for each in meta.group.progress():
+            if each.learner and each.active and each.match + MAX_LAG >= meta.group.commit_index:
+                voters = tuple(sorted((*now.voters, each.name)))
+                learners = tuple(name for name in now.learners if name != each.name)
+                meta.change_membership(Membership(voters, learners), lambda why: None)
+                return
+        self._applicants -= set(now.members)
+        for name in sorted(self._applicants):
+            if self._nodes.alive(name):
+                learners = tuple(sorted((*now.learners, name)))
+                meta.change_membership(Membership(now.voters, learners), lambda why: None)
+                self._log.info(f"JetStream cluster: {name} joins")
+                return
+
+    def _join_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        if self._meta.leading:
+            self._applicants.add(node)
+        if self._meta.group is not None and self._meta.group.recovering:
+            # Its empty log would tell the other that the group has no entries yet, and that it has lost none.
+            answer(msgspec.msgpack.encode(JoinAnswer(Membership(()), 0, 0, False)))
+            return
+        self._status_asked(node, body, answer)
+
+    def _status_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        meta, group = self._meta, self._meta.group
+        if group is None:
+            raise RuntimeError("this node has no meta log yet")
+
+        def told(leads: bool) -> None:
+            now = JoinAnswer(meta.membership, group.last_index, group.commit_index, leads)
+            answer(msgspec.msgpack.encode(now))
+
+        if meta.leading:
+            # A majority confirms it first: who was cut off leads for a while without knowing what is committed since.
+            group.read_index(lambda index: told(index >= 0))
+        else:
+            told(False)
+
+    # ------------------------------------------------------------------ the first time
+    def _boot_again(self) -> None:
+        if self._meta.group is None and not self._stopped:
+            # First the next look: files that could not be made this time must not leave the cluster unbegun.
+            self._clock.call_later(BOOT_EVERY_NS, self._boot_again)
+            self._boot()
+
+    def _boot(self) -> None:
+        if self._meta.group is not None or self._stopped:
+            return
+        nodes = self._nodes
+        others = {name: Seen(info.jetstream, info.clustered, nodes.sees(name)) for name, info in nodes.nodes().items()}
+        step = decide(nodes.me, nodes.routes_met(), others)
+        match step:
+            case Begin():
+                self._log.info(f"JetStream cluster: begins with {', '.join(step.membership.voters)}")
+                self._meta.begin(step.membership, 0)
+            case Apply():
+                if not self._waits_for.startswith(LOST):
+                    self._wait(f"it applies to {', '.join(step.nodes)}")
+                for node in step.nodes:
+                    self._ask(node, JOIN, self._joined)
+            case _:
+                self._wait(step.reason)
+
+    def _wait(self, reason: str) -> None:
+        if reason != self._waits_for:
+            self._waits_for = reason
+            self._log.info(f"JetStream cluster: waiting, {reason}")
+
+    def _joined(self, answer: JoinAnswer) -> None:
+        if self._meta.group is not None or self._nodes.me not in answer.membership.members:
+            return
+        lost_through = answer.last_index if self._nodes.me in answer.membership.voters else 0
+        if lost_through and not answer.leads:
+            # Whoever follows may lack what this node had: only a leader is sure to have all that counts.
+            self._wait(LOST)
+            return
+        if lost_through:
+            self._log.warn("JetStream cluster: this node was a member before and has lost its files: it fetches them")
+        self._meta.begin(answer.membership, lost_through)
+
+    def _ask(self, node: str, method: str, then: Callable[[JoinAnswer], None]) -> None:
+        if node in self._asked:
+            return
+        self._asked.add(node)
+
+        def answered(body: bytes | None, why: str) -> None:
+            self._asked.discard(node)
+            if body is not None and not self._stopped:
+                then(msgspec.msgpack.decode(body, type=JoinAnswer))
+
+        self._calls.call(node, method, b"", answered, CALL_TIMEOUT_NS)
+
+    # ------------------------------------------------------------------ what was missed
+    def _look(self) -> None:
+        """As long as this node may be behind, or alone: ask the others."""
+        if self._stopped or self.removed:
+            return
+        self._clock.call_later(STATUS_EVERY_NS, self._look)
+        meta = self._meta
+        if meta.group is None or (meta.caught_up and meta.leader):
+            return
+        for name, info in self._nodes.nodes().items():
+            if info.clustered:
+                self._ask(name, STATUS, self._told)
+
+    def _told(self, answer: JoinAnswer) -> None:
+        meta = self._meta
+        if meta.group is None or not answer.leads:
+            return
+        if self._nodes.me in answer.membership.members:
+            meta.catch_up_to(answer.commit)
+        elif meta.caught_up:
+            self.removed = True
+            self._log.error(
+                "JetStream cluster: this server was removed from the cluster and takes no part in it any more; "
+                "restart it to let it join again"
+            )
+            meta.stop()
+            self._nodes.update(clustered=False)
+            self.on_removed()
+        else:
+            self._log.warn("JetStream cluster: this server was removed from the cluster; it joins again")
+            meta.set_aside()
+            self._boot_again()

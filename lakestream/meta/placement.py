@@ -1,0 +1,195 @@
+"""Choosing the nodes of a stream.
+
+Belongs here: which nodes may hold a stream (cluster, tags, storage, the server's unique tag), which of them shall, and
+the words of a refusal. Sans-IO: everything known of the nodes is passed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.stream.core.config import Placement
+
+EXCLUDED_TAG = "!jetstream"
+"""A node with this server tag keeps the streams it has and gets no others, as with nats-server."""
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_ID_LENGTH = 8
+
+
+def peer_id(name: str) -> str:
+    """The short id of a node that API answers show beside its name, as nats-server derives it."""
+    return "".join(_DIGITS[byte % len(_DIGITS)] for byte in hashlib.sha256(name.encode()).digest()[:_ID_LENGTH])
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that could hold streams. Limits and reservations in bytes, a limit of -1: none."""
+
+    name: str
+    cluster: str = ""
+    tags: tuple[str, ...] = ()
+    alive: bool = True
+    max_memory: int = -1
+    max_file: int = -1
+    reserved_memory: int = 0
+    reserved_file: int = 0
+    replicas: int = 0
+    """Streams that it holds already."""
+    leads: int = 0
+    """Streams of which it is the first choice as leader."""
+
+    def room(self, storage: str, size: int) -> bool:
+        """Whether `size` more bytes can be reserved."""
+        limit = self.max_memory if storage == "memory" else self.max_file
+        reserved = self.reserved_memory if storage == "memory" else self.reserved_file
+        return limit < 0 or reserved + size <= limit
+
+    def lacking(self, tags: Sequence[str]) -> list[str]:
+        """Which of `tags` it does not satisfy: it has them, or with a `!` before them has not. Case does not count."""
+        own = {tag.lower() for tag in self.tags}
+        return [tag for tag in tags if (tag[1:].lower() in own if tag[:1] == "!" else tag.lower() not in own)]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream asks of its nodes. `size`: bytes to reserve on each; `unique_tag`: a prefix of server tags."""
+
+    replicas: int
+    placement: Placement | None = None
+    storage: str = "file"
+    size: int = 0
+    unique_tag: str = ""
+    cluster: str = ""
+    """The cluster whose nodes are asked when the placement names none."""
+
+
+class _Refusals:
+    """Why nodes were passed over."""
+
+    def __init__(self) -> None:
+        self.offline = self.excluded = self.storage = self.unique = False
+        self.tags: list[str] = []
+
+    def error(self) -> ApiError:
+        text = "no suitable peers for placement"
+        for happened, reason in (
+            (self.offline, "peer offline"),
+            (self.excluded, "exclude tag set"),
+            (self.storage, "insufficient storage"),
+            (self.unique, "server tag not unique"),
+        ):
+            if happened:
+                text += f", {reason}"
+        if self.tags:
+            text += f", tags not matched [{', '.join(repr(tag) for tag in self.tags)}]"
+        return api_error(10005, err=text)
+
+
+def choose(
+    wanted: Wanted, candidates: Sequence[Candidate], *, keep: Sequence[str] = (), avoid: Collection[str] = ()
+) -> tuple[str, ...]:
+    """The nodes that shall hold a stream, the first choice as leader first.
+
+    Nodes that hold few streams are chosen before those that hold many, and one that is away only where there are too
+    few others and most of the stream's nodes are there.
+
+    Args:
+        wanted: what the stream asks for.
+        candidates: every node of the cluster.
+        keep: nodes that hold it now: they stay, in this order, as far as they fit what is wanted; one that is only
+            offline stays too.
+        avoid: nodes that are not to be chosen.
+
+    Raises:
+        ApiError: 10005 when too few nodes are left, saying why others were passed over.
+    """
+    refusals = _Refusals()
+    kept = [name for name in keep if name not in avoid]
+    by_name = {candidate.name: candidate for candidate in candidates}
+    held = [by_name[name] for name in kept if name in by_name and not _misplaced(wanted, by_name[name])]
+    chosen = held[: wanted.replicas]
+    taken = {_unique(wanted.unique_tag, candidate) for candidate in chosen} - {""}
+    fitting = [
+        candidate
+        for candidate in candidates
+        if candidate not in held and candidate.name not in avoid and _fits(wanted, candidate, refusals)
+    ]
+    fitting.sort(key=lambda candidate: (not candidate.alive, candidate.replicas, candidate.name))
+    added: list[Candidate] = []
+    away = sum(not candidate.alive for candidate in chosen)
+    for candidate in fitting:
+        if len(chosen) + len(added) == wanted.replicas:
+            break
+        unique = _unique(wanted.unique_tag, candidate)
+        if wanted.unique_tag and (not unique or unique in taken):
+            refusals.unique = True
+            continue
+        if not candidate.alive and (away := away + 1) > (wanted.replicas - 1) // 2:
+            refusals.offline = True
+            break
+        taken.add(unique)
+        added.append(candidate)
+    if len(chosen) + len(added) < wanted.replicas:
+        raise refusals.error()
+    if not chosen:  # a new stream: whoever is asked to lead least goes first
+        added.sort(key=lambda candidate: (not candidate.alive, candidate.leads, candidate.replicas, candidate.name))
+    return tuple(candidate.name for candidate in chosen + added)
+
+
+def _misplaced(wanted: Wanted, candidate: Candidate) -> bool:
+    """Whether a node that holds the stream is not where it shall be."""
+    placement = wanted.placement
+    if placement is None:
+        return False
+    elsewhere = bool(placement.cluster) and placement.cluster != candidate.cluster
+    return elsewhere or bool(candidate.lacking(placement.tags or ()))
+
+
+def _fits(wanted: Wanted, candidate: Candidate, refusals: _Refusals) -> bool:
+    placement = wanted.placement or Placement()
+    if (placement.cluster or wanted.cluster) not in ("", candidate.cluster):
+        return False
+    if EXCLUDED_TAG in candidate.tags:
+        refusals.excluded = True
+        return False
+    lacking = candidate.lacking(placement.tags or ())
+    if lacking:
+        refusals.tags += [tag for tag in lacking if tag not in refusals.tags]
+        return False
+    if not candidate.room(wanted.storage, wanted.size):
+        refusals.storage = True
+        return False
+    return True
+
+
+def _unique(prefix: str, candidate: Candidate) -> str:
+    """The value of the node's tag that begins with `prefix`; "" when there is no such tag or no prefix."""
+    if not prefix:
+        return ""
+    return next((tag for tag in candidate.tags if tag.lower().startswith(prefix.lower())), "")
+
+
+def choose_leader(placement: Placement, members: Sequence[str], candidates: Sequence[Candidate], leader: str) -> str:
+    """Whom a leader that shall step down hands over to; "" when anybody will do.
+
+    Raises ApiError 10005 when the placement leaves nobody.
+    """
+    by_name = {candidate.name: candidate for candidate in candidates}
+    if placement.preferred:
+        if placement.preferred not in members:
+            raise api_error(10005, err=f'preferred server "{placement.preferred}" not known')
+        if placement.preferred == leader:
+            raise api_error(10005, err=f'preferred server "{leader}" is already leader')
+        return placement.preferred
+    if not placement.cluster and not placement.tags:
+        return ""
+    for name in members:
+        candidate = by_name.get(name)
+        if candidate is None or name == leader or not candidate.alive or candidate.lacking(placement.tags or ()):
+            continue
+        if placement.cluster in ("", candidate.cluster):
+            return name
+    raise api_error(10005, err="no replacement peer connected")

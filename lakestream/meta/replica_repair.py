@@ -1,0 +1,142 @@
+"""Damage in the files of replicas, found and repaired while the server runs.
+
+Belongs here: what happens when a read meets damage, and looking for it once after each start. A damaged sealed segment
+is replaced by another member's file of the same entries; for any other damage the replica is opened anew, which cuts
+its log to what is intact and lets the group give it the rest (DESIGN §4, invariant 3).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from lakestream.log.errors import CorruptLog
+from lakestream.log.mend import verify
+from lakestream.log.segment import Header, Segment
+from lakestream.meta.replica_transfer import Fetch, Offer
+
+if TYPE_CHECKING:
+    from lakestream.log.store import Store
+    from lakestream.meta.replica import Replica
+    from lakestream.meta.replicas import Replicas
+
+LOOK_AFTER_NS = 5_000_000_000
+"""Sealed segments are looked at from so long after the start on (5 s) …"""
+
+PAUSE_FACTOR = 9
+"""… one at a time on a node, and then for so many times as long as that took nothing."""
+
+MIN_PAUSE_NS = 20_000_000
+
+RETRY_NS = 5_000_000_000
+"""When no member could give a good copy of a segment it is asked for again after this (5 s)."""
+
+
+class Repairs:
+    """Finds and repairs damage on one node."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self._mending: set[str] = set()
+        self._unseen: deque[tuple[Replica, Store, Segment]] = deque()
+        self._looking = False
+        self.mended = 0
+        """Segments replaced since the start."""
+
+    # ------------------------------------------------------------------ looking
+    def look_at(self, replica: Replica) -> None:
+        """Read the sealed segments of a replica that was just opened, by and by."""
+        stream = replica.stream
+        if stream is None:
+            return
+        store = stream.store
+        found = (store.sealed_at(each.path) for each in store.sealed())
+        self._unseen.extend((replica, store, segment) for segment in found if segment is not None)
+        if not self._looking and self._unseen:
+            self._looking = True
+            self._replicas.shared.clock.call_later(LOOK_AFTER_NS, self._look)
+
+    def _look(self) -> None:
+        if not self._unseen:
+            self._looking = False
+            return
+        replica, store, segment = self._unseen.popleft()
+        if replica.closed or replica.stream is None or replica.stream.store is not store:
+            self._replicas.shared.clock.call_soon(self._look)
+            return
+        began = time.monotonic_ns()
+
+        def looked(_: object, error: BaseException | None) -> None:
+            took = time.monotonic_ns() - began
+            # One that has left the log meanwhile is not there any more.
+            if isinstance(error, CorruptLog) and store.sealed_at(segment.path) is not None:
+                self.found(replica, error)
+            self._replicas.shared.clock.call_later(max(PAUSE_FACTOR * took, MIN_PAUSE_NS), self._look)
+
+        files = self._replicas.stores.files
+        self._replicas.shared.io.submit(lambda: verify(files, segment.path), looked)
+
+    # ------------------------------------------------------------------ repairing
+    def found(self, replica: Replica, error: CorruptLog) -> None:
+        """Damage was met in the replica's files. In the event loop, perhaps within a read that is about to fail."""
+        stream = replica.stream
+        if stream is None or replica.closed or not replica.refillable or error.file in self._mending:
+            return
+        self._replicas.log.error(f"stream {replica.name}: {error.file}: damaged at offset {error.offset}: {error.what}")
+        self._replicas.on_damage(replica, str(error))
+        segment = stream.store.sealed_at(error.file)
+        if segment is None:
+            self._replicas.shared.clock.call_soon(lambda: replica.give_up(error))
+            return
+        self._mending.add(segment.path)
+        self._ask(replica, segment, [name for name in replica.membership.voters if name != self._replicas.peers.me])
+
+    def _ask(self, replica: Replica, segment: Segment, members: list[str]) -> None:
+        """Ask one member after the other."""
+        if replica.closed:
+            self._mending.discard(segment.path)
+            return
+        if not members:
+            clock = self._replicas.shared.clock
+            clock.call_later(RETRY_NS, lambda: self._again(replica, segment))
+            return
+
+        def fetched(offer: Offer, directory: str, wrong: str) -> None:
+            if wrong:
+                self._ask(replica, segment, members[1:])
+                return
+            self._replace(replica, segment, os.path.join(directory, offer.parts[0].name), members)
+
+        wanted = (segment.first_index, segment.last_index)
+        Fetch(self._replicas, replica, members[0], 0, fetched, segment=wanted).begin()
+
+    def _again(self, replica: Replica, segment: Segment) -> None:
+        self._mending.discard(segment.path)
+        stream = replica.stream
+        if stream is not None and stream.store.sealed_at(segment.path) is segment:
+            self.found(replica, CorruptLog(segment.path, 0, "no other member had a good copy so far"))
+
+    def _replace(self, replica: Replica, segment: Segment, path: str, members: list[str]) -> None:
+        stream = replica.stream
+        if stream is None or stream.store.sealed_at(segment.path) is not segment:
+            self._mending.discard(segment.path)
+            return
+        store = stream.store
+
+        def replaced(header: Header | None, error: BaseException | None) -> None:
+            if header is None:
+                self._replicas.log.warn(f"stream {replica.name}: the copy of {members[0]} cannot be used: {error}")
+                self._ask(replica, segment, members[1:])
+                return
+            self._mending.discard(segment.path)
+            if replica.stream is not stream:
+                return
+            store.mended(segment, header)
+            self.mended += 1
+            self._replicas.log.info(f"stream {replica.name}: {segment.path} was repaired from {members[0]}")
+            for consumer in list(stream.consumers.values()):
+                consumer.recover()
+
+        self._replicas.shared.io.submit(lambda: store.mend(segment, path), replaced)

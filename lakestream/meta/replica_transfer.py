@@ -1,0 +1,369 @@
+"""A replica's state on its way from one node to another.
+
+Belongs here: what a replica that lacks more than the leader's log still holds asks of another node, and how it is
+answered: the files of the store as of now, in pieces that the receiver pulls. What the receiver can read from the lake
+is not sent.
+
+Methods between nodes: `replica.open` (which stream; answered with the list of files), `replica.read` (a piece of one),
+`replica.close`.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.log.errors import LogError
+from lakestream.log.export import Part, link_part
+from lakestream.log.mend import verify
+from lakestream.log.segment import SUFFIX
+from lakestream.raft.messages import Membership
+
+if TYPE_CHECKING:
+    from lakestream.meta.replica import Replica
+    from lakestream.meta.replicas import Replicas
+    from lakestream.ports import Timer
+
+PIECE_BYTES = 1 << 20
+"""The longest piece of a file that travels at once (1 MiB)."""
+
+PIECES_ASKED = 4
+"""So many pieces are asked for before the first has come."""
+
+MOST_SENDING = 4
+"""So many replicas are sent at a time; whoever asks for more is told to come again."""
+
+CALL_TIMEOUT_NS = 10_000_000_000
+"""How long an answer may take (10 s)."""
+
+IDLE_NS = 30_000_000_000
+"""A receiver that asks for nothing for so long (30 s) is given up."""
+
+SEAL_WAIT_NS = 2_000_000
+"""How long to wait for a seal that is under way before looking again (2 ms)."""
+
+
+class Wanted(msgspec.Struct, array_like=True):
+    """`replica.open`: the stream's uid, the entry that the state must reach, and through which entry the receiver can
+    read messages from the lake (0: none)."""
+
+    uid: str
+    index: int
+    lake_through: int
+    segment: tuple[int, int] | None = None
+    """Instead of a state the sealed segment with exactly these entries, first and last."""
+
+
+class Offer(msgspec.Struct, array_like=True):
+    """Its answer: a state as of entry `index` of that term, in a group of these members. `left_through`: messages of
+    entries through here are only in the lake."""
+
+    number: int = 0
+    index: int = 0
+    term: int = 0
+    membership: Membership = Membership(())
+    left_through: int = 0
+    parts: list[Part] = []
+    wrong: str = ""
+
+
+class Piece(msgspec.Struct, array_like=True):
+    """`replica.read`: a piece of the file `parts[part]`. Also `replica.close`, with the number alone."""
+
+    number: int
+    part: int = 0
+    offset: int = 0
+
+
+LOG_DIRECTORY = "log"
+_encode = msgspec.msgpack.Encoder().encode
+_wanted = msgspec.msgpack.Decoder(Wanted).decode
+_offer = msgspec.msgpack.Decoder(Offer).decode
+_piece = msgspec.msgpack.Decoder(Piece).decode
+
+PLAIN, PACKED, REFUSED = b"=", b"z", b"-"
+"""How a piece begins: as it is, deflated, or what was wrong instead."""
+
+
+class _Sending:
+    """One state that another node is fetching."""
+
+    def __init__(self, number: int, directory: str, parts: list[Part]) -> None:
+        self.number, self.directory, self.parts = number, directory, parts
+        self.timer: Timer | None = None
+
+
+class Sender:
+    """Answers other nodes that lack a state."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self._sending: dict[int, _Sending] = {}
+        self._opening = 0
+        self._number = 0
+        self.bytes_sent = 0
+        """What went to other nodes since the start, as it travelled."""
+        replicas.calls.serve("replica.open", self._open)
+        replicas.calls.serve("replica.read", self._read)
+        replicas.calls.serve("replica.close", self._close)
+
+    def _open(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        wanted = _wanted(body)
+        replica = self._replicas.by_uid.get(wanted.uid)
+        wrong = ""
+        if replica is None or replica.stream is None or replica.closed or replica.stream.failed is not None:
+            wrong = "this node has no such replica"
+        elif replica.stream.store.applied < wanted.index:
+            wrong = f"this replica has not applied entry {wanted.index} yet"
+        elif len(self._sending) + self._opening >= MOST_SENDING:
+            wrong = f"{MOST_SENDING} replicas are being sent already"
+        if wrong or replica is None:
+            answer(_encode(Offer(wrong=wrong)))
+            return
+        self._opening += 1
+        if wanted.segment is not None:
+            self._offer_segment(replica, wanted.segment, answer)
+        else:
+            self._offer(replica, wanted, answer)
+
+    def _offer(self, replica: Replica, wanted: Wanted, answer: Callable[[bytes], None]) -> None:
+        """Collect the files, once no seal is under way: its segment would be neither open nor sealed."""
+        stream, stores = replica.stream, self._replicas.stores
+        if stream is None or stream.closed or stream.failed is not None or replica.group is None:
+            self._opening -= 1
+            answer(_encode(Offer(wrong="this replica is being removed, or takes part no more")))
+            return
+        now = replica.group.snapshot()
+        if now.index != stream.store.applied or not stream.sealed:
+            self._replicas.shared.clock.call_later(SEAL_WAIT_NS, lambda: self._offer(replica, wanted, answer))
+            return
+        self._number += 1
+        number, left = self._number, stream.store.left_through
+        export = stream.store.export(stream.dump(), wanted.lake_through)
+
+        def collect() -> tuple[str, list[Part]]:
+            directory = stores.sending(replica.directory, number)
+            return directory, export.write(directory)
+
+        self._collect(collect, Offer(number, now.index, now.last_term, now.membership, left), answer)
+
+    def _offer_segment(self, replica: Replica, wanted: tuple[int, int], answer: Callable[[bytes], None]) -> None:
+        """One sealed segment, if the one here is good."""
+        stream, stores = replica.stream, self._replicas.stores
+        assert stream is not None  # Invariant: `_open` has looked
+        self._number += 1
+        number = self._number
+        sealed = [each for each in stream.store.sealed() if (each.first_index, each.last_index) == wanted]
+
+        def collect() -> tuple[str, list[Part]]:
+            if not sealed:
+                raise LogError("there is no such segment here")
+            verify(stores.files, sealed[0].path)
+            directory = stores.sending(replica.directory, number)
+            return directory, [link_part(sealed[0].path, directory, LOG_DIRECTORY)]
+
+        self._collect(collect, Offer(number), answer)
+
+    def _collect(
+        self, collect: Callable[[], tuple[str, list[Part]]], offer: Offer, answer: Callable[[bytes], None]
+    ) -> None:
+        def collected(found: tuple[str, list[Part]] | None, error: BaseException | None) -> None:
+            self._opening -= 1
+            if found is None:
+                answer(_encode(Offer(wrong=str(error))))
+                return
+            sending = self._sending[offer.number] = _Sending(offer.number, *found)
+            self._watch(sending)
+            answer(_encode(msgspec.structs.replace(offer, parts=sending.parts)))
+
+        self._replicas.shared.io.submit(collect, collected)
+
+    def _read(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        asked = _piece(body)
+        sending = self._sending.get(asked.number)
+        if sending is None or not 0 <= asked.part < len(sending.parts):
+            answer(REFUSED + b"this state is not being sent")
+            return
+        self._watch(sending)
+        part = sending.parts[asked.part]
+        path, stores = os.path.join(sending.directory, part.name), self._replicas.stores
+        length = min(PIECE_BYTES, part.size - asked.offset)
+
+        def read() -> bytes:
+            data = stores.read(path, asked.offset, length)
+            # Segments hold what clients sent; the rest is numbers that follow one another.
+            return PLAIN + data if part.name.endswith(SUFFIX) else PACKED + zlib.compress(data, 1)
+
+        def done(data: bytes | None, error: BaseException | None) -> None:
+            data = data if data is not None else REFUSED + str(error).encode()
+            self.bytes_sent += len(data)
+            answer(data)
+
+        self._replicas.shared.io.submit(read, done)
+
+    def _close(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        self._end(_piece(body).number)
+        answer(b"")
+
+    def _watch(self, sending: _Sending) -> None:
+        if sending.timer is not None:
+            sending.timer.cancel()
+        sending.timer = self._replicas.shared.clock.call_later(IDLE_NS, lambda: self._end(sending.number))
+
+    def _end(self, number: int) -> None:
+        sending = self._sending.pop(number, None)
+        if sending is None:
+            return
+        if sending.timer is not None:
+            sending.timer.cancel()
+        stores = self._replicas.stores
+        self._replicas.shared.io.submit(lambda: stores.sent(sending.directory), lambda _, __: None)
+
+
+class Fetch:
+    """Fetches one state.
+
+    Args:
+        sender: the node that has it.
+        index: the entry that it must reach.
+        done: called once: (what was offered, directory, "") when everything lies there, durably, or with what is
+            wrong in the last place.
+        segment: not a state but the sealed segment with these entries.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        replica: Replica,
+        sender: str,
+        index: int,
+        done: Callable[[Offer, str, str], None],
+        *,
+        segment: tuple[int, int] | None = None,
+    ) -> None:
+        self._segment = segment
+        self._replicas, self._replica, self._sender, self._index = replicas, replica, sender, index
+        self._done: Callable[[Offer, str, str], None] | None = done
+        self._offer = Offer()
+        self._directory = ""
+        self.size = 0
+        """Bytes that came, as they travelled."""
+        self._todo: list[Piece] = []
+        self._asked = 0
+
+    def begin(self) -> None:
+        """Ask for the list of files."""
+        if self._segment is not None:
+            self._ask(0)
+        else:
+            self._replicas.lake_through(self._replica, self._ask)
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        self._end("", "it is not wanted any more")
+
+    def _ask(self, lake_through: int) -> None:
+        if self._done is not None:
+            wanted = Wanted(self._replica.uid, self._index, lake_through, self._segment)
+            self._call("replica.open", _encode(wanted), self._offered)
+
+    def _call(self, method: str, body: bytes, then: Callable[[bytes], None]) -> None:
+        def answered(answer: bytes | None, why: str) -> None:
+            if self._done is None:
+                return
+            if answer is None:
+                self._end("", why)
+                return
+            self.size += len(answer)
+            self._replicas.bytes_fetched += len(answer)
+            then(answer)
+
+        self._replicas.calls.call(self._sender, method, body, answered, CALL_TIMEOUT_NS)
+
+    def _offered(self, answer: bytes) -> None:
+        self._offer = offer = _offer(answer)
+        if self._replica.closed:  # its directory may be gone, and must not come back
+            self._end("", "it is not wanted any more")
+            return
+        if offer.wrong or offer.index < self._index:
+            self._end("", offer.wrong or f"it is only as of entry {offer.index}")
+            return
+        stores, names, replica = self._replicas.stores, [part.name for part in offer.parts], self._replica
+        if self._segment is not None:
+            self._submit(lambda: stores.repairing(replica.directory, self._offer.number, names), self._begun)
+        else:
+            self._submit(lambda: stores.incoming(replica.directory, replica.identity, names), self._begun)
+
+    def _submit(self, work: Callable[[], str], then: Callable[[str], None]) -> None:
+        def finished(result: str | None, error: BaseException | None) -> None:
+            if self._done is None:
+                return
+            if result is None:
+                self._end("", str(error))
+            else:
+                then(result)
+
+        self._replicas.shared.io.submit(work, finished)
+
+    def _begun(self, directory: str) -> None:
+        self._directory = directory
+        number = self._offer.number
+        self._todo = [
+            Piece(number, place, offset)
+            for place, part in enumerate(self._offer.parts)
+            for offset in range(0, part.size, PIECE_BYTES)
+        ]
+        self._todo.reverse()
+        self._go_on("")
+
+    def _go_on(self, _: str) -> None:
+        while self._todo and self._asked < PIECES_ASKED:
+            self._asked += 1
+            self._fetch(self._todo.pop())
+        if not self._asked:
+            stores, names = self._replicas.stores, [part.name for part in self._offer.parts]
+
+            def settle() -> str:
+                stores.arrived(self._directory, names)
+                return self._directory
+
+            self._submit(settle, lambda directory: self._end(directory, ""))
+
+    def _fetch(self, piece: Piece) -> None:
+        part = self._offer.parts[piece.part]
+        path, stores = os.path.join(self._directory, part.name), self._replicas.stores
+
+        def came(answer: bytes) -> None:
+            if answer[:1] == REFUSED:
+                self._end("", answer[1:].decode("utf-8", "replace"))
+                return
+
+            def keep() -> str:
+                data = answer[1:] if answer[:1] == PLAIN else zlib.decompress(answer[1:])
+                expected = min(PIECE_BYTES, part.size - piece.offset)
+                if len(data) != expected:
+                    raise ValueError(f"{part.name}: {len(data)} bytes came at {piece.offset} instead of {expected}")
+                stores.write(path, data, piece.offset)
+                return ""
+
+            self._submit(keep, kept)
+
+        def kept(_: str) -> None:
+            self._asked -= 1
+            self._go_on("")
+
+        self._call("replica.read", _encode(piece), came)
+
+    def _end(self, directory: str, wrong: str) -> None:
+        done, self._done = self._done, None
+        if done is None:
+            return
+        if self._offer.number:
+            self._replicas.calls.tell(self._sender, "replica.close", _encode(Piece(self._offer.number)))
+        if not wrong and self._offer.left_through:
+            self._replicas.check_history(self._replica, self._offer.left_through)
+        done(self._offer, directory, wrong)

@@ -1,0 +1,193 @@
+"""Requests on their way to the node that answers them.
+
+Belongs here: handing a request of the JetStream API on to another node, and holding it for a while when nobody is known
+to lead what it is about. Which node that is, `Whereabouts` knows; what the answer is, the handlers.
+
+A client's request is taken by the node that it is connected to. The answer goes back by way of that node: the one that
+answers may not have heard yet that somebody listens to the reply subject, when the request came to it through a third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from lakestream.meta.shared import GLOBAL
+from lakestream.ports import ClientInfo, Clock, Timer
+from lakestream.protocol.api.errors import ApiError
+from lakestream.protocol.api.request import Request, Where
+from lakestream.raft.ports import Calls
+
+CALL = "api"
+"""The call that hands a request on."""
+ANSWER = "api.answer"
+"""The call that brings an answer to the node from which its request came."""
+MAX_HOPS = 4
+"""A request that was handed on this often stays where it is: the nodes disagree on who leads."""
+HOLD_NS = 2_000_000_000
+"""How long somebody may be missing who leads: until then requests wait, after that they are refused at once (10008)."""
+MAX_HELD = 10_000
+"""Requests that wait at the same time; further ones are refused at once (10008)."""
+
+
+class Forwarded(msgspec.Struct, array_like=True, frozen=True):
+    """A request between nodes; see `Request` for the fields."""
+
+    pattern: str
+    tokens: list[str]
+    reply: bytes
+    header: bytes
+    body: bytes
+    client: ClientInfo
+    hops: int
+    stage: str
+    origin: str
+    account: str = GLOBAL
+    """Whose API is asked: not the client's account, which may have imported it."""
+
+
+class _Answer(msgspec.Struct, array_like=True, frozen=True):
+    """An answer on its way to the node whose client asked."""
+
+    reply: bytes
+    body: bytes
+    account: str = GLOBAL
+    header: bytes = b""
+
+
+class Whereabouts(Protocol):
+    """Who leads what."""
+
+    @property
+    def me(self) -> str:
+        """This node's name."""
+
+    def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
+        """The node that answers now; "" when nobody is known to."""
+
+    def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError | None:
+        """The refusal when nobody has come to lead; None: this node may answer all the same."""
+
+
+class _Held:
+    """A request that waits for somebody to lead."""
+
+    __slots__ = ("here", "request", "timer", "where")
+
+    def __init__(self, request: Request, where: Where, here: Callable[[], None]) -> None:
+        self.request, self.where, self.here = request, where, here
+        self.timer: Timer | None = None
+
+
+class Requests:
+    """The requests of one node's clients, and those that other nodes hand on."""
+
+    def __init__(self, whereabouts: Whereabouts, calls: Calls, clock: Clock) -> None:
+        self._whereabouts, self._calls, self._clock = whereabouts, calls, clock
+        self.on_answer: Callable[[str, bytes, bytes, bytes], object] = lambda account, reply, body, header: None
+        """Publishes (account, reply subject, answer, its header) that another node has for a client of this one."""
+        self._accept: dict[tuple[str, str], Callable[[Forwarded], None]] = {}
+        """By account and pattern."""
+        self._held: dict[_Held, None] = {}
+        self._missing: dict[tuple[Where, str, str], int] = {}
+        """Since when (ns) requests have found nobody who leads this (stream of an account)."""
+        self._decoder = msgspec.msgpack.Decoder(Forwarded)
+        calls.serve(CALL, self._came)
+        calls.serve(ANSWER, self._answered)
+
+    def accept(self, account: str, pattern: str, handler: Callable[[Forwarded], None]) -> None:
+        """Give an account's requests with this pattern that other nodes hand on to `handler`."""
+        self._accept[account, pattern] = handler
+
+    def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
+        """Have a request answered where it belongs: call `here`, hand it on, or hold it until that can be said."""
+        key = (where, *(("", "") if where is Where.META else (request.about, request.tokens[0])))
+        if self._go(request, where, here):
+            self._missing.pop(key, None)
+        else:
+            now = self._clock.steady()
+            if len(self._missing) >= MAX_HELD:
+                self._missing.clear()  # names that clients made up; who is missing for long is soon here again
+            since = self._missing.setdefault(key, now)
+            self._hold(_Held(request, where, here), since + HOLD_NS - now)
+
+    def forward(self, node: str, request: Request) -> bool:
+        """Hand a request on to a node. False when that cannot be reached."""
+        came = Forwarded(
+            request.pattern,
+            list(request.tokens),
+            request.reply,
+            request.header,
+            request.body,
+            request.client,
+            request.hops + 1,
+            request.stage,
+            request.origin or self._whereabouts.me,
+            request.account,
+        )
+        if node == self._whereabouts.me:
+            self._clock.call_soon(lambda: self._take(came))
+            return True
+        return self._calls.tell(node, CALL, msgspec.msgpack.encode(came))
+
+    def answer(self, origin: str, account: str, reply: bytes, body: bytes, header: bytes = b"") -> bool:
+        """Bring an answer to the node its request came from. False when that is this one, or can not be reached."""
+        if origin in ("", self._whereabouts.me):
+            return False
+        # Without the account's name where it is the global one: nodes of an earlier release know no other.
+        answer: tuple[object, ...] = (reply, body, account, header) if header else (reply, body, account)
+        if account == GLOBAL and not header:
+            answer = (reply, body)
+        return self._calls.tell(origin, ANSWER, msgspec.msgpack.encode(answer))
+
+    def _answered(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        came = msgspec.msgpack.decode(body, type=_Answer)
+        self.on_answer(came.account, came.reply, came.body, came.header)
+
+    def changed(self) -> None:
+        """Somebody leads something since now: look at what waits."""
+        answerer = self._whereabouts.answerer
+        for where, account, name in list(self._missing):
+            if answerer(where, account, [name]):
+                del self._missing[where, account, name]
+        for held in list(self._held):
+            if held in self._held and answerer(held.where, held.request.about, held.request.tokens):
+                self._release(held)
+                self.dispatch(held.request, held.where, held.here)
+
+    def _go(self, request: Request, where: Where, here: Callable[[], None]) -> bool:
+        node = self._whereabouts.answerer(where, request.about, request.tokens)
+        if node == self._whereabouts.me:
+            here()
+            return True
+        return bool(node) and request.hops < MAX_HOPS and self.forward(node, request)
+
+    def _hold(self, held: _Held, wait_ns: int) -> None:
+        def over() -> None:
+            self._release(held)
+            error = self._whereabouts.unavailable(held.where, held.request.about, held.request.tokens)
+            if error is None:
+                held.here()
+            else:
+                held.request.fail(error)
+
+        if wait_ns <= 0 or len(self._held) >= MAX_HELD:
+            over()
+            return
+        self._held[held] = None
+        held.timer = self._clock.call_later(wait_ns, over)
+
+    def _release(self, held: _Held) -> None:
+        self._held.pop(held, None)
+        if held.timer is not None:
+            held.timer.cancel()
+
+    def _came(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        self._take(self._decoder.decode(body))
+
+    def _take(self, came: Forwarded) -> None:
+        handler = self._accept.get((came.account, came.pattern))
+        if handler is not None:  # else a newer node's request, which its client waits for in vain
+            handler(came)

@@ -1,0 +1,179 @@
+"""Which accounts a server has, and what each has.
+
+Belongs here: making an account's hub, its limits, who is connected in it. How messages go inside an account is the
+hub's; what of them crosses to another is in stream_imports.py and service_imports.py; streams are the engines'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from lakestream.config.account_options import (
+    GLOBAL_ACCOUNT,
+    SYSTEM_ACCOUNT,
+    AccountOptions,
+    Permissions,
+    SubjectMapping,
+    User,
+)
+from lakestream.config.mappings import Mappings
+from lakestream.config.options import Options
+from lakestream.logging import Logger
+from lakestream.net.accounts.permissions import Rules
+from lakestream.net.hub import Hub
+from lakestream.net.turn import Turn
+from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
+
+if TYPE_CHECKING:
+    from lakestream.net.connection import Connection
+
+
+class Account:
+    """One account of a running server.
+
+    Attributes:
+        name: as configured.
+        hub: where its messages go.
+        options: what was configured.
+        is_system: its users see to the server.
+        jetstream: its limits; None: it has no JetStream.
+        connections: by client id.
+        others: how many clients it has on other nodes.
+    """
+
+    def __init__(
+        self, options: AccountOptions, hub: Hub, *, is_system: bool, jetstream: JetStreamLimits | None
+    ) -> None:
+        self.name = options.name
+        self.hub = hub
+        self.is_system = is_system
+        self.connections: dict[int, Connection] = {}
+        self.others: Callable[[], int] = lambda: 0
+        self._mapped: tuple[tuple[SubjectMapping, ...], str] = ((), "")
+        self.configure(options, jetstream)
+
+    def configure(self, options: AccountOptions, jetstream: JetStreamLimits | None) -> None:
+        """Take what is configured from now on."""
+        self.options = options
+        self.jetstream = jetstream
+        self._rules: dict[Permissions, Rules] = {}
+
+    def map_subjects(self, cluster: str) -> None:
+        """Send clients' messages where the configuration says; `cluster`: this server's, "" for none."""
+        wanted = (self.options.mappings, cluster)
+        if wanted != self._mapped:
+            self._mapped = wanted
+            self.hub.mappings = Mappings(*wanted) if self.options.mappings else None
+
+    def rules(self, user: User | None) -> Rules | None:
+        """What that user may do here; None: everything. One who has no permissions has the account's."""
+        permissions = None if user is None else user.permissions or self.options.default_permissions
+        if permissions is None:
+            return None
+        if permissions not in self._rules:
+            self._rules[permissions] = Rules(permissions)
+        return self._rules[permissions]
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a client in. False: the account has as many as it may."""
+        limit = self.options.limits.max_connections
+        if 0 <= limit <= len(self.connections) + self.others() and connection.id not in self.connections:
+            return False
+        self.connections[connection.id] = connection
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """A client is in this account no more."""
+        self.connections.pop(connection.id, None)
+
+
+class Accounts:
+    """The accounts of a running server.
+
+    Attributes:
+        default: the account of clients who are in no other one.
+        system: the account of those who see to the server.
+        alone: nobody has configured any account, so that whoever may connect sees to the server, too.
+    """
+
+    def __init__(self, options: Options, turn: Turn, log: Logger) -> None:
+        self._turn, self._log = turn, log
+        self._accounts: dict[str, Account] = {}
+        self._watchers: list[Callable[[Account], None]] = []
+        self.configure(options)
+        self.default = self._accounts[GLOBAL_ACCOUNT]
+
+    def configure(self, options: Options) -> list[Account]:
+        """Have the accounts that are configured from now on. Returns those that are no more."""
+        self._options = options
+        system = options.system_account or SYSTEM_ACCOUNT
+        self.alone = not options.accounts and not options.system_account
+        # With accounts of their own, nobody's streams are in the global one (as in nats-server).
+        self._global_streams = all(account.name == system for account in options.accounts)
+        wanted = {account.name: account for account in options.accounts}
+        wanted.setdefault(GLOBAL_ACCOUNT, AccountOptions(name=GLOBAL_ACCOUNT, mappings=options.mappings))
+        wanted.setdefault(system, AccountOptions(name=system))
+        for name, wish in wanted.items():
+            if name in self._accounts:
+                self._accounts[name].configure(wish, self._jetstream(wish, system))
+            else:
+                self._add(self._account(wish))
+        self.system = self._accounts[system]
+        gone = [account for name, account in self._accounts.items() if name not in wanted]
+        for account in gone:
+            account.configure(AccountOptions(name=account.name), None)
+        for account in self:
+            account.map_subjects(options.cluster.name if options.cluster is not None else "")
+        return gone
+
+    def _jetstream(self, options: AccountOptions, system: str) -> JetStreamLimits | None:
+        if self._options.jetstream is None or options.name == system:
+            return None
+        if options.name == GLOBAL_ACCOUNT:
+            return UNLIMITED if self._global_streams else None
+        return options.jetstream
+
+    def stores(self, account: Account) -> bool:
+        """Whether an account has JetStream on those servers that have it: this one may be none of them."""
+        if account.name == GLOBAL_ACCOUNT:
+            return self._global_streams
+        return account.options.jetstream is not None and not account.is_system
+
+    def _account(self, options: AccountOptions) -> Account:
+        system = self._options.system_account or SYSTEM_ACCOUNT
+        return Account(
+            options,
+            Hub(self._turn, self._log, options.name),
+            is_system=options.name == system,
+            jetstream=self._jetstream(options, system),
+        )
+
+    def _add(self, account: Account) -> None:
+        self._accounts[account.name] = account
+        for made in self._watchers:
+            made(account)
+
+    def watch(self, made: Callable[[Account], None]) -> None:
+        """Call back with every account there is, and later with each that is made, before anybody is in it."""
+        self._watchers.append(made)
+        for account in self:
+            made(account)
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(list(self._accounts.values()))
+
+    def get(self, name: str) -> Account | None:
+        """The account of that name."""
+        return self._accounts.get(name)
+
+    def of(self, name: str) -> Account:
+        """The account of that name; one that only other nodes know is made, with a hub and nobody in it."""
+        if name not in self._accounts:
+            hub = Hub(self._turn, self._log, name)
+            self._add(Account(AccountOptions(name=name), hub, is_system=False, jetstream=None))
+        return self._accounts[name]
+
+    def bus(self, name: str) -> Hub:
+        """The hub of that account, see `of`."""
+        return self.of(name).hub

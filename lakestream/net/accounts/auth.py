@@ -1,0 +1,90 @@
+"""Who may connect, and as whom.
+
+Belongs here: checking the credentials of a CONNECT against the configured token or users, which tells the account.
+What a user may do once connected is in permissions.py.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any, NamedTuple
+
+from lakestream.config.account_options import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, User
+from lakestream.config.options import Options
+
+_BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
+
+
+def same_secret(given: str, stored: str) -> bool:
+    """Compare a secret in constant time; `stored` may be a bcrypt hash (as nats-server's `mkpasswd` makes them)."""
+    if stored.startswith(_BCRYPT):
+        import bcrypt  # only needed with hashed secrets
+
+        try:
+            return bcrypt.checkpw(given.encode(), stored.encode())
+        except ValueError:
+            return False
+    return hmac.compare_digest(given.encode(), stored.encode())
+
+
+class Login(NamedTuple):
+    """As whom a client is connected. `user` None: as nobody in particular."""
+
+    account: str
+    user: User | None = None
+
+
+ANYBODY = Login(GLOBAL_ACCOUNT)
+
+
+class Authenticator:
+    """Checks CONNECT options against the server's token or users.
+
+    Attributes:
+        configured: there are credentials at all, and INFO says so once a client is in.
+        anonymous: who a client is that gives none; None: it must.
+        required: the first INFO says that a client must give credentials. As in nats-server it says so even where only
+            the system account has users, and a client without any is in the global one.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._token = options.token
+        self._logins = {user.user: Login(GLOBAL_ACCOUNT, user) for user in options.users}
+        for account in options.accounts:
+            self._logins |= {user.user: Login(account.name, user) for user in account.users}
+        system = options.system_account or SYSTEM_ACCOUNT
+        only_the_system = bool(options.accounts) and all(account.name == system for account in options.accounts)
+        self.configured = bool(self._token or self._logins) or only_the_system
+        self.anonymous = self._anonymous(options)
+        self.required = self.configured and not options.no_auth_user
+
+    @property
+    def by_token(self) -> bool:
+        """Whether clients give a token, and are all the same by that."""
+        return bool(self._token)
+
+    def login_of(self, user: str) -> Login | None:
+        """Who that user is; None: nobody."""
+        return self._logins.get(user)
+
+    def _anonymous(self, options: Options) -> Login | None:
+        if options.no_auth_user:
+            return self._logins[options.no_auth_user]
+        # A system account's users alone close the global account to nobody.
+        system = options.system_account or SYSTEM_ACCOUNT
+        if self._token or any(login.account != system for login in self._logins.values()):
+            return None
+        return ANYBODY
+
+    def check(self, connect: dict[str, Any]) -> Login | None:
+        """Who a client with these CONNECT options is; None: its credentials are not good."""
+        if self._token:
+            good = same_secret(str(connect.get("auth_token") or ""), self._token)
+            return ANYBODY if good else None
+        user = str(connect.get("user") or "")
+        if not self._logins or (self.anonymous is not None and not user and not connect.get("auth_token")):
+            return self.anonymous
+        login = self._logins.get(user)
+        if login is None or login.user is None:
+            return None
+        return login if same_secret(str(connect.get("pass") or ""), login.user.password) else None

@@ -1,0 +1,193 @@
+"""What one user may publish and subscribe to.
+
+Belongs here: the decisions, from subjects and queue groups alone, and which answers a user may still send. What a
+refused client is told, and what becomes of a message that may not be delivered, is in guard.py.
+
+A permission that names a subject of a wildcard's is read as nats-server reads it, but where that would let more
+through than was written: `orders.*` does not allow a subscription to `orders.>` here, and what is denied stays so
+for a queue group when another group is denied by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
+from lakestream.protocol.subjects import Filters, covers, is_literal, matches, overlaps
+
+MAX_REMEMBERED = 4096
+"""Decisions remembered for all connections of a user (default 4,096 each for publishing and for what is filtered out of
+deliveries); with more subjects in use the memory begins anew, and nothing else changes."""
+
+MAX_REMEMBERED_SUBJECT = 256
+"""Decisions for longer subjects (bytes, default 256) are not remembered but made each time."""
+
+MAX_ANSWERS = 65_536
+"""Reply subjects that a connection with allow_responses may have open (default 65,536); the oldest one closes for one
+more."""
+
+MAX_ANSWER_BYTES = 16 << 20
+"""The length of those subjects together (default 16 MiB); the oldest ones close for one more."""
+
+_EVERYTHING = SubjectRule()
+
+
+class _Entries:
+    """The entries of an allow or deny list: subjects, and subjects for certain queue groups."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self.plain: list[bytes] = []
+        self._groups: list[tuple[bytes, bytes]] = []
+        for entry in entries:
+            subject, _, queue = entry.strip().encode().partition(b" ")
+            if queue:
+                self._groups.append((subject, queue.strip()))
+            else:
+                self.plain.append(subject)
+        self.filters = Filters(self.plain)
+
+    def groups(self, subject: bytes, *, whole: bool) -> list[bytes]:
+        """The queue groups that entries for `subject` name. `whole`: only entries that select all of it."""
+        return [queue for entry, queue in self._groups if _selects(entry, subject, whole)]
+
+    def match(self, subject: bytes, *, whole: bool) -> bool:
+        """Whether an entry without a queue group selects `subject`, wildcards in it taken as tokens.
+
+        whole: an entry must select all that a subscription to `subject` would get.
+        """
+        if not self.filters.match(subject):
+            return False
+        return not whole or is_literal(subject) or any(_selects(entry, subject, whole) for entry in self.plain)
+
+
+def _selects(entry: bytes, subject: bytes, whole: bool) -> bool:
+    return matches(entry, subject) and (not whole or covers(entry, subject))
+
+
+def _named(queue: bytes, groups: Iterable[bytes]) -> bool:
+    """Whether the queue group is one of these; a group in the rules may have wildcards."""
+    return any(queue == group or (not is_literal(group) and matches(group, queue)) for group in groups)
+
+
+class Rules:
+    """The permissions of one user; shared by its connections.
+
+    Attributes:
+        responses: how far the user may answer what it received; None: its permissions alone count.
+    """
+
+    def __init__(self, permissions: Permissions) -> None:
+        self.permissions = permissions
+        self.responses = permissions.responses
+        publish, subscribe = permissions.publish or _EVERYTHING, permissions.subscribe or _EVERYTHING
+        allow = publish.allow
+        if allow is None and self.responses is not None:
+            allow = ()  # who may answer may publish nothing else unless told, as in nats-server
+        self._publish_allow = None if allow is None else _filters(allow)
+        self._publish_deny = _filters(publish.deny)
+        self._subscribe_allow = None if subscribe.allow is None else _Entries(subscribe.allow)
+        self._subscribe_deny = _Entries(subscribe.deny)
+        self._may_publish: dict[bytes, bool] = {}
+        self._hidden: dict[bytes, bool] = {}
+
+    def may_publish(self, subject: bytes) -> bool:
+        """Whether the user may publish to `subject`, answers aside."""
+        known = self._may_publish.get(subject)
+        if known is None:
+            allow = self._publish_allow
+            known = (allow is None or allow.match(subject)) and not self._publish_deny.match(subject)
+            _remember(self._may_publish, subject, known)
+        return known
+
+    def may_subscribe(self, subject: bytes, queue: bytes = b"") -> bool:
+        """Whether the user may subscribe to `subject`, in that queue group or (b"") in none.
+
+        An entry without a queue group is for any; but where others that allow name groups for the same subject, these
+        count.
+        """
+        allow, deny = self._subscribe_allow, self._subscribe_deny
+        if allow is not None:
+            allowed = allow.match(subject, whole=True)
+            if queue and (groups := allow.groups(subject, whole=True)):
+                allowed = _named(queue, groups)
+            if not allowed:
+                return False
+        denied = queue and _named(queue, deny.groups(subject, whole=False))
+        return not denied and not deny.match(subject, whole=False)
+
+    def filtered(self, subject: bytes) -> bool:
+        """Whether a subscription to `subject` would get some of what is denied."""
+        deny = self._subscribe_deny.plain
+        return bool(deny) and not is_literal(subject) and any(overlaps(entry, subject) for entry in deny)
+
+    def hides(self, subject: bytes) -> bool:
+        """Whether a message with this subject is denied to the user, however it subscribed."""
+        known = self._hidden.get(subject)
+        if known is None:
+            known = self._subscribe_deny.filters.match(subject)
+            _remember(self._hidden, subject, known)
+        return known
+
+
+def _filters(entries: Iterable[str]) -> Filters:
+    return Filters(entry.encode() for entry in entries)
+
+
+def _remember(decisions: dict[bytes, bool], subject: bytes, decision: bool) -> None:
+    if len(subject) > MAX_REMEMBERED_SUBJECT:
+        return
+    if len(decisions) >= MAX_REMEMBERED:
+        decisions.clear()
+    decisions[subject] = decision
+
+
+class Answers:
+    """The reply subjects of what a connection received, to which it may publish for a while (allow_responses)."""
+
+    def __init__(self, rule: AllowResponses, maximum: int = MAX_ANSWERS) -> None:
+        usual = AllowResponses()
+        # 0 is the usual number or time, less than 0 has no end: as in nats-server.
+        self._max = rule.max or usual.max
+        self._expires_ns = rule.expires_ns or usual.expires_ns
+        self._maximum = maximum
+        # When it came and how often it was answered, by reply subject; the oldest first.
+        self._open: dict[bytes, tuple[int, int]] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def received(self, reply: bytes, now: int) -> None:
+        """A message with this reply subject was delivered."""
+        self._close(reply)
+        self._forget(now)
+        self._open[reply] = (now, 0)
+        self._bytes += len(reply)
+
+    def _forget(self, now: int) -> None:
+        """Close what has expired, so that the memory is that of the last minutes."""
+        while self._open:
+            oldest = next(iter(self._open))
+            fits = len(self._open) < self._maximum and self._bytes < MAX_ANSWER_BYTES
+            if fits and not self._expired(self._open[oldest][0], now):
+                return
+            self._close(oldest)
+
+    def _close(self, reply: bytes) -> None:
+        if self._open.pop(reply, None) is not None:
+            self._bytes -= len(reply)
+
+    def _expired(self, came: int, now: int) -> bool:
+        return 0 < self._expires_ns < now - came
+
+    def spend(self, subject: bytes, now: int) -> bool:
+        """Whether the connection may publish to `subject` as an answer; counts it."""
+        found = self._open.get(subject)
+        if found is None:
+            return False
+        came, answered = found
+        if 0 < self._max <= answered or self._expired(came, now):
+            self._close(subject)
+            return False
+        self._open[subject] = (came, answered + 1)  # keeps its place
+        return True

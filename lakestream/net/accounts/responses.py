@@ -1,0 +1,254 @@
+"""The way back of answers to requests from other accounts.
+
+Belongs here: the subjects that stand for a requester's reply subject in the account that is asked, how many answers go
+through one, and until when. Who may ask is in service_imports.py.
+
+Such a subject is `_R_.<who>.<which>`. One subscription hears all of a server's in an account, so that no request
+changes anybody's interest; whether somebody still waits behind one, the account's hub asks here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, Protocol
+
+from lakestream.net.accounts.service_latency import REQUESTER_GONE, TIMEOUT, UNAVAILABLE, Measured
+from lakestream.net.hub import Hub
+from lakestream.net.interest.interest import Subscription
+from lakestream.ports import ClientInfo, Clock, Delivery, Timer
+
+MAX_WAYS = 131_072
+"""Ways back that an account keeps (default). When there are more, the one that has rested longest is closed."""
+
+Kind = Literal["singleton", "stream", "chunked"]
+
+_ALPHABET = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_KEPT_REPLIES = (b"$JS.ACK.", b"$JS.FC.")
+"""Replies that an account imports under their own name, if at all."""
+
+
+class Asker(Protocol):
+    """Who opened a way back."""
+
+    def nobody(self, subject: bytes, reply: bytes) -> None:
+        """A request that was called `subject` here found nobody, wherever it went."""
+
+
+class Way:
+    """One way back.
+
+    Attributes:
+        back: the ways of the account that asked.
+        reply: the subject where it waits.
+        asked: what it asked, as it is called there.
+        asker: hears when nobody answers.
+        kind: how many answers there are.
+        threshold_ns: how long the way may rest before it is closed.
+        due_ns: when that is.
+        measured: told what becomes of the request; of one that has one answer.
+    """
+
+    __slots__ = ("asked", "asker", "back", "due_ns", "kind", "measured", "reply", "threshold_ns")
+
+    def __init__(
+        self,
+        back: Responses,
+        asked: bytes,
+        reply: bytes,
+        kind: Kind,
+        threshold_ns: int,
+        asker: Asker | None,
+        measured: Measured | None,
+    ) -> None:
+        self.back, self.asked, self.reply = back, asked, reply
+        self.kind, self.threshold_ns, self.asker = kind, threshold_ns, asker
+        self.due_ns = 0
+        self.measured = measured
+
+
+class Responses:
+    """The ways back out of one account, as one server has them. Is the sink of the subscription that hears them.
+
+    Args:
+        hub: of the account that is asked.
+        clock: for thresholds.
+        max_ways: see `MAX_WAYS`.
+
+    Attributes:
+        hub, clock: see above.
+        prefix: how the subjects begin.
+    """
+
+    congested = False
+    echo = True
+
+    def __init__(self, hub: Hub, clock: Clock, max_ways: int = MAX_WAYS) -> None:
+        self.hub, self.clock, self._max_ways = hub, clock, max_ways
+        self._random = random.Random()
+        self.prefix = b"_R_.%b." % self._name()
+        self._ways: dict[bytes, Way] = {}
+        # The ways with one threshold, the next one to close first. Invariant: every way is in one line.
+        self._lines: dict[int, dict[bytes, Way]] = {}
+        self._timer: Timer | None = None
+        self._due_ns = 0
+        hub.responses = self
+        hub.interest_graph.insert(Subscription(self, self.prefix + b"*", b"", b""))
+
+    def __len__(self) -> int:
+        """How many ways are open."""
+        return len(self._ways)
+
+    def __iter__(self) -> Iterator[tuple[bytes, Way]]:
+        """(subject, way) of those that are open."""
+        return iter([(self.prefix + name, way) for name, way in self._ways.items()])
+
+    def _name(self) -> bytes:
+        return bytes(self._random.choices(_ALPHABET, k=6))
+
+    # ------------------------------------------------------------------ ways
+    def open(
+        self,
+        back: Responses,
+        asked: bytes,
+        reply: bytes,
+        kind: Kind,
+        threshold_ns: int,
+        asker: Asker | None = None,
+        measured: Measured | None = None,
+    ) -> bytes:
+        """A subject whose messages go to `reply` in the account of `back`, the asker's ways; see `Way`."""
+        name = self._name()
+        while name in self._ways:
+            name = self._name()
+        if len(self._ways) >= self._max_ways:
+            oldest = [next(iter(line.items())) for line in self._lines.values()]
+            self._close(min(oldest, key=lambda one: one[1].due_ns)[0])
+        way = self._ways[name] = Way(back, asked, reply, kind, threshold_ns, asker, measured)
+        self._used(name, way)
+        return self.prefix + name
+
+    def _used(self, name: bytes, way: Way) -> None:
+        """The way is open for another while."""
+        line = self._lines.setdefault(way.threshold_ns, {})
+        line.pop(name, None)
+        line[name] = way
+        way.due_ns = self.clock.steady() + way.threshold_ns
+        if self._timer is None or way.due_ns < self._due_ns:
+            self._arm(way.due_ns)
+
+    def _arm(self, due_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_ns = due_ns
+        self._timer = self.clock.call_later(max(0, due_ns - self.clock.steady()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self.clock.steady()
+        for line in list(self._lines.values()):
+            while line:
+                name, way = next(iter(line.items()))
+                if way.due_ns > now:
+                    break
+                self._close(name)
+                if way.measured is not None:
+                    way.measured.failed(TIMEOUT)
+        if self._lines:
+            self._arm(min(next(iter(line.values())).due_ns for line in self._lines.values()))
+
+    def _close(self, name: bytes) -> None:
+        way = self._ways.pop(name)
+        line = self._lines[way.threshold_ns]
+        del line[name]
+        if not line:
+            del self._lines[way.threshold_ns]
+
+    def close(self, subject: bytes) -> None:
+        """Nothing goes through here any more."""
+        name = subject[len(self.prefix) :]
+        if name in self._ways:
+            self._close(name)
+
+    def stop(self) -> None:
+        """Close all ways, for good."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._ways.clear()
+        self._lines.clear()
+
+    def behind(self, subject: bytes) -> tuple[Hub, bytes] | None:
+        """See `Ways.behind`."""
+        way = self._ways.get(subject[len(self.prefix) :])
+        return (way.back.hub, way.reply) if way is not None else None
+
+    # ------------------------------------------------------------------ answers
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        """See `Sink.receive`."""
+        name = subject[len(self.prefix) :]
+        way = self._ways.get(name)
+        if way is None:
+            return
+        # An empty message without headers ends any answer, one in parts or not; so it is in nats-server.
+        if way.kind == "singleton" or not (header or payload):
+            self._close(name)
+        else:
+            self._used(name, way)
+        if reply:
+            reply = self._returned(way, subject, reply)
+        found = way.back.hub.route(None, client, way.reply, reply, header, payload)
+        if not found and name in self._ways:
+            self._close(name)
+        if way.measured is not None:
+            if found:
+                way.measured.answered(client)
+            else:
+                way.measured.failed(REQUESTER_GONE)
+
+    def _returned(self, way: Way, subject: bytes, reply: bytes) -> bytes:
+        """What the answer's own reply subject is called in the account that asked."""
+        if reply.startswith(_KEPT_REPLIES):
+            return reply
+        return way.back.open(self, subject, reply, way.kind, way.threshold_ns)
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        """See `Sink.receive_many`; batches come through `deliver`, which knows for whom they are."""
+        for subject, reply, header, payload in messages:
+            self.receive(sub, subject, reply, header, payload, self.hub.system)
+
+    def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
+        """See `Ways.deliver`. All of a batch go through an open way: an empty message of a stream ends none."""
+        name = to[len(self.prefix) :]
+        way = self._ways.get(name)
+        if way is None:
+            return False
+        if way.kind == "singleton":
+            self._close(name)
+            messages = messages[:1]
+        else:
+            self._used(name, way)
+        if any(message[0] == to for message in messages):  # shown as answers, not under a subject of their own
+            messages = [(way.reply, *message[1:]) if message[0] == to else message for message in messages]
+        if way.back.hub.deliver(way.reply, messages):
+            return True
+        if name in self._ways:
+            self._close(name)
+        return False
+
+    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        """See `Requester.unheard`: `reply` is a way back, and nobody will answer through it."""
+        name = reply[len(self.prefix) :]
+        way = self._ways.get(name)
+        if way is not None:
+            self._close(name)
+            if way.measured is not None:
+                way.measured.failed(UNAVAILABLE)
+            if way.asker is not None:
+                way.asker.nobody(way.asked, way.reply)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """See `Sink.on_drain`."""
+        callback()

@@ -1,0 +1,215 @@
+"""Requests into another account.
+
+Belongs here: the subscription by which an account has a service of another one, what a request looks like there, and
+what the requester hears when nobody listens. The way back of answers is in responses.py.
+
+The other nodes do not hear of such a subscription: each has the same configuration, and takes the requests of its own
+clients to the other account itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from lakestream.account.api.audit import client_shown
+from lakestream.config.account_options import AccountOptions, Latency
+from lakestream.config.account_options import ServiceImport as Configured
+from lakestream.config.import_subjects import ImportSubjects
+from lakestream.net.accounts.responses import Kind, Responses
+from lakestream.net.accounts.service_latency import BAD_REQUEST, Measured, Sampler
+from lakestream.net.interest.interest import Subscription
+from lakestream.ports import ClientInfo, Delivery
+from lakestream.protocol import headers
+from lakestream.protocol.api.jsonio import dumps
+from lakestream.stream.features.traces import DESTINATION, DISABLED
+
+if TYPE_CHECKING:
+    from lakestream.net.tracing import MessageTrace
+
+MAX_HOPS = 16
+"""A request that goes from account to account more often (default) ends there: its imports form a ring."""
+
+_API = (b"$JS.API.>", b"$JS.>", b">")
+
+
+class Whereabouts(msgspec.Struct, frozen=True):
+    """What a shared request says of the server where it was made."""
+
+    server: str
+    cluster: str = ""
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """What the two accounts agree on.
+
+    Attributes:
+        subjects: its names in both.
+        kind, threshold_ns: of the export; see `Way`.
+        share: tell who asks.
+        allow_trace: a trace goes on in the exporter's account.
+        latency: how requests are measured; None: not.
+    """
+
+    subjects: ImportSubjects
+    kind: Kind
+    threshold_ns: int
+    share: bool = False
+    allow_trace: bool = False
+    latency: Latency | None = None
+
+
+class ServiceImport:
+    """The sink of a service's subscription in the importing account.
+
+    Args:
+        importer, exporter: the ways of the two accounts.
+        where: this server, as it is now.
+    """
+
+    congested = False
+    echo = True
+
+    def __init__(
+        self, importer: Responses, exporter: Responses, service: Service, where: Callable[[], Whereabouts]
+    ) -> None:
+        self.importer, self.exporter, self.service = importer, exporter, service
+        self._where = where
+        self._hops = 0
+        self._sampler = Sampler(service.latency) if service.latency is not None else None
+        self._shown: dict[str, Any] = {}
+        self._info = self._block = b""
+        self._told: ClientInfo | None = None
+        self._client: ClientInfo | None = None
+        self._sub = Subscription(self, service.subjects.ours, b"", b"")
+        self._sub.local = True
+
+    def start(self) -> None:
+        """Take requests."""
+        self.importer.hub.interest_graph.insert(self._sub)
+
+    def stop(self) -> None:
+        """Take none any more."""
+        self.importer.hub.interest_graph.remove(self._sub)
+
+    # ------------------------------------------------------------------ sink
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        """See `Sink.receive`."""
+        self._ask(subject, reply, header, payload, client, None)
+
+    def traced(
+        self,
+        trace: MessageTrace,
+        sub: Subscription,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        client: ClientInfo,
+    ) -> None:
+        """See `Abroad.traced`."""
+        trace.crosses(self.exporter.hub.account, self._there(subject), subject)
+        if self.service.allow_trace:
+            # What other nodes tell of it comes back like an answer.
+            to = headers.get(header, DESTINATION) or b""
+            way = self.exporter.open(self.importer, subject, to, "stream", self.service.threshold_ns)
+            self._ask(subject, reply, header, payload, client, trace, way)
+        elif not trace.only:
+            self._ask(subject, reply, header, payload, client, None, DISABLED)
+        elif reply:
+            self.nobody(subject, reply)
+
+    def _there(self, subject: bytes) -> bytes:
+        """What a request that is called `subject` here is called by the exporter."""
+        there = self.service.subjects.to_theirs(subject)
+        mappings = self.exporter.hub.mappings
+        return there if mappings is None else mappings.apply(there)
+
+    def _ask(
+        self,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        client: ClientInfo,
+        trace: MessageTrace | None,
+        traced_to: bytes = b"",
+    ) -> None:
+        if self._hops >= MAX_HOPS or (client.service and self.importer is self.exporter):
+            return  # what an account has of itself goes through once
+        if client is not self._told:
+            self._tell(client)
+        if headers.REQUEST_INFO in header:
+            header = headers.remove(header, [headers.REQUEST_INFO])
+        if traced_to:
+            lines = [(headers.REQUEST_INFO, self._info), (DESTINATION, traced_to)]
+            header = headers.append(headers.remove(header, [DESTINATION]), lines)
+        else:
+            header = headers.append(header, [(headers.REQUEST_INFO, self._info)]) if header else self._block
+        exporter, service = self.exporter, self.service
+        measured = None if self._sampler is None else self._measured(self._sampler, header)
+        way = b""
+        if reply:
+            way = exporter.open(self.importer, subject, reply, service.kind, service.threshold_ns, self, measured)
+        elif measured is not None:
+            measured.failed(BAD_REQUEST)
+        assert self._client is not None, "told together with the header"
+        there = self._there(subject)
+        self._hops += 1
+        try:
+            if trace is None:
+                found = exporter.hub.route(None, self._client, there, way, header, payload)
+            else:
+                found = trace.route(exporter.hub, self._client, there, way, header, payload)
+        finally:
+            self._hops -= 1
+        if not found and reply:
+            exporter.unheard(self._sub, there, way)
+
+    def _tell(self, client: ClientInfo) -> None:
+        """Know what to say of this client: what the header says, and who it is in the exporter's account."""
+        share, where = self.service.share, self._where()
+        if not share and not client.service:
+            client_there = ClientInfo(id=0, host="", account=client.account, kind="", rtt_ns=client.rtt_ns)
+        else:
+            client_there = client
+        # Once shared, a client stays known on its way through further accounts.
+        known = share or client_there.id
+        shown = client_shown(client_there, where.server if known else "", where.cluster if known else "")
+        self._shown, self._info = shown, dumps(shown)
+        self._block = headers.build([(headers.REQUEST_INFO, self._info)])
+        self._told, self._client = client, replace(client_there, service=self.exporter.hub.account)
+
+    def _measured(self, sampler: Sampler, header: bytes) -> Measured | None:
+        traced = sampler.chosen(header)
+        if traced is None:
+            return None
+        exporter = self.exporter
+        return Measured(exporter.hub, exporter.clock, sampler.subject, self._where().server, self._shown, traced)
+
+    def receive_many(self, sub: Subscription, messages: Iterable[Delivery]) -> None:
+        """See `Sink.receive_many`."""
+        for subject, reply, header, payload in messages:
+            self.receive(sub, subject, reply, header, payload, self.importer.hub.system)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """See `Sink.on_drain`."""
+        callback()
+
+    # ------------------------------------------------------------------ nobody
+    def nobody(self, subject: bytes, reply: bytes) -> None:
+        """See `Asker.nobody`: unless somebody in the importer's own account has the request."""
+        match = self.importer.hub.interest_graph.match(subject)
+        if not match.queues and all(type(sub.sink) is ServiceImport for sub in match.plain):
+            self.importer.hub.alone(subject, reply)
+
+
+def replaces_api(options: AccountOptions) -> bool:
+    """Whether an account asks another one for all of JetStream's API, under the subject of its own: then it is the
+    other's that it gets."""
+    return any(isinstance(one, Configured) and (one.to or one.subject).encode() in _API for one in options.imports)

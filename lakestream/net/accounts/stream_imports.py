@@ -1,0 +1,189 @@
+"""Messages of other accounts that an account has as its own.
+
+Belongs here: subscriptions of one account in another's interest graph. Each subscription that asks for imported
+messages has a shadow there, whose sink hands on what comes, under the importer's subject. What is imported is not
+exported again: a shadow has no shadows.
+
+A shadow belongs to this node like the subscription that it stands for: the other nodes hear of it, and it hears what
+is published there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from lakestream.config.import_subjects import ImportSubjects
+from lakestream.net.accounts.responses import Responses
+from lakestream.net.hub import Hub, Requester
+from lakestream.net.interest.interest import Subscription
+from lakestream.ports import ClientInfo, Delivery
+from lakestream.protocol.subjects import intersection
+from lakestream.stream.features.traces import traced
+
+if TYPE_CHECKING:
+    from lakestream.net.tracing import MessageTrace
+
+_OF_THE_SERVER = (b"$JS.API.", b"$JS.ACK.", b"$JS.FC.", b"$JS.SNAPSHOT.", b"$SYS.REQ.")
+"""What the server itself is asked in an account is for that account's clients alone."""
+
+
+class StreamRoute:
+    """One import.
+
+    Attributes:
+        exporter: where the messages come from.
+        subjects: their names there and here.
+        allow_trace: a trace tells who gets them here.
+    """
+
+    __slots__ = ("allow_trace", "exporter", "subjects")
+
+    def __init__(self, exporter: Hub, subjects: ImportSubjects, *, allow_trace: bool = False) -> None:
+        self.exporter, self.subjects, self.allow_trace = exporter, subjects, allow_trace
+
+
+class Shadow:
+    """The sink of a shadow: stands for one subscription of the importer.
+
+    Attributes:
+        sub: that subscription.
+        account: of the importer.
+        route: the import that it is for.
+    """
+
+    __slots__ = ("account", "echo", "route", "sub")
+
+    def __init__(self, sub: Subscription, account: str, route: StreamRoute) -> None:
+        self.sub, self.account, self.route = sub, account, route
+        self.echo = True
+
+    @property
+    def congested(self) -> bool:
+        """See `Sink.congested`."""
+        return self.sub.sink.congested
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """See `Sink.on_drain`."""
+        self.sub.sink.on_drain(callback)
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        """See `Sink.receive`."""
+        mine = self.sub
+        mine.sink.receive(mine, self.route.subjects.to_ours(subject), reply, header, payload, client)
+
+    def traced(
+        self,
+        trace: MessageTrace,
+        sub: Subscription,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        client: ClientInfo,
+    ) -> None:
+        """See `Abroad.traced`."""
+        mine, here = self.sub, self.route.subjects.to_ours(subject)
+        trace.crosses(self.account, here)
+        if self.route.allow_trace:
+            trace.shown(sub, self.account, mine.sink)
+            if not isinstance(mine.sink, Requester):  # a stream, which tells the trace itself
+                mine.sink.receive(mine, here, reply, header, payload, traced(client, trace))
+                return
+        if not trace.only:
+            mine.sink.receive(mine, here, reply, header, payload, client)
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        """See `Sink.receive_many`. What a consumer delivers is shown under the subject that it is stored with."""
+        if any(message[0] == sub.subject for message in messages):  # said to the deliver subject under its own name
+            here = self.route.subjects.to_ours(sub.subject)
+            messages = [(here, *message[1:]) if message[0] == sub.subject else message for message in messages]
+        self.sub.sink.receive_many(self.sub, messages)
+
+
+class StreamImports:
+    """What one account imports; the hub of that account tells who begins and ends to listen.
+
+    Args:
+        hub: of the importer.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._routes: list[StreamRoute] = []
+        # The routes whose subjects begin with these two literal tokens, and all others.
+        self._by_start: dict[bytes, list[StreamRoute]] = {}
+        self._anywhere: list[StreamRoute] = []
+        self._shadows: dict[Subscription, list[tuple[StreamRoute, Subscription]]] = {}
+
+    def __len__(self) -> int:
+        """How many shadows there are."""
+        return sum(map(len, self._shadows.values()))
+
+    @property
+    def routes(self) -> Sequence[StreamRoute]:
+        """The imports there are."""
+        return self._routes
+
+    def replace(self, routes: Sequence[StreamRoute], subscriptions: Iterable[Subscription]) -> None:
+        """Import these from now on, for everybody who listens already. Of a route that stays nobody notices anything.
+
+        Args:
+            subscriptions: all of the importer's.
+        """
+        stay = set(routes).intersection(self._routes)
+        for sub, shadows in list(self._shadows.items()):
+            kept = [one for one in shadows if one[0] in stay]
+            if len(kept) < len(shadows):
+                self._shadows[sub] = kept
+                for route, shadow in shadows:
+                    if route not in stay:
+                        route.exporter.interest_graph.remove(shadow)
+        new = [route for route in routes if route not in stay]
+        self._routes = list(routes)
+        self._by_start, self._anywhere = {}, []
+        for route in routes:
+            start = _start(route.subjects.ours)
+            (self._by_start.setdefault(start, []) if start else self._anywhere).append(route)
+        if new:
+            for sub in subscriptions:
+                self._follow(sub, new)
+
+    def joined(self, sub: Subscription) -> None:
+        """See `Imports.joined`."""
+        if sub in self._shadows:
+            return
+        start = _start(sub.subject)
+        self._follow(sub, [*self._by_start.get(start, ()), *self._anywhere] if start else self._routes)
+
+    def _follow(self, sub: Subscription, routes: Sequence[StreamRoute]) -> None:
+        """Give a subscription its shadows by these routes, if it is one that has any."""
+        if sub.remote is not None or sub.local or isinstance(sub.sink, Shadow | Responses):
+            return
+        if sub.subject.startswith(_OF_THE_SERVER) and not isinstance(sub.sink, Requester):
+            return
+        shadows = []
+        for route in routes:
+            wanted = intersection(route.subjects.ours, sub.subject)
+            if wanted is not None:
+                sink = Shadow(sub, self._hub.account, route)
+                shadows.append((route, Subscription(sink, route.subjects.to_theirs(wanted), sub.queue, sub.sid)))
+        if shadows:
+            # First noted, then in: whoever watches for listeners may deliver at once, and end the subscription by it.
+            self._shadows[sub] = [*self._shadows.get(sub, ()), *shadows]
+            for route, shadow in shadows:
+                if sub in self._shadows:
+                    route.exporter.interest_graph.insert(shadow)
+
+    def left(self, sub: Subscription) -> None:
+        """See `Imports.left`."""
+        for route, shadow in self._shadows.pop(sub, ()):
+            route.exporter.interest_graph.remove(shadow)
+
+
+def _start(subject: bytes) -> bytes:
+    """The first two tokens of a filter when they are literal, else b""."""
+    tokens = subject.split(b".", 2)[:2]
+    return b".".join(tokens) if len(tokens) == 2 and not {b"*", b">"}.intersection(tokens) else b""

@@ -1,0 +1,396 @@
+"""Who listens to what.
+
+Belongs here: the interest graph, from a published subject to the subscriptions that match it, and the watching of
+single subjects for the coming and going of listeners. What is done with a match is the hub's.
+
+Three structures hold the subscriptions, by the form of their subject:
+
+- literal subjects: a dict;
+- `head.*` with a literal head, the form of request inboxes, which come and go by the thousand: a dict by head;
+- every other filter: a trie by token.
+
+Caches stand before them (cache.py): by subject for the subjects that repeat, and by the head or the first few
+tokens of a subject wherever nobody looks further. Subjects that never repeat (inboxes, acks, keys, device numbers) are
+served from the latter and leave no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lakestream.net.interest.cache import MAX_CACHED, MAX_CACHED_SUBJECT, MAX_DEPTH, Caches, prefixes_of
+from lakestream.net.interest.trie import NOBODY, Leaf, Match, Node, Subscription, Trie, merge
+from lakestream.protocol.subjects import is_literal
+
+__all__ = ["Interest", "Match", "Subscription"]
+
+_DOT = 46
+
+SAMPLE_EVERY = 8
+"""One in so many matches that were not served from `_subjects` is sampled."""
+
+MAX_SAMPLED = 256
+"""Sampled subjects remembered. One that is sampled again while remembered is cached by subject from then on: the often
+repeated ones soon take the shortest way, and those that never repeat never take up a place."""
+
+
+class _Watcher:
+    """A watched queue group of one subject, the last told value, and whom to tell."""
+
+    __slots__ = ("callback", "queue", "value")
+
+    def __init__(self, queue: bytes, callback: Callable[[bool], None], value: bool) -> None:
+        self.queue = queue
+        self.callback = callback
+        self.value = value
+
+
+def _literal_tokens(pattern: bytes) -> bytes:
+    """The tokens of a filter before its first wildcard token, joined."""
+    words = pattern.split(b".")
+    for i, word in enumerate(words):
+        if word == b"*" or word == b">":
+            return b".".join(words[:i])
+    return pattern
+
+
+NO_PREFIX = b"\n"
+"""No published subject begins with it."""
+
+
+class Interest:
+    """The subscriptions of one account.
+
+    Args:
+        max_cached: entries in each cache.
+    """
+
+    def __init__(self, max_cached: int = MAX_CACHED) -> None:
+        self._literals: dict[bytes, Leaf] = {}
+        self._stars: dict[bytes, Leaf] = {}
+        self._trie = Trie()
+        self._count = 0
+        self._caches = caches = Caches(max_cached)
+        self._subjects, self._heads, self._inboxes = caches.subjects, caches.heads, caches.inboxes
+        self._firsts, self._seconds, self._deeps = caches.firsts, caches.seconds, caches.deeps
+        # How many literal subjects lie right below a head; absent = none.
+        self._literals_under: dict[bytes, int] = {}
+        # How many literal and `head.*` subjects lie below a prefix; absent = none.
+        self._below: dict[bytes, int] = {}
+        self._until_sample = SAMPLE_EVERY
+        self._sampled: set[bytes] = set()
+        # What was found for the last prefix below which all subjects have one answer: acks come by the hundred, and no
+        # two of them have the same subject.
+        self._prefix, self._below_prefix = NO_PREFIX, NOBODY
+        self._watchers: dict[bytes, list[_Watcher]] = {}
+        self._observer: Callable[[Subscription, bool], None] | None = None
+
+    def __len__(self) -> int:
+        """The number of subscriptions."""
+        return self._count
+
+    # ------------------------------------------------------------------ matching
+    def match(self, subject: bytes) -> Match:
+        """Whoever listens to `subject`, as a published subject: any bytes are allowed, wildcards in it are ordinary
+        tokens, and nobody listens to a subject with an empty token.
+
+        The result stays as it is while subscriptions come and go; hold it no longer than one delivery.
+        """
+        found = self._subjects.get(subject)
+        if found is not None:
+            return found
+        if subject.startswith(self._prefix) and subject[-1] != _DOT and b".." not in subject:
+            self._until_sample -= 1
+            if not self._until_sample:
+                self._sample(subject, subject.rpartition(b".")[0], self._below_prefix)
+            return self._below_prefix
+        head, _, last = subject.rpartition(b".")
+        if last:
+            found = self._inboxes.get(head)
+            if found is not None:
+                return found
+        return self._miss(subject, head, last)
+
+    def _miss(self, subject: bytes, head: bytes, last: bytes) -> Match:
+        # `head` is b"" both for a single token and for ".x": neither is ever in `_heads`.
+        found = self._heads.get(head)
+        if found is None or not last:
+            # An empty token anywhere: nobody. (A head in the cache was found good when it was put there.)
+            if not last or subject[0] == _DOT or b".." in subject:
+                return NOBODY
+            first = subject.find(b".")
+            if first < 0:
+                return self._remember(subject, head, self._full(subject, head, last))
+            found = self._firsts.get(subject[:first])
+            if found is not None:
+                self._prefix, self._below_prefix = subject[: first + 1], found
+            else:
+                by_two = self._seconds.get(subject[:first])
+                second = subject.find(b".", first + 1)
+                if by_two is not None and second > 0:
+                    found = by_two.get(subject[:second])
+                if found is not None:
+                    self._prefix, self._below_prefix = subject[: second + 1], found
+                else:
+                    by_two_deep = self._deeps.get(subject[:first])
+                    deep = by_two_deep.get(subject[:second]) if by_two_deep is not None and second > 0 else None
+                    if deep is not None:
+                        found = deep.find(subject, second)
+                if found is None:
+                    return self._resolve(subject, head, last)
+        elif subject in self._literals:
+            return self._remember(subject, head, self._full(subject, head, last))
+        self._until_sample -= 1
+        if not self._until_sample:
+            self._sample(subject, head, found)
+        return found
+
+    def _sample(self, subject: bytes, head: bytes, found: Match) -> None:
+        self._until_sample = SAMPLE_EVERY
+        if subject in self._sampled:
+            self._remember(subject, head, found)
+            self._sampled.discard(subject)
+        elif len(subject) <= MAX_CACHED_SUBJECT:
+            if len(self._sampled) >= MAX_SAMPLED:
+                self._sampled.clear()
+            self._sampled.add(subject)
+
+    def _resolve(self, subject: bytes, head: bytes, last: bytes) -> Match:
+        """The answer for a subject of several tokens that is in no cache, and the most general cache entry for it."""
+        for prefix in prefixes_of(subject):
+            if prefix not in self._below:
+                found, nodes = self._trie.reach(prefix.split(b"."))
+                if not any(node.children or node.star for node in nodes):
+                    found.extend(node.rest for node in nodes if node.rest is not None)
+                    match = merge(found)
+                    self._caches.add_prefix(prefix, match)
+                    return match
+        words = head.split(b".")
+        deep = self._resolve_deep(words) if len(words) > 2 else None
+        if deep is not None:
+            return deep
+        found, nodes = self._trie.reach(words)
+        if subject in self._literals or any(node.children for node in nodes):
+            # The subject itself is looked at, or its last token (or what could follow it).
+            return self._remember(subject, head, self._full(subject, head, last))
+        leaves = self._last(found, nodes, last)
+        star = self._stars.get(head)
+        if star is not None:
+            leaves.append(star)
+        match = merge(leaves)
+        if star is not None and head not in self._literals_under:
+            self._caches.add_inbox(head, match)
+        else:
+            self._caches.add_head(head, match)
+        return match
+
+    def _resolve_deep(self, words: list[bytes]) -> Match | None:
+        """The answer where only filters look below the first two tokens, and none of them beyond MAX_DEPTH.
+
+        Args:
+            words: all tokens of the subject but the last.
+        """
+        two = b".".join(words[:2])
+        if two in self._below:
+            return None
+        # All results below the same two tokens are kept by the same number of tokens.
+        for depth in range(max(3, self._caches.depth(two)), min(len(words), MAX_DEPTH) + 1):
+            found, nodes = self._trie.reach(words[:depth])
+            if not any(node.children or node.star for node in nodes):
+                found.extend(node.rest for node in nodes if node.rest is not None)
+                match = merge(found)
+                self._caches.add_deep(b".".join(words[:depth]), depth, match)
+                return match
+        return None
+
+    def _full(self, subject: bytes, head: bytes, last: bytes) -> Match:
+        """The answer from the structures, no cache read or written. Every token must be non-empty."""
+        has_head = len(head) != len(subject) - len(last)
+        found, nodes = self._trie.reach(head.split(b".") if has_head else [])
+        leaves = self._last(found, nodes, last)
+        if has_head:
+            star = self._stars.get(head)
+            if star is not None:
+                leaves.append(star)
+        literal = self._literals.get(subject)
+        if literal is not None:
+            leaves.append(literal)
+        return merge(leaves)
+
+    @staticmethod
+    def _last(found: list[Leaf], nodes: list[Node], last: bytes) -> list[Leaf]:
+        for node in nodes:
+            if node.rest is not None:
+                found.append(node.rest)
+            if node.star is not None and node.star.leaf is not None:
+                found.append(node.star.leaf)
+            child = node.children.get(last)
+            if child is not None and child.leaf is not None:
+                found.append(child.leaf)
+        return found
+
+    def _remember(self, subject: bytes, head: bytes, found: Match) -> Match:
+        self._caches.add_subject(subject, head, found)
+        return found
+
+    # ------------------------------------------------------------------ changes
+    def insert(self, sub: Subscription) -> bool:
+        """Add a subscription, whose subject must be valid for SUB. False when it is there already.
+
+        Watchers whose value changes are told before this returns.
+        """
+        self._prefix, subject = NO_PREFIX, sub.subject
+        if is_literal(subject):
+            leaf = self._literals.get(subject)
+            head = subject.rpartition(b".")[0]
+            if leaf is None:
+                leaf = self._literals[subject] = Leaf()
+                self._literals_under[head] = self._literals_under.get(head, 0) + 1
+                self._caches.forget_wild(head)
+                self._count_below(subject, 1)
+            if not leaf.add(sub):
+                return False
+            self._caches.forget_subject(subject, head)
+        elif subject.endswith(b".*") and is_literal(subject[:-2]):
+            head = subject[:-2]
+            leaf = self._stars.get(head)
+            if leaf is None:
+                leaf = self._stars[head] = Leaf()
+                self._count_below(subject, 1)
+            if not leaf.add(sub):
+                return False
+            self._caches.forget_head(head)
+        else:
+            if not self._trie.add(sub):
+                return False
+            self._caches.forget_below(_literal_tokens(subject))
+        self._count += 1
+        if self._observer is not None:
+            self._observer(sub, True)
+        if subject in self._watchers:
+            self._tell(subject)
+        return True
+
+    def remove(self, sub: Subscription) -> bool:
+        """Take a subscription away. False when it is not there.
+
+        Watchers whose value changes are told before this returns.
+        """
+        self._prefix, subject = NO_PREFIX, sub.subject
+        if is_literal(subject):
+            leaf = self._literals.get(subject)
+            if leaf is None or not leaf.discard(sub):
+                return False
+            head = subject.rpartition(b".")[0]
+            if leaf.empty():
+                self._drop_literal(subject, head)
+            self._caches.forget_subject(subject, head)
+        elif subject.endswith(b".*") and is_literal(subject[:-2]):
+            head = subject[:-2]
+            leaf = self._stars.get(head)
+            if leaf is None or not leaf.discard(sub):
+                return False
+            if leaf.empty():
+                del self._stars[head]
+                self._count_below(subject, -1)
+            self._caches.forget_head(head)
+        else:
+            if not self._trie.discard(sub):
+                return False
+            self._caches.forget_below(_literal_tokens(subject))
+        self._count -= 1
+        if self._observer is not None:
+            self._observer(sub, False)
+        if subject in self._watchers:
+            self._tell(subject)
+        return True
+
+    def _count_below(self, subject: bytes, change: int) -> None:
+        """Note that a literal or `head.*` subject appeared (+1) or disappeared (-1) below its prefixes."""
+        for prefix in prefixes_of(subject):
+            count = self._below.get(prefix, 0) + change
+            if count:
+                self._below[prefix] = count
+                self._caches.forget_prefix(prefix)
+            else:
+                del self._below[prefix]
+
+    def _drop_literal(self, subject: bytes, head: bytes) -> None:
+        del self._literals[subject]
+        self._count_below(subject, -1)
+        left = self._literals_under[head] - 1
+        if left:
+            self._literals_under[head] = left
+        else:
+            del self._literals_under[head]
+            # The head may be an inbox's again; the next match finds out.
+            if head in self._stars:
+                self._caches.forget_wild(head)
+
+    def subscriptions(self) -> list[Subscription]:
+        """All of them, in no particular order."""
+        leaves = [*self._literals.values(), *self._stars.values(), *self._trie.leaves()]
+        return [sub for leaf in leaves for sub in leaf.subscriptions()]
+
+    # ------------------------------------------------------------------ watching
+    def observe(self, observer: Callable[[Subscription, bool], None]) -> None:
+        """Call `observer(sub, True)` after each subscription that was inserted, with False after each removed one.
+
+        There is one observer, set while the graph is empty. It must not change interest.
+        """
+        assert not self._count, "an observer sees every subscription"
+        self._observer = observer
+
+    def interest(self, subject: bytes, queue: bytes = b"") -> bool:
+        """Whether a message to `subject` would reach anybody; with `queue`, whether anybody in that group."""
+        found = self.match(subject)
+        if not queue:
+            return bool(found.plain or found.queues)
+        return any(group[0].queue == queue for group in found.queues)
+
+    def bound(self, subject: bytes, queue: bytes = b"") -> bool:
+        """Whether somebody subscribes to exactly `subject`, in exactly that queue group (b"": in none).
+
+        This is what makes nats-server call a push consumer bound: subscribers through wildcards, or in another group
+        (or in any, when the consumer has none), get what is delivered but do not start it.
+        """
+        leaf = self._literals.get(subject)
+        if leaf is None:
+            return False
+        if not queue:
+            return bool(leaf.plain)
+        return leaf.queues is not None and queue in leaf.queues
+
+    def watch(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> Callable[[], None]:
+        """Call `callback(value)` whenever `bound(subject, queue)` changes, with its new value.
+
+        The call comes from inside `insert` or `remove`, after the change; the callback may change interest itself.
+
+        Args:
+            subject: a literal subject.
+            queue: the queue group, b"" for none.
+            callback: told of changes only, not of the value at the start.
+
+        Returns:
+            A function that ends the watch; calling it again does nothing.
+        """
+        watcher = _Watcher(queue, callback, self.bound(subject, queue))
+        self._watchers.setdefault(subject, []).append(watcher)
+
+        def cancel() -> None:
+            watchers = self._watchers.get(subject, [])
+            if watcher in watchers:
+                watchers.remove(watcher)
+                if not watchers:
+                    del self._watchers[subject]
+
+        return cancel
+
+    def _tell(self, subject: bytes) -> None:
+        for watcher in list(self._watchers[subject]):
+            # An earlier callback may have ended this watch or changed interest again: the present value counts.
+            if watcher in self._watchers.get(subject, ()):
+                value = self.bound(subject, watcher.queue)
+                if value != watcher.value:
+                    watcher.value = value
+                    watcher.callback(value)

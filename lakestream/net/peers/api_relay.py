@@ -1,0 +1,106 @@
+"""JetStream API requests of clients on a node without JetStream.
+
+Belongs here: handing such a request to a node that has JetStream, in the account of the client. Everything else that
+clients of JetStream send and get (messages, acks, pull requests, deliveries) finds its way by interest.
+
+API requests cannot: every node with JetStream takes those of its own clients, so none tells the others that it does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from lakestream.config.account_options import GLOBAL_ACCOUNT
+from lakestream.net.accounts.accounts import Account, Accounts
+from lakestream.net.accounts.service_imports import replaces_api
+from lakestream.net.peers.peer_wire import NodeInfo
+from lakestream.net.peers.remote_node import RemoteNode
+from lakestream.net.peers.routes import Routes
+from lakestream.ports import ClientInfo, Subscribed
+
+
+class Nodes(Protocol):
+    """The nodes of the cluster; see `Peers` in peers.py."""
+
+    def nodes(self) -> dict[str, NodeInfo]:
+        """Every node that is connected now, without this one."""
+
+    def watch_links(self, callback: Callable[[NodeInfo, bool], None]) -> None:
+        """Call back when a connection to a node begins and when it has ended."""
+
+    def watch_nodes(self, callback: Callable[[NodeInfo], None]) -> None:
+        """Call back when a connected node says something new of itself."""
+
+
+class ApiRelay:
+    """Takes API requests for as long as a node with JetStream is connected; without one nobody listens (503), nor does
+    anybody in an account without JetStream (where a node with JetStream answers 10039).
+
+    Args:
+        accounts: of this node, which has no JetStream.
+        routes: to the others; they watch the same connections already.
+        nodes: the others.
+    """
+
+    def __init__(self, accounts: Accounts, routes: Routes, nodes: Nodes) -> None:
+        self._accounts, self._routes, self._nodes = accounts, routes, nodes
+        self._served: set[bytes] = set()
+        self._relays: list[_Relay] = []
+        self._random = random.Random()
+        accounts.watch(self._account)
+        nodes.watch_links(lambda node, up: self._look())
+        nodes.watch_nodes(lambda node: self._look())
+
+    def _account(self, account: Account) -> None:
+        relay = _Relay(account, self)
+        relay.serve(self._served)
+        self._relays.append(relay)
+
+    def _able(self) -> list[NodeInfo]:
+        """Nodes to ask; those that are about to go only when there is no other."""
+        able = [info for info in self._nodes.nodes().values() if info.jetstream]
+        return [info for info in able if not info.lame_duck] or able
+
+    def _look(self) -> None:
+        able = self._able()
+        wanted = {b"$JS.API.>"} if able else set()
+        wanted |= {b"$JS.%b.API.>" % info.domain.encode() for info in able if info.domain}
+        if wanted == self._served:
+            return
+        self._served = wanted
+        for relay in self._relays:
+            relay.serve(wanted)
+
+    def choose(self, account: Account) -> RemoteNode | None:
+        """A node to ask, any of them; None when there is none just now."""
+        if not account.is_system and not self._accounts.stores(account):
+            return None
+        nodes = [self._routes.nodes[info.name] for info in self._able() if info.name in self._routes.nodes]
+        able = [node for node in nodes if node.accounts or account.name == GLOBAL_ACCOUNT]
+        return self._random.choice(able) if able else None
+
+
+class _Relay:
+    """The part of an `ApiRelay` in one account."""
+
+    def __init__(self, account: Account, relays: ApiRelay) -> None:
+        self._account, self._relays = account, relays
+        self._subscriptions: list[Subscribed] = []
+
+    def serve(self, subjects: set[bytes]) -> None:
+        """Take requests on these subjects, and on no others."""
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        hub = self._account.hub
+        self._subscriptions = [hub.subscribe(subject, self._asked, local=True) for subject in sorted(subjects)]
+
+    def _asked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        if replaces_api(self._account.options):
+            return
+        node = self._relays.choose(self._account)
+        if node is not None:
+            node.of(self._account.name).relay(subject, reply, header, payload)
+        elif reply:
+            self._account.hub.alone(subject, reply)

@@ -1,0 +1,75 @@
+"""TLS between nodes.
+
+Belongs here: TLS contexts from the options of a `tls` block. Both sides of a route show a certificate and check the
+other's, as nats-server has it: a route is trusted with everything.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+
+from lakestream.config.errors import StartError, reason_of
+from lakestream.config.options import RouteUrl, TlsOptions
+
+
+def listening(tls: TlsOptions) -> ssl.SSLContext:
+    """For the listener. Raises StartError: a file is missing or no PEM."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, tls)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def dialling(tls: TlsOptions) -> ssl.SSLContext:
+    """For the side that connects. Raises StartError: a file is missing or no PEM."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _load(context, tls)
+    if tls.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def renew(context: ssl.SSLContext, tls: TlsOptions) -> None:
+    """Read the files again, for connections to come: certificates are replaced before they run out.
+
+    Authorities are added to those that `context` trusts already. Raises StartError; then nothing has changed.
+    """
+    _load(ssl.SSLContext(context.protocol), tls)
+    _load(context, tls)
+
+
+def name_for(url: RouteUrl, routes: tuple[RouteUrl, ...]) -> str:
+    """The name that the certificate of the node at `url` has to carry.
+
+    Nodes that were learnt of are often dialled by address while certificates carry names: the name of a configured
+    route stands for them then (as in nats-server).
+    """
+    if not _is_address(url.host):
+        return url.host
+    return next((route.host for route in routes if not _is_address(route.host)), url.host)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _load(context: ssl.SSLContext, tls: TlsOptions) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    file = tls.cert_file
+    try:
+        context.load_cert_chain(tls.cert_file, tls.key_file)
+        file = tls.ca_file
+        if tls.ca_file:
+            context.load_verify_locations(tls.ca_file)
+        else:
+            context.load_default_certs()
+    except ssl.SSLError as error:
+        raise StartError(f"cluster: tls: cannot use {file!r}: {error.reason or error}") from error
+    except OSError as error:
+        raise StartError(f"cluster: tls: cannot read {file!r}: {reason_of(error)}") from error

@@ -1,0 +1,501 @@
+"""The other nodes of the cluster.
+
+Belongs here: `Peers` (raft/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats, gossip, and
+who is told when a node comes or goes. One connection is peer_link.py, its bytes peer_wire.py, the decisions of the
+handshake peer_table.py, dialling peer_dialler.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from lakestream.config.errors import StartError, reason_of
+from lakestream.config.options import ClusterOptions, RouteUrl
+from lakestream.logging import Logger
+from lakestream.net.accounts.auth import same_secret
+from lakestream.net.peers import peer_tls
+from lakestream.net.peers import peer_wire as wire
+from lakestream.net.peers.peer_dial import Target
+from lakestream.net.peers.peer_dialler import Dialler
+from lakestream.net.peers.peer_link import ALIVE_NS, STALE_NS, Link
+from lakestream.net.peers.peer_table import Table, Verdict
+from lakestream.net.peers.peer_wire import Address, Control, Hello, NodeInfo
+from lakestream.raft.ports import Channel
+
+HEARTBEAT_S = 0.25
+"""Every connection gets a PING this often (250 ms)."""
+
+GOSSIP_EVERY = 40
+"""Heartbeats (10 s) between two rounds of gossip, beside the one at each change."""
+
+LATE_NS = 500_000_000
+"""A heartbeat that comes so much later than it should (0.5 s) tells that this node stood still, not the others."""
+
+MAX_STRANGERS = 128
+"""Connections in their handshake at once that others dialled; further ones are closed."""
+
+MAX_REFUSALS = 1000
+"""Refused nodes and reasons that are remembered, to log each of them once; then all are forgotten."""
+
+NAME_SHOWN = 64
+"""Characters of a refused node's name that the log shows."""
+
+STOP_WAIT_S = 0.5
+"""How long goodbyes may take to leave (0.5 s)."""
+
+Handler = Callable[[str, bytes], None]
+
+
+class Peers:
+    """`raft.ports.Peers` and more: what routing, monitoring and the meta group need of the connections between nodes.
+
+    Args:
+        node: this node as others are to see it (its `route` is filled in once the listener is up).
+        options: the cluster block.
+        log: where connections are reported.
+    """
+
+    def __init__(self, node: NodeInfo, options: ClusterOptions, log: Logger) -> None:
+        self.options = options
+        self.dynamic = not options.name
+        self.bound_port = 0
+        self.slow_consumers = self.stale_connections = 0
+        self._node = msgspec.structs.replace(node, cluster=options.name or secrets.token_urlsafe(16))
+        self._log = log
+        self._table: Table[Link] = Table(lambda: self._node, lambda: self.dynamic, self._trusted)
+        self._links: set[Link] = set()
+        self._known: dict[str, NodeInfo] = {}
+        self._dialler = Dialler(options, self._link, self._table.engaged, log)
+        self._numbers = itertools.count(1)
+        self._handlers: dict[int, Handler] = {}
+        self._watchers: list[Callable[[str, bool], None]] = []
+        self._link_watchers: list[Callable[[NodeInfo, bool], None]] = []
+        self._node_watchers: list[Callable[[NodeInfo], None]] = []
+        self._refusals: set[tuple[str, str]] = set()
+        self._server: asyncio.AbstractServer | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._beats = 0
+        self._beat_ns = 0
+        self._open = False
+
+    # ------------------------------------------------------------------ life
+    async def listen(self) -> None:
+        """Open the route listener. Raises StartError: address taken, certificate unreadable."""
+        options, loop = self.options, asyncio.get_running_loop()
+        kwargs: dict[str, Any] = {}
+        if options.tls is not None:
+            self._tls = peer_tls.listening(options.tls)
+            kwargs = {"ssl": self._tls, "ssl_handshake_timeout": options.tls.timeout_ns / 1e9}
+        self._dialler.prepare()
+        try:
+            self._server = await loop.create_server(
+                lambda: self._link(), options.host, max(options.port, 0), start_serving=False, **kwargs
+            )
+        except OSError as error:
+            raise StartError(
+                f"cannot listen for routes on {options.host}:{options.port}: {reason_of(error)}; choose another port "
+                "in cluster.listen or with --cluster, or -1 for a free one"
+            ) from error
+        self.bound_port = port = self._server.sockets[0].getsockname()[1]
+        wildcard = options.host in ("", "0.0.0.0", "::")
+        route = options.advertise or RouteUrl("" if wildcard else options.host, port).address
+        self._node = msgspec.structs.replace(self._node, route=route)
+
+    async def start(self) -> None:
+        """Let others in, dial, and begin with heartbeats. Handlers (`receive`, `watch`, …) are set before."""
+        assert self._server is not None, "listen() comes first"
+        options, log = self.options, self._log
+        self._open = True
+        await self._server.start_serving()
+        log.info(f"Cluster name is {self._node.cluster}")
+        if self.dynamic:
+            log.warn("Cluster name was dynamically generated, consider setting one")
+        log.info(f"Listening for route connections on {options.host}:{self.bound_port}")
+        self._dialler.start()
+        self._beat_ns = time.monotonic_ns()
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
+
+    def reload(self, options: ClusterOptions) -> None:
+        """Take over what a reload may change (`settings_cluster.RELOADABLE`), and read the certificates again.
+
+        Raises StartError: a certificate cannot be read; then nothing has changed.
+        """
+        if options.tls is not None and self._tls is not None:
+            peer_tls.renew(self._tls, options.tls)
+        self._dialler.reload(options)
+        self.options = options
+
+    async def stop(self) -> None:
+        """Tell the others, close everything. Idempotent."""
+        self._open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        await self._dialler.stop()
+        links = list(self._links)
+        for link in links:
+            link.tell(wire.Bye("Server Shutdown"))
+            link.close("Server Shutdown")
+        if links:
+            await asyncio.wait([link.gone for link in links], timeout=STOP_WAIT_S)
+
+    # ------------------------------------------------------------------ raft.ports.Peers
+    @property
+    def me(self) -> str:
+        """See `Peers.me`."""
+        return self._node.name
+
+    def connected(self) -> list[str]:
+        """See `Peers.connected`."""
+        return sorted(self._table.up)
+
+    def alive(self, node: str) -> bool:
+        """See `Peers.alive`."""
+        link = self._table.up.get(node)
+        return not link.silent if link is not None else node == self._node.name
+
+    def send(self, node: str, channel: Channel, payload: bytes) -> bool:
+        """See `Peers.send`. On `Channel.ROUTE` a full queue ends the connection in the next turn (slow consumer), on
+        the others the buffer is dropped and counted."""
+        link = self._table.up.get(node)
+        if link is None:
+            return False
+        if link.send(channel, payload):
+            return True
+        if channel == Channel.ROUTE and not link.full:
+            # Nothing goes after what was lost. The end comes in the next turn: not while its receivers are sending.
+            link.full = True
+            self.slow_consumers += 1
+            self._log.info(f"{link} - Slow Consumer Detected: more than {link.max_pending} bytes wait for {node}")
+            asyncio.get_running_loop().call_soon(lambda: link.abort("Slow Consumer (Pending Bytes)"))
+        return False
+
+    def receive(self, channel: Channel, handler: Handler) -> None:
+        """See `Peers.receive`."""
+        self._handlers[int(channel)] = handler
+
+    def watch(self, callback: Callable[[str, bool], None]) -> None:
+        """See `Peers.watch`: liveness. A node may go (silent) and come (heard again) on the same connection; then
+        nothing that was sent is lost. `watch_links` tells of connections."""
+        self._watchers.append(callback)
+
+    # ------------------------------------------------------------------ connections
+    def watch_links(self, callback: Callable[[NodeInfo, bool], None]) -> None:
+        """Call back when a connection to a node begins (True; buffers may be sent from now on, and none of it has
+        arrived yet) and when it ends (False; nothing of it arrives any more). Strictly alternating for each node, and
+        before the `watch` callbacks of the same event. This, not `watch`, is what routing builds on: a silent node
+        keeps its connection, its interest and its queue."""
+        self._link_watchers.append(callback)
+
+    def congested(self, node: str) -> bool:
+        """More unsent bytes to that node than the high-water mark (1 MiB); false without a connection."""
+        link = self._table.up.get(node)
+        return link is not None and link.congested
+
+    def on_drain(self, node: str, callback: Callable[[], None]) -> None:
+        """Call back once when the node is no longer congested, or gone; at once if it is not congested."""
+        link = self._table.up.get(node)
+        if link is None:
+            callback()
+        else:
+            link.on_drain(callback)
+
+    def pending_bytes(self, node: str) -> int:
+        """Bytes to that node that are not yet sent."""
+        link = self._table.up.get(node)
+        return link.pending_bytes if link is not None else 0
+
+    def links(self) -> list[Link]:
+        """The connections that are up, by the other's name; for monitoring."""
+        return [link for _, link in sorted(self._table.up.items())]
+
+    # ------------------------------------------------------------------ what is known
+    @property
+    def node(self) -> NodeInfo:
+        """This node."""
+        return self._node
+
+    def update(self, **changes: Any) -> None:
+        """Change what this node says of itself (fields of `NodeInfo`: `clustered=True`, `lame_duck=True`, …) and tell
+        the others. No change, no message."""
+        node = msgspec.structs.replace(self._node, **changes)
+        if node != self._node:
+            self._node = node
+            self._tell_all(wire.Update(node, self.dynamic))
+
+    def info(self, node: str) -> NodeInfo | None:
+        """What a node said of itself last; also of nodes that are gone. None: never met."""
+        return self._node if node == self._node.name else self._known.get(node)
+
+    def nodes(self) -> dict[str, NodeInfo]:
+        """Every node that is connected now, without this one."""
+        return {name: self._known[name] for name in sorted(self._table.up)}
+
+    def sees(self, node: str) -> frozenset[str]:
+        """The nodes to which that node says it is connected (for this node: `connected()`). Empty when it is not
+        connected here."""
+        if node == self._node.name:
+            return frozenset(self._table.up)
+        link = self._table.up.get(node)
+        return frozenset(address.name for address in link.linked) if link is not None else frozenset()
+
+    def routes_met(self) -> bool:
+        """Every node of the configured routes is connected now or is this node itself."""
+        return self._dialler.met(self._table.up)
+
+    def watch_nodes(self, callback: Callable[[NodeInfo], None]) -> None:
+        """Call back when a connected node says something new of itself (`info`) or of whom it sees (`sees`)."""
+        self._node_watchers.append(callback)
+
+    # ------------------------------------------------------------------ LinkOwner
+    def _link(self, target: Target | None = None) -> Link:
+        """A connection in its making."""
+        link = Link(self, next(self._numbers), self.options.auth_timeout_ns / 1e9, target)
+        self._links.add(link)
+        return link
+
+    def made(self, link: Link) -> None:
+        """See `LinkOwner.made`."""
+        self._log.debug(f"{link} - Route connection created")
+        if not self._open:
+            link.abort("Server Shutdown")
+        elif link.target is not None:
+            url = link.target.url
+            who = (url.user, url.password) if url.user else (self.options.user, self.options.password)
+            self._greet(link, *who)
+        elif sum(1 for one in self._links if not one.dialled and not one.up) > MAX_STRANGERS:
+            link.abort("Maximum Connections Exceeded")
+
+    def control(self, link: Link, record: Control) -> None:
+        """See `LinkOwner.control`."""
+        match record:
+            case wire.Ping():
+                link.tell(wire.Pong(record.at))
+            case wire.Pong():
+                link.rtt_ns = max(1, time.monotonic_ns() - record.at)
+            case Hello() if link.remote is None:
+                self._greeted(link, record)
+            case wire.Refused() if link.dialled and not link.up:
+                link.refused = record
+                link.abort(f"refused: {record.text}")
+            case wire.Ready() if link.remote is not None and not link.up and not link.dialled:
+                if self._table.ready(link):
+                    self._rise(link)
+            case wire.Gossip() if link.up:
+                self._linked(link, record.linked)
+            case wire.Update() if link.up:
+                self._updated(link, record)
+            case wire.Bye():
+                link.close(f"Peer Closed: {record.reason}")
+            case _:
+                raise wire.WireError(f"{type(record).__name__} out of turn")
+
+    def payload(self, link: Link, channel: int, payload: bytes) -> None:
+        """See `LinkOwner.payload`."""
+        handler = self._handlers.get(channel)
+        if handler is None:
+            return
+        try:
+            handler(link.name, payload)
+        except Exception as error:
+            self._log.exception(f"{link} - a buffer of {link.name} on channel {channel} failed", error)
+            if channel == Channel.ROUTE:
+                # Interest is told in changes: after a lost one only a fresh start is right.
+                link.abort("Protocol Violation")
+
+    def heard(self, link: Link) -> None:
+        """See `LinkOwner.heard`."""
+        if link.up:
+            self._log.info(f"{link} - {link.name} is heard again")
+            self._call(self._watchers, link.name, True)
+
+    def lost(self, link: Link) -> None:
+        """See `LinkOwner.lost`."""
+        self._links.discard(link)
+        was_up = self._table.ended(link)
+        if link.made and not was_up:
+            self._log.debug(f"{link} - Router connection closed: {link.reason}")
+        self._dialler.freed(link.name)
+        if not was_up:
+            return
+        self._log.info(f"{link} - Router connection to {link.name} closed: {link.reason}")
+        node = self._known[link.name]
+        self._call(self._link_watchers, node, False)
+        if not link.silent:
+            self._call(self._watchers, link.name, False)
+        self._gossip()
+
+    # ------------------------------------------------------------------ handshake
+    def _greet(self, link: Link, user: str = "", password: str = "") -> None:
+        link.said = self._node
+        hello = Hello(
+            protocol=wire.PROTOCOL,
+            node=self._node,
+            attempt=link.attempt,
+            user=user,
+            password=password,
+            dynamic=self.dynamic,
+            gone=self._table.gone(),
+            linked=self._addresses(),
+        )
+        link.tell(hello)
+
+    def _greeted(self, link: Link, hello: Hello) -> None:
+        """The other side has said who it is."""
+        link.remote = self._placed(link, hello.node)
+        link.linked = hello.linked
+        if not link.dialled:
+            link.attempt = hello.attempt
+        elif hello.attempt != link.attempt:
+            raise wire.WireError("HELLO answers another one")
+        verdict: Verdict[Link] = (self._table.accept if link.dialled else self._table.admit)(link, hello)
+        if verdict.refused is not None:
+            self._refuse(link, verdict.refused)
+            return
+        for other in verdict.replaced:
+            other.abort("Replaced by a newer connection")
+        if link.dialled:
+            link.tell(wire.Ready())  # before an update, which only a connection that is up takes
+            self._agree(hello.node.cluster, hello.dynamic)
+            self._rise(link)
+        else:
+            self._agree(hello.node.cluster, hello.dynamic)
+            self._greet(link)
+
+    def _refuse(self, link: Link, refused: wire.Refused) -> None:
+        """Not let in, or not wanted: the other side is told. One line for each node and reason."""
+        quiet = refused.code in (wire.MYSELF, wire.ALREADY_CONNECTED)
+        if not link.dialled:
+            link.tell(refused)
+            key = (link.name[:NAME_SHOWN], refused.code)
+            if not quiet and key not in self._refusals:
+                if len(self._refusals) >= MAX_REFUSALS:
+                    self._refusals.clear()
+                self._refusals.add(key)
+                self._log.error(f"{link} - Rejecting connection of {key[0]!r}: {refused.text}")
+        else:
+            link.refused = msgspec.structs.replace(refused, node=link.name)
+        link.close(f"refused: {refused.text}")
+
+    def _rise(self, link: Link) -> None:
+        """The handshake is over: the node is connected."""
+        node = link.remote
+        assert node is not None  # Invariant: nothing is up before it has said who it is.
+        link.rise()
+        if link.said != self._node:
+            # `update` tells connections that are up: what changed since this one's HELLO the other side has not heard.
+            link.tell(wire.Update(self._node, self.dynamic))
+        if link.target is not None:
+            link.target.reached(node.name)
+        self._known[node.name] = node
+        self._refusals = {refusal for refusal in self._refusals if refusal[0] != node.name}
+        how = "to" if link.dialled else "from"
+        self._log.info(f"{link} - Route connection created {how} {node.name}")
+        self._call(self._link_watchers, node, True)
+        self._call(self._watchers, node.name, True)
+        self._gossip()
+        self._linked(link, link.linked)
+
+    def _trusted(self, user: str, password: str) -> bool:
+        options = self.options
+        return not options.user or (user == options.user and same_secret(password, options.password))
+
+    def _agree(self, cluster: str, dynamic: bool) -> None:
+        """Take over the cluster name of a node that was let in, if ours was made up."""
+        agreed = wire.agreed_cluster(self._node.cluster, self.dynamic, cluster, dynamic)
+        if agreed is not None and (agreed != self._node.cluster or (self.dynamic and not dynamic)):
+            self.dynamic = self.dynamic and dynamic
+            self._log.info(f"Cluster name updated to {agreed}")
+            self.update(cluster=agreed)
+
+    @staticmethod
+    def _placed(link: Link, node: NodeInfo) -> NodeInfo:
+        """A node whose listener is on every address of its machine is where its connection comes from."""
+        if node.route.startswith(":") and node.route[1:].isdecimal():
+            return msgspec.structs.replace(node, route=RouteUrl(link.host, int(node.route[1:])).address)
+        return node
+
+    # ------------------------------------------------------------------ gossip
+    def _addresses(self) -> tuple[Address, ...]:
+        return tuple(Address(name, self._known[name].route) for name in sorted(self._table.up))
+
+    def _gossip(self) -> None:
+        if self._open:
+            self._tell_all(wire.Gossip(self._addresses()))
+
+    def _tell_all(self, record: Control) -> None:
+        for link in list(self._table.up.values()):
+            link.tell(record)
+
+    def _linked(self, link: Link, linked: tuple[Address, ...]) -> None:
+        """A node tells whom it is connected to: whoever is missing here is dialled."""
+        link.linked = linked
+        for address in linked:
+            if address.name == self._node.name or address.name in self._table.up:
+                continue
+            url = parse_address(address.route)
+            if url is not None:
+                self._dialler.learn(address.name, url)
+        self._tell_of(link)
+
+    def _updated(self, link: Link, record: wire.Update) -> None:
+        node = self._placed(link, record.node)
+        if node.name != link.name or link.remote is None or node.server_id != link.remote.server_id:
+            raise wire.WireError("a node does not change its name")
+        link.remote = self._known[node.name] = node
+        self._agree(node.cluster, record.dynamic)
+        self._tell_of(link)
+
+    def _tell_of(self, link: Link) -> None:
+        if link.up and link.remote is not None:
+            self._call(self._node_watchers, link.remote)
+
+    def _call(self, callbacks: list[Any], *args: Any) -> None:
+        """One listener's failure must not keep the others from hearing of it."""
+        for callback in callbacks:
+            try:
+                callback(*args)
+            except Exception as error:
+                self._log.exception("a listener to nodes that come and go failed", error)
+
+    # ------------------------------------------------------------------ heartbeats
+    def _beat(self) -> None:
+        now = time.monotonic_ns()
+        late = now - self._beat_ns - int(HEARTBEAT_S * 1e9)
+        self._beat_ns = now
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
+        links = list(self._table.up.values())
+        for link in links:
+            if late > LATE_NS:
+                link.heard_ns += late  # what came meanwhile has not been read yet
+            link.tell(wire.Ping(now))
+            quiet = now - link.heard_ns
+            if quiet > STALE_NS:
+                self.stale_connections += 1
+                link.abort("Stale Connection")
+            elif quiet > ALIVE_NS and not link.silent:
+                link.silent = True
+                self._log.warn(f"{link} - {link.name} is silent")
+                self._call(self._watchers, link.name, False)
+        self._beats += 1
+        if self._beats % GOSSIP_EVERY == 0:
+            self._gossip()
+
+
+def parse_address(text: str) -> RouteUrl | None:
+    """`host:port` as other nodes tell it; None when it is none."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        return None
+    return RouteUrl(host, int(port))

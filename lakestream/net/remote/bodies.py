@@ -1,0 +1,116 @@
+"""Subjects in the bodies of the JetStream API, where requests go to a remote server.
+
+Belongs here: the deliver subject in a request, which has another name there, and its way back in the answer. Bytes to
+bytes, nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from lakestream.net.remote.link import INBOX
+from lakestream.protocol.subjects import valid_literal
+from lakestream.stream.mirroring.links import MARK
+
+_UNACKED = (None, "none", "flow_control")
+"""Ack policies of consumers whose messages nobody acks one by one."""
+_ANSWER = b'{"type":"io.nats.jetstream.api.v1.'
+_KEY = b'"deliver_subject":"'
+_SNAPSHOT = b"$JS.SNAPSHOT."
+_STORED = b"Nats-Sequence:"
+"""In the header of a stored message that is the answer to a direct get: its body is nobody's to change."""
+_made_here = re.compile(re.escape(_KEY + INBOX) + rb"\w{8}\.d\.").sub
+_consumer = re.compile(rb'"type":"io\.nats\.jetstream\.api\.v1\.consumer_(?:create|info|reset)_response"').search
+
+
+class Pushed(NamedTuple):
+    """Where a consumer there delivers to.
+
+    Attributes:
+        there, here: the deliver subject under both its names.
+        group: the queue group that goes with it.
+        acked: what it delivers is acked.
+    """
+
+    there: bytes
+    here: bytes
+    group: bytes
+    acked: bool
+
+
+def asked(body: bytes, prefix: bytes) -> tuple[bytes, Pushed] | None:
+    """A request that names a deliver subject, as it is made there; None: it names none.
+
+    Args:
+        prefix: what deliver subjects of this side begin with there.
+    """
+    if b"deliver_subject" not in body:
+        return None
+    try:
+        request = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None  # the remote says what is wrong with it
+    place = request.get("config", request) if isinstance(request, dict) else None
+    if not isinstance(place, dict):
+        return None
+    subject = place.get("deliver_subject")
+    if not isinstance(subject, str) or not valid_literal(here := subject.encode()):
+        return None  # the remote says what is wrong with it
+    pushed = _pushed(prefix + here, here, place)
+    place["deliver_subject"] = pushed.there.decode()
+    return msgspec.json.encode(request), pushed
+
+
+def _pushed(there: bytes, here: bytes, config: dict[str, Any]) -> Pushed:
+    group, policy = config.get("deliver_group"), config.get("ack_policy")
+    return Pushed(there, here, group.encode() if isinstance(group, str) else b"", policy not in _UNACKED)
+
+
+def prepared(body: bytes) -> Pushed | None:
+    """Where a consumer delivers to that was made on the remote for a mirror or a source, by the answer to
+    CONSUMER.INFO; None: it is none of those."""
+    try:
+        info = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
+    config = info.get("config") if isinstance(info, dict) else None
+    if not isinstance(config, dict) or config.get("ack_policy") != "flow_control":
+        return None
+    subject = config.get("deliver_subject")
+    if not isinstance(subject, str) or not valid_literal(there := subject.encode()):
+        return None
+    return _pushed(there, there, config)
+
+
+class Answers:
+    """Answers of a remote.
+
+    Args:
+        prefix: what deliver subjects of this side begin with there.
+        domain: what the remote is called here.
+        remote_domain: what it is called there, b"" where requests name none.
+    """
+
+    def __init__(self, prefix: bytes, domain: bytes, remote_domain: bytes = b"") -> None:
+        self._snapshot = b"%b$JS.%b.SNAPSHOT." % (_KEY, domain)
+        self._behind = b"%b$JS.%b.SNAPSHOT." % (_KEY, remote_domain) if remote_domain else b""
+        self._prefix = prefix
+
+    def shown(self, header: bytes, body: bytes) -> bytes:
+        """An answer as it is shown here."""
+        if not body.startswith(_ANSWER) or _STORED in header or _KEY not in body:
+            return body
+        # Also of another node's link: what comes to that reaches whoever listens on this node.
+        body = _made_here(_KEY, body).replace(_KEY + _SNAPSHOT, self._snapshot)
+        return body.replace(self._behind, b"%b%b." % (self._snapshot, MARK)) if self._behind else body
+
+    def consumer(self, header: bytes, body: bytes) -> Pushed | None:
+        """Where the consumer delivers to that an answer is about; None: it is about none that was made through here."""
+        if not body.startswith(_ANSWER) or _STORED in header or _KEY not in body or _consumer(body) is None:
+            return None
+        config: dict[str, Any] = msgspec.json.decode(body).get("config") or {}
+        there = str(config.get("deliver_subject", "")).encode()
+        return _pushed(there, there.removeprefix(self._prefix), config) if there.startswith(self._prefix) else None

@@ -1,0 +1,333 @@
+"""One connection to a remote server, as a client of it.
+
+Belongs here: the thin asyncio shell around the client's side of the protocol: INFO, TLS, CONNECT, PINGs, what is
+written and what came, and how it ends. What lasts longer than one connection is link.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from lakestream import __version__
+from lakestream.config.remote_options import Address, RemoteOptions
+from lakestream.net.remote.alive import Drain, KeepAlive, unconfirmed, unsent
+from lakestream.net.remote.dial import dial, secure
+from lakestream.net.remote.login import login, read
+from lakestream.ports import Clock
+from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.delivered import Answered, Asked, Delivered, DeliveredError, Info, Message, Said
+
+HIGH_WATER = 1 << 20
+"""Unsent bytes (1 MiB) above which the connection counts as congested; what one turn gathers is written at so much."""
+
+MAX_PENDING = 64 << 20
+"""Unsent bytes (64 MiB) at which a connection is given up: the remote does not read."""
+
+HANDSHAKE_S = 5.0
+"""How long the remote may take for its INFO, and from CONNECT to its first PONG (5 s each)."""
+
+PING_NS = 5_000_000_000
+"""A PING leaves so often (5 s) …"""
+
+PINGS_OUT = 2
+"""… and a connection on which so many are not answered, and nothing else gets through, is dead."""
+
+CLOSE_WAIT_NS = 1_000_000_000
+"""How long the last bytes may take to leave where a connection ends in good order (1 s)."""
+
+LAST_WORDS_NS = 1_000_000_000
+"""What a remote refused so shortly (1 s) before it closed the connection is why it did."""
+
+
+class RemoteServer(msgspec.Struct, frozen=True):
+    """What a remote says of itself in INFO."""
+
+    server_id: str = ""
+    server_name: str = ""
+    version: str = ""
+    max_payload: int = 1 << 20
+    headers: bool = False
+    tls_required: bool = False
+    tls_available: bool = False
+    jetstream: bool = False
+    domain: str = ""
+    cluster: str = ""
+    nonce: str = ""
+    ldm: bool = False
+    connect_urls: tuple[str, ...] = ()
+
+
+_server = msgspec.json.Decoder(RemoteServer)
+
+
+class Carried(Protocol):
+    """Who uses a connection."""
+
+    def up(self) -> Iterable[bytes]:
+        """The remote has taken this server in. Returns what is to be said first."""
+
+    def told(self, server: RemoteServer) -> None:
+        """It tells something new of itself."""
+
+    def came(self, messages: list[Message]) -> None:
+        """A run of messages of one subscription. May end or pause the connection."""
+
+    def said(self, text: str) -> None:
+        """It refuses something; the connection is kept."""
+
+
+class RemoteConnection(asyncio.Protocol):
+    """A connection from its first byte to its last.
+
+    Args:
+        options: the remote.
+        address: the place that was dialled.
+        name: who this server says it is.
+        user: hears of what comes.
+        clock: timers.
+
+    Attributes:
+        server: what the remote says of itself.
+        reason: why it ended; "" while it has not.
+        is_up: the remote has taken it in.
+    """
+
+    def __init__(self, options: RemoteOptions, address: Address, name: str, user: Carried, clock: Clock) -> None:
+        self.server = RemoteServer()
+        self.reason = ""
+        self.is_up = False
+        self._options, self._address, self._name = options, address, name
+        self._user, self._clock = user, clock
+        self._parser = Delivered()
+        self._transport: asyncio.Transport | None = None
+        loop = asyncio.get_running_loop()
+        self._informed: asyncio.Future[None] = loop.create_future()
+        self._taken_in: asyncio.Future[None] = loop.create_future()
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._out: list[bytes] = []
+        self._gathered = self._written = 0
+        self._drain = Drain()
+        self._alive = KeepAlive(
+            clock,
+            PING_NS,
+            PINGS_OUT,
+            lambda: self._write([b"PING\r\n"]),
+            lambda: (self._written, unconfirmed(self._transport)),
+            lambda: self.end("it does not answer PINGs"),
+        )
+        self._said = ("", 0)
+        """What it refused last, and when."""
+
+    # ------------------------------------------------------------------ from beginning to end
+    async def run(self, read_in_thread: Callable[[Callable[[], Any]], Any]) -> str:
+        """Be connected; returns when that is over: "" when the connection was up, else why it came to nothing.
+
+        Raises OSError, ssl.SSLError, TimeoutError, LoginError.
+        """
+        keys = await read_in_thread(lambda: read(self._options))
+        try:
+            self._transport, _ = await dial(self._options, self._address, lambda: self)
+            await self._within(self._informed)
+            if self._wants_tls():
+                self._transport = await secure(self._transport, self, self._options, self._address)
+                self._transport.set_write_buffer_limits(high=HIGH_WATER)
+            if self.reason:
+                return self.reason
+            who = login(self._options, self._address, keys, self.server.nonce)
+            self._write([b"CONNECT %b\r\n" % dumps(self._connect(who))])
+            self._alive.begin()
+            await self._within(self._taken_in)
+            if self.is_up:
+                await self._over
+            return "" if self.is_up else self.reason
+        finally:
+            self.end("Cancelled")
+
+    async def _within(self, future: asyncio.Future[None]) -> None:
+        """Wait for a step of the handshake, or the end."""
+        async with asyncio.timeout(HANDSHAKE_S):
+            await asyncio.wait([future, self._over], return_when=asyncio.FIRST_COMPLETED)
+
+    def _wants_tls(self) -> bool:
+        options = self._options
+        if self.reason or (options.tls is not None and options.tls.first):
+            return False
+        wanted = options.tls is not None or self._address.scheme == "tls"
+        if wanted and not (self.server.tls_required or self.server.tls_available):
+            self.end("it does not speak TLS")
+            return False
+        return wanted or self.server.tls_required
+
+    def _connect(self, who: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "verbose": False,
+            "pedantic": False,
+            "tls_required": self._wants_tls(),
+            "name": self._name,
+            "lang": "lakestream",
+            "version": __version__,
+            "protocol": 1,
+            "headers": True,
+            "no_responders": True,
+        } | who
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        if self.reason:
+            return
+        self._alive.heard()
+        try:
+            events = self._parser.feed(data)
+        except DeliveredError as error:
+            self.end(f"it says {error}")
+            return
+        run: list[Message] = []
+        for event in events:
+            if type(event) is Message:
+                if run and run[0].sid != event.sid:
+                    self._user.came(run)
+                    run = []
+                run.append(event)
+                continue
+            if run:
+                self._user.came(run)
+                run = []
+            self._control(event)
+            if self.reason:
+                return
+        if run:
+            self._user.came(run)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        text, said_ns = self._said
+        if text and self._clock.steady() - said_ns < LAST_WORDS_NS:
+            self.end(f"it said {text}")
+        self.end("the connection was closed" if exc is None else f"read error: {exc}")
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._drain.pause()
+
+    def resume_writing(self) -> None:
+        self._drain.resume()
+
+    # ------------------------------------------------------------------ what is said
+    def _control(self, event: object) -> None:
+        if type(event) is Asked:
+            self._write([b"PONG\r\n"])
+        elif type(event) is Answered:
+            self._answered()
+        elif type(event) is Info:
+            self._inform(event.document)
+        elif type(event) is Said:
+            # Before the first PONG it refuses this client as a whole.
+            if self.is_up:
+                self._said = event.text, self._clock.steady()
+                self._user.said(event.text)
+            else:
+                self.end(event.text)
+
+    def _inform(self, document: bytes) -> None:
+        try:
+            self.server = _server.decode(document)
+        except msgspec.DecodeError as error:
+            self.end(f"its INFO is wrong: {error}")
+            return
+        if not self._informed.done():
+            self._informed.set_result(None)
+        else:
+            self._user.told(self.server)
+
+    def _answered(self) -> None:
+        self._alive.answered()
+        if not self.is_up and self._informed.done():
+            self.is_up = True
+            self._write(list(self._user.up()))
+            self._taken_in.set_result(None)
+
+    # ------------------------------------------------------------------ writing
+    @property
+    def congested(self) -> bool:
+        """It has more unsent bytes than the high-water mark."""
+        return self._drain.paused
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes handed to the socket and not sent yet."""
+        return unsent(self._transport)
+
+    @property
+    def rtt_ns(self) -> int:
+        """How long the last PING took; 0: none was answered yet."""
+        return self._alive.rtt_ns
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call back once when it is not congested any more, or is gone."""
+        self._drain.wait(callback)
+
+    def gather(self, frame: bytes) -> bool:
+        """Write this with the rest of the turn. True for the first: `flush` is to be called at its end."""
+        first = not self._out
+        self._out.append(frame)
+        self._gathered += len(frame)
+        if self._gathered > HIGH_WATER:
+            self.flush()
+        return first
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        out, self._out = self._out, []
+        self._gathered = 0
+        self._write(out)
+
+    def _write(self, frames: list[bytes]) -> None:
+        transport = self._transport
+        if not frames or self.reason or transport is None or transport.is_closing():
+            return
+        data = b"".join(frames)
+        self._written += len(data)
+        transport.write(data)
+        if transport.get_write_buffer_size() > MAX_PENDING:
+            self.end("it does not read what it is sent")
+
+    # ------------------------------------------------------------------ reading
+    def stall(self, until: Callable[[Callable[[], None]], None]) -> None:
+        """Read no more until that calls back."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            self._alive.reads(False)
+            transport.pause_reading()
+            until(self._go_on)
+
+    def _go_on(self) -> None:
+        self._alive.reads(True)
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def end(self, reason: str, *, orderly: bool = False) -> None:
+        """Close. Idempotent. `orderly`: what was said before may still leave, for a moment; else nothing does, so that
+        nothing of it is done there after what the next connection says."""
+        if self.reason:
+            return
+        if orderly:
+            self.flush()
+        self.reason = reason
+        self._alive.end()
+        self._drain.resume()
+        if self._transport is not None and not self._transport.is_closing():
+            if orderly:
+                self._transport.close()
+                self._clock.call_later(CLOSE_WAIT_NS, self._transport.abort)
+            else:
+                self._transport.abort()
+        if not self._over.done():
+            self._over.set_result(None)

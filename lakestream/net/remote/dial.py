@@ -1,0 +1,195 @@
+"""Dialling a remote server.
+
+Belongs here: one task for each remote that dials its places in turn for ever, the pauses in between, which failures are
+worth a line in the log, and TLS. What is said on a connection is connection.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from lakestream.config.errors import reason_of
+from lakestream.config.remote_options import Address, RemoteOptions, RemoteTls
+from lakestream.logging import Logger
+from lakestream.net.remote.login import LoginError
+
+DIAL_TIMEOUT_S = 5.0
+"""How long a connection may take to come about (5 s), before anything is said on it."""
+
+FIRST_DELAY_S, MAX_DELAY_S = 0.1, 5.0
+"""Pause before the second round of attempts (0.1 s); it doubles with every further one, up to 5 s."""
+
+SETTLED_S = 5.0
+"""A connection that was up for less (5 s) counts as a failed attempt for the pause before the next one."""
+
+REPORT_EVERY = 100
+"""Of an unchanged failure every so many attempts get a line, after the first."""
+
+MAX_DISCOVERED = 64
+"""So many places are kept of those that a remote tells of (64), the first ones."""
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+class Redial:
+    """Keeps one connection to a remote.
+
+    Args:
+        options: the remote.
+        attempt: makes one connection to a place and returns when it has ended: "" when it was up, else why it came to
+            nothing. What it raises of sockets, TLS and keys counts as such a reason.
+        log: where failures are reported.
+
+    Attributes:
+        error: why there is no connection; "" while there is one, or before the first attempt.
+        attempts: since the connection was last up.
+    """
+
+    def __init__(self, options: RemoteOptions, attempt: Callable[[Address], Awaitable[str]], log: Logger) -> None:
+        self.error = ""
+        self.attempts = 0
+        self._options, self._attempt, self._log = options, attempt, log
+        self._found: list[Address] = []
+        self._told: dict[Address, tuple[str, int]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to dial."""
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def stop(self) -> None:
+        """Dial no more; the attempt under way is cancelled. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def reached(self) -> None:
+        """The connection is up."""
+        self.error = ""
+        self.attempts = 0
+        self._told.clear()
+
+    def lost(self, why: str) -> None:
+        """The connection that was up has ended."""
+        self.error = why
+
+    def discovered(self, places: Iterable[str]) -> None:
+        """The remote tells of members of its cluster, as `host:port`: they are dialled after the configured ones."""
+        if self._options.ignore_discovered:
+            return
+        first = self._options.urls[0]
+        known = {(address.host, address.port) for address in self._options.urls}
+        found: dict[Address, None] = {}
+        for place in places:
+            host, colon, port = place.rpartition(":")
+            if colon and port.isdecimal() and (host.strip("[]"), int(port)) not in known:
+                found[first._replace(host=host.strip("[]"), port=int(port))] = None
+        self._found = list(found)[:MAX_DISCOVERED]
+
+    # ------------------------------------------------------------------ the task
+    async def _keep(self) -> None:
+        delay = FIRST_DELAY_S
+        while True:
+            for address in (*self._options.urls, *self._found):
+                began = time.monotonic()
+                why = await self._one(address)
+                if not why and time.monotonic() - began >= SETTLED_S:
+                    delay = FIRST_DELAY_S
+                if why:
+                    self._failed(address, why)
+                else:
+                    break  # it was up: the first place is the first choice again
+            await asyncio.sleep(delay * random.uniform(0.75, 1))
+            delay = min(2 * delay, MAX_DELAY_S)
+
+    async def _one(self, address: Address) -> str:
+        """One attempt; why it failed, "" after a connection that was up."""
+        try:
+            return await self._attempt(address)
+        except TimeoutError:
+            return "timeout"
+        except ssl.SSLCertVerificationError as error:
+            return f"TLS: certificate verify failed: {error.verify_message}"
+        except ssl.SSLError as error:
+            return f"TLS: {error.reason or error}"
+        except OSError as error:
+            return reason_of(error)
+        except LoginError as error:
+            return str(error)
+        except Exception as error:  # a remote must not end the dialling of it, whatever it says
+            return f"{type(error).__name__}: {error}"
+
+    def _failed(self, address: Address, why: str) -> None:
+        self.attempts += 1
+        self.error = why
+        told, same = self._told.get(address, ("", 0))
+        same = same + 1 if told == why else 0
+        self._told[address] = why, same
+        if same % REPORT_EVERY == 0:
+            name, attempt = self._options.name, f"attempt {self.attempts}"
+            self._log.error(f"Error trying to connect to remote {name} ({address.shown}, {attempt}): {why}")
+
+
+# ---------------------------------------------------------------------- sockets and TLS
+
+
+async def dial(options: RemoteOptions, address: Address, protocol: Callable[[], P]) -> tuple[asyncio.Transport, P]:
+    """Connect, with TLS at once where the options say so. Raises OSError, ssl.SSLError, TimeoutError, LoginError."""
+    kwargs: dict[str, Any] = {}
+    if options.tls is not None and options.tls.first:
+        kwargs = {"ssl": context(options.tls), "server_hostname": _name(options, address)}
+        kwargs["ssl_handshake_timeout"] = options.tls.timeout_ns / 1e9
+    async with asyncio.timeout(DIAL_TIMEOUT_S):
+        return await asyncio.get_running_loop().create_connection(protocol, address.host, address.port, **kwargs)
+
+
+async def secure(
+    transport: asyncio.Transport, protocol: asyncio.Protocol, options: RemoteOptions, address: Address
+) -> asyncio.Transport:
+    """Go over to TLS on a connection, once the remote has said its INFO. Raises as `dial`."""
+    tls = options.tls or RemoteTls()
+    secured = await asyncio.get_running_loop().start_tls(
+        transport,
+        protocol,
+        context(tls),
+        server_hostname=_name(options, address),
+        ssl_handshake_timeout=tls.timeout_ns / 1e9,
+    )
+    if secured is None:
+        raise ConnectionResetError("the connection was closed")
+    return secured
+
+
+def context(tls: RemoteTls) -> ssl.SSLContext:
+    """Of the options, with the files as they are now. Raises LoginError."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    if tls.insecure:
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+    file = tls.ca_file
+    try:
+        if tls.ca_file:
+            made.load_verify_locations(tls.ca_file)
+        else:
+            made.load_default_certs()
+        if tls.cert_file:
+            file = tls.cert_file
+            made.load_cert_chain(tls.cert_file, tls.key_file)
+    except ssl.SSLError as error:
+        raise LoginError(f"tls: cannot use {file!r}: {error.reason or error}") from error
+    except OSError as error:
+        raise LoginError(f"tls: cannot read {file!r}: {reason_of(error)}") from error
+    return made
+
+
+def _name(options: RemoteOptions, address: Address) -> str:
+    """What the certificate has to carry. Members that were discovered are often told by address while certificates
+    carry names: that is what `server_name` is for."""
+    return (options.tls.server_name if options.tls is not None else "") or address.host

@@ -1,0 +1,279 @@
+"""The JetStream of a remote server as a domain of this side.
+
+Belongs here: what goes through a link in the name of clients and streams here: requests under `$JS.<domain>.API.`, the
+way of their answers, deliveries of consumers there, acks and answers to flow control. Subjects alone decide; nothing is
+kept but who listens.
+
+| here | there |
+|---|---|
+| `$JS.<domain>.API.x` | `$JS.API.x`, or under the remote's own domain |
+| a reply subject R | `<inbox>.r.R` |
+| a reply subject to which a consumer delivers | `<inbox>….p.<number>`, listened to by itself |
+| a deliver subject D | `<inbox>.d.D`, listened to by itself |
+| `$JS.ACK.<domain>.@.x` | `$JS.ACK.x` |
+| `$JS.<domain>.FC.x`, `$JS.<domain>.SNAPSHOT.x` | `$JS.FC.x`, `$JS.SNAPSHOT.x` |
+
+What a consumer delivers is shown under the subject that it is stored with; so only the subscription tells whose it is.
+The reply of what is not acked stays what it is: there are clients that read it and know no other form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lakestream.net.remote import bodies as remote_bodies
+from lakestream.net.remote.bodies import Pushed
+from lakestream.net.remote.link import Answer, Link, speakable
+from lakestream.net.remote.paths import Path, Paths
+from lakestream.ports import ClientInfo, Clock, Delivery, Handler, Subscribed
+from lakestream.protocol import headers
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.subjects import valid_literal
+from lakestream.stream.mirroring.links import (
+    DELIVER_HEADER,
+    LINK_QUEUE,
+    MARK,
+    SESSIONS,
+    V1_DOTS,
+    ack_here,
+    ack_there,
+    sign,
+)
+
+NO_ANSWER = (503, 10008)
+"""Code and error code of what a request is told while its domain can not be reached: as where JetStream is not
+available at the moment."""
+
+MAX_REMOTES = 5
+"""A request goes over so many links one behind the other; with more their domains lead back to each other."""
+
+NOBODY = b"_"
+"""A reply subject for requests without one."""
+
+_INBOX = b"_INBOX."
+_NEXT, _DIRECT, _RESET = b"CONSUMER.MSG.NEXT.", b"DIRECT.GET.", b"CONSUMER.RESET."
+_DELIVERING = (b"CONSUMER.CREATE.", b"CONSUMER.DURABLE.CREATE.", b"STREAM.SNAPSHOT.")
+_STORES = (b"$KV.", b"$O.")
+_ACK, _STATUS = b"$JS.ACK.", b"NATS/1.0 100"
+_UNAVAILABLE = b"NATS/1.0 503\r\n\r\n"
+
+
+class RemoteDomain:
+    """The domain behind one link.
+
+    Args:
+        link: to the remote.
+        clock: time.
+    """
+
+    def __init__(self, link: Link, clock: Clock) -> None:
+        self.link = link
+        self._clock = clock
+        domain = self._domain = link.options.domain.encode()
+        self._api, self._own = b"$JS.%b.API." % domain, b"$JS.%b." % domain
+        theirs = link.options.remote_domain.encode()
+        self._theirs = b"$JS.%b." % theirs if theirs else b""
+        self._acks = b"%b%b." % (_ACK, domain)
+        self._ack_v1 = ack_here(domain, b"$JS.ACK.s.c.1.1.1.1.0").removesuffix(b"s.c.1.1.1.1.0")
+        inbox = link.inbox_prefix
+        self._replies, self._pushes_there = inbox + b".r.", inbox + b".d."
+        # What a pull of before a restart waits for is not for who asks first after it.
+        self._pulls_there = link.inbox() + b".p."
+        self._answers = remote_bodies.Answers(self._pushes_there, domain, theirs)
+        self._pulls = Paths(link, clock, self.deliver, brief=True)
+        self._pushes = Paths(link, clock, self.deliver, brief=False)
+        self._number = 0
+        self._subscribed: list[Subscribed] = []
+        self._link_subscribed: list[Subscribed] = []
+
+    # ------------------------------------------------------------------ life
+    def start(self) -> None:
+        """Serve the domain."""
+        link = self.link
+        self._link_subscribed = [link.subscribe(self._replies + b">", self._answered), link.watch(self._changed)]
+
+    def stop(self) -> None:
+        """Serve it no more."""
+        for subscription in (*self._subscribed, *self._link_subscribed):
+            subscription.cancel()
+        self._subscribed, self._link_subscribed = [], []
+        self._pulls.close()
+        self._pushes.close()
+
+    def _changed(self, up: bool) -> None:
+        """The link has come up, or is gone: then other nodes may have one, and if none has, requests are told so."""
+        hub = self.link.hub
+        before, self._subscribed = self._subscribed, []
+        if up:
+            heard: list[tuple[bytes, Handler]] = [
+                (self._acks + b">", self._acked),
+                (self._own + b"FC.>", self._passed_on),
+                (self._own + b"SNAPSHOT.>", self._passed_on),
+                (self._api + b">", self._asked),
+                (sign(self._api), self._asked),  # last: who waits for it asks at once
+            ]
+            for subject, handler in heard:
+                self._subscribed.append(hub.subscribe(subject, handler, LINK_QUEUE))
+        else:
+            self._subscribed.append(hub.subscribe(self._api + b">", self._unreachable, local=True))
+        for subscription in before:
+            subscription.cancel()
+
+    @property
+    def paths(self) -> int:
+        """How many subjects here consumers there deliver to."""
+        return len(self._pulls) + len(self._pushes)
+
+    # ------------------------------------------------------------------ requests
+    def _asked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        rest = subject[len(self._api) :]
+        if self._theirs:
+            # What has no reply would go round unseen where domains lead back to each other.
+            reply = reply or NOBODY
+            if reply.count(_INBOX) > MAX_REMOTES:
+                self._refuse(rest, reply, ApiError(*NO_ANSWER, f"more than {MAX_REMOTES} remotes behind each other"))
+                return
+        if rest.startswith(_NEXT) and reply:
+            back = self._pull(reply)
+        else:
+            back = self._replies + reply if reply else b""
+            if rest.startswith(_DELIVERING):
+                request = remote_bodies.asked(payload, self._pushes_there)
+                if request is not None:
+                    payload, pushed = request
+                    if not speakable(pushed.there, pushed.group):
+                        self._refuse(rest, reply, api_error(10003))
+                        return
+                    self._push(pushed)
+            elif rest.startswith(_RESET):
+                self._reset(rest, reply, header, payload)
+                return
+        self._ask(rest, reply, back, header, payload)
+
+    def _ask(self, rest: bytes, reply: bytes, back: bytes, header: bytes, payload: bytes) -> None:
+        if not self._publish(self._there(rest), back, header, payload) and reply:
+            error = api_error(10054) if self.link.up else self._no_answer()
+            self._refuse(rest, reply, error)
+
+    def _reset(self, rest: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        """A session wants the messages of a prepared consumer, which delivers to a subject that only the remote can
+        tell. Nobody else gets them: a consumer of others may be served there."""
+
+        wanted = headers.get(header, DELIVER_HEADER) or b""
+        header = headers.remove(header, [DELIVER_HEADER]) if wanted else header
+
+        def told(answer: Answer | None) -> None:
+            pushed = remote_bodies.prepared(answer.payload) if answer is not None else None
+            if pushed is not None and pushed.there.startswith(self._pushes_there):
+                pushed = None  # it was made through here
+            own = wanted.startswith(SESSIONS) and valid_literal(wanted)
+            if pushed is not None and own and speakable(pushed.there, pushed.group):
+                self._push(pushed._replace(here=wanted))
+            self._ask(rest, reply, self._replies + reply if reply else b"", header, payload)
+
+        self.link.request(self._there(b"CONSUMER.INFO." + rest[len(_RESET) :]), b"", b"", told)
+
+    def _there(self, rest: bytes) -> bytes:
+        """What a request is called there."""
+        if not self.link.options.remote_domain and rest.startswith(_STORES):
+            return rest
+        return self.link.api + rest
+
+    def _unreachable(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        if reply and self.link.hub.elsewhere(subject, LINK_QUEUE) is None:
+            self._refuse(subject[len(self._api) :], reply, self._no_answer())
+
+    def _no_answer(self) -> ApiError:
+        return ApiError(*NO_ANSWER, f"remote {self.link.name} is not connected: {self.link.error}")
+
+    def _refuse(self, rest: bytes, reply: bytes, error: ApiError) -> None:
+        """Answer a request that does not get there, as its like are answered."""
+        if rest.startswith((_NEXT, _DIRECT)):
+            self.link.hub.publish(reply, b"", _UNAVAILABLE, b"")
+        else:
+            self.link.hub.publish(reply, b"", b"", dumps({"error": error.as_dict()}))
+
+    def _passed_on(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        """An answer to flow control, or a piece of a backup."""
+        word, _, rest = subject[len(self._own) :].partition(b".")
+        there = b"$JS."
+        if self._theirs and rest.startswith(MARK + b"."):
+            there, rest = self._theirs, rest[len(MARK) + 1 :]
+        self._publish(b"%b%b.%b" % (there, word, rest), self._replies + reply if reply else b"", header, payload)
+
+    def _acked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        there = ack_there(subject)
+        if not there:
+            return  # of a stream here that is called like the domain
+        back = b""
+        if reply:
+            back = self._pull(reply) if payload.startswith(b"+NXT") else self._replies + reply
+        self._publish(there, back, header, payload)
+
+    def _publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
+        """Publish there; who sends more than the way takes is not read from until that is free again."""
+        link = self.link
+        said = link.publish(subject, reply, header, payload)
+        if link.congested:
+            link.hub.turn.overrun = link
+        return said
+
+    # ------------------------------------------------------------------ answers
+    def _answered(self, messages: Sequence[Delivery]) -> None:
+        publish, at = self.link.hub.publish, len(self._replies)
+        for subject, reply, header, payload in messages:
+            pushes = self._answers.consumer(header, payload)
+            if pushes is not None:
+                self._push(pushes)
+                payload = self._answers.shown(header, payload)
+            elif payload:
+                payload = self._answers.shown(header, payload)
+            publish(subject[at:], self._back(reply) if reply else b"", header, payload)
+
+    def _back(self, reply: bytes) -> bytes:
+        """What a reply subject of the remote is called here; b"" for one that is no matter of JetStream's."""
+        if reply.startswith(_ACK):
+            if reply.count(b".") == V1_DOTS:
+                return self._ack_v1 + reply[len(_ACK) :]
+            return ack_here(self._domain, reply)
+        if reply.startswith((b"$JS.FC.", b"$JS.SNAPSHOT.")):
+            return self._own + reply[4:]
+        for word in (b"FC.", b"SNAPSHOT."):
+            theirs = self._theirs + word
+            if self._theirs and reply.startswith(theirs):  # of a domain behind the remote
+                return b"%b%b%b.%b" % (self._own, word, MARK, reply[len(theirs) :])
+        return b""
+
+    def _stalled(self, header: bytes) -> bytes:
+        """A heartbeat, with the subject for an answer to flow control as it is called here."""
+        wanted = headers.get(header, b"Nats-Consumer-Stalled")
+        return headers.replaced(header, b"Nats-Consumer-Stalled", self._back(wanted)) if wanted else header
+
+    # ------------------------------------------------------------------ deliveries
+    def _pull(self, reply: bytes) -> bytes:
+        """The subject there for a reply subject to which a consumer delivers."""
+        path = self._pulls.get(reply)
+        if path is None:
+            self._number += 1
+            to = Pushed(b"%b%d" % (self._pulls_there, self._number), reply, b"", True)
+        else:
+            to = path.to
+        return self._pulls.open(reply, to).to.there
+
+    def _push(self, pushed: Pushed) -> None:
+        """What a consumer delivers there comes here, whenever somebody listens."""
+        self._pushes.open(pushed.there, pushed)
+
+    def deliver(self, path: Path, messages: Sequence[Delivery]) -> bool:
+        """Hand on what came on a path. False: nobody listens here any more."""
+        there, here, _, acked = path.to
+        back, kept = self._back, b" " if acked else _ACK
+        batch = []
+        for subject, reply, header, payload in messages:
+            if reply and not reply.startswith(kept):
+                reply = back(reply)
+            if header and not payload and header.startswith(_STATUS) and b".FC." in header:
+                header = self._stalled(header)
+            batch.append((here if subject == there else subject, reply, header, payload))
+        return self.link.hub.deliver(here, batch)

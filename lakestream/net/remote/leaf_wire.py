@@ -1,0 +1,259 @@
+"""The protocol of a leaf connection, as the side that dials speaks it.
+
+Belongs here: from bytes to what a nats-server says to its leaf, from what a leaf says to bytes, and the two names of
+this server's own subjects. No sockets and no decisions.
+
+A leaf says everything that a client says, with verbs of its own (`LS+`, `LS-`, `LMSG`, `HMSG`), and two things that a
+client may not: a message may ask for its acks (`$JS.ACK.…`), and it may be shown under another subject than the one
+that it is sent to, which stands behind an `@` in its reply. Without these two nobody can deliver to a mirror.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from lakestream.ports import Delivery
+
+MAX_LINE = 64 * 1024
+"""Longest line that is read, in bytes: what nats-server says of itself can be long."""
+
+MAX_PAYLOAD = 64 << 20
+"""Largest message that is read, in bytes (64 MiB): no nats-server takes a larger one from its own clients."""
+
+ACK, FLOW, SNAPSHOT = b"$JS.ACK.", b"$JS.FC.", b"$JS.SNAPSHOT."
+_STALLED = b"Nats-Consumer-Stalled: " + FLOW
+_CONTROL = b"NATS/1.0 100"
+_RESTORE = b'{"type":"io.nats.jetstream.api.v1.stream_restore_response"'
+_CHUNKS = b'"deliver_subject":"' + SNAPSHOT
+
+_MESSAGE = re.compile(rb"([LH])MSG ([^ \r\n]+) ([^\r\n]*?)([0-9]{1,9})\r\n").match
+_JSON = msgspec.json.Decoder(dict[str, Any])
+
+
+class WireError(Exception):
+    """The other side said something that no nats-server says to a leaf; the text has its beginning."""
+
+
+class Message(msgspec.Struct, gc=False):
+    """LMSG or HMSG. Absent parts are `b""`; `header` is the raw block through its blank line."""
+
+    subject: bytes
+    reply: bytes
+    header: bytes
+    payload: bytes
+
+
+class Listens(msgspec.Struct, gc=False):
+    """LS+: somebody over there listens to `subject`, or (`queue`) `count` members of a group do."""
+
+    subject: bytes
+    queue: bytes = b""
+    count: int = 1
+
+
+class Left(msgspec.Struct, gc=False):
+    """LS-: nobody does any more."""
+
+    subject: bytes
+    queue: bytes = b""
+
+
+class Info(msgspec.Struct, frozen=True):
+    """INFO, its JSON object decoded."""
+
+    fields: dict[str, Any]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """-ERR with its text."""
+
+    text: str
+
+
+class Word(msgspec.Struct, frozen=True):
+    """PING, PONG or +OK."""
+
+    verb: bytes
+
+
+Said = Message | Listens | Left | Info | Refused | Word
+
+_PING, _PONG, _OK = Word(b"PING"), Word(b"PONG"), Word(b"+OK")
+
+
+class LeafParser:
+    """What the other side says, however its bytes are cut."""
+
+    __slots__ = ("_held", "_need")
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._need = 0
+
+    def feed(self, data: bytes) -> list[Said]:
+        """What `data` completes, in order. Raises WireError; then the connection is of no use any more."""
+        held = self._held
+        if held:
+            held += data
+            if len(held) < self._need:
+                return []
+            data = bytes(held)
+            self._held = bytearray()
+        self._need = 0
+        said: list[Said] = []
+        position, length = 0, len(data)
+        while position < length:
+            end = self._message(data, position, said) if data[position] in b"LH" else self._line(data, position, said)
+            if end < 0:
+                self._held += data[position:]
+                break
+            position = end
+        return said
+
+    def _message(self, data: bytes, position: int, said: list[Said]) -> int:
+        """The position after a message (or whatever begins with the same letters), -1: it is not all there."""
+        found = _MESSAGE(data, position)
+        if found is None:
+            return self._line(data, position, said)
+        total = int(found[4])
+        if total > MAX_PAYLOAD:
+            raise WireError(f"a message of {total} bytes")
+        start = found.end()
+        end = start + total
+        if len(data) < end + 2:
+            self._need = end + 2 - position
+            return -1
+        words = found[3].split()
+        size = 0
+        if found[1] == b"H":
+            if not words or not words[-1].isdigit() or int(words[-1]) > total:
+                raise WireError(_shown(found[0]))
+            size = int(words.pop())
+        # `<reply>`; or for queue groups `+ <reply> <groups>` and `| <groups>`.
+        reply = b""
+        if words and words[0] == b"+":
+            reply = words[1] if len(words) > 1 else b""
+        elif words and words[0] != b"|":
+            reply = words[0]
+        said.append(Message(found[2], reply, data[start : start + size], data[start + size : end]))
+        return end + 2
+
+    def _line(self, data: bytes, position: int, said: list[Said]) -> int:
+        stop = data.find(b"\n", position)
+        if stop < 0:
+            if len(data) - position > MAX_LINE:
+                raise WireError(_shown(data[position:]))
+            return -1
+        line = data[position:stop].strip()
+        verb, _, rest = line.partition(b" ")
+        match verb.upper():
+            case b"LS+" | b"LS-":
+                said.append(_interest(verb, rest.split(), line))
+            case b"PING":
+                said.append(_PING)
+            case b"PONG":
+                said.append(_PONG)
+            case b"+OK" | b"":
+                said.append(_OK)
+            case b"INFO":
+                try:
+                    said.append(Info(_JSON.decode(rest)))
+                except msgspec.DecodeError:
+                    raise WireError(_shown(line)) from None
+            case b"-ERR":
+                said.append(Refused(rest.decode("utf-8", "replace").strip().strip("'")))
+            case _:
+                raise WireError(_shown(line))
+        return stop + 1
+
+
+def _interest(verb: bytes, words: list[bytes], line: bytes) -> Listens | Left:
+    if not words or (len(words) > 2 and not words[2].isdigit()):
+        raise WireError(_shown(line))
+    queue = words[1] if len(words) > 1 else b""
+    if verb.endswith(b"-"):
+        return Left(words[0], queue)
+    return Listens(words[0], queue, int(words[2]) if len(words) > 2 else 1)
+
+
+def _shown(line: bytes) -> str:
+    return f"{line[:64]!r}"
+
+
+def connect(fields: dict[str, Any]) -> bytes:
+    """CONNECT."""
+    return b"CONNECT %b\r\n" % msgspec.json.encode(fields)
+
+
+def listen(subject: bytes, group: bytes) -> bytes:
+    """LS+: messages for this subject come here, or to another member of the group."""
+    return b"LS+ %b %b 1\r\n" % (subject, group)
+
+
+class Names:
+    """The names of this server's own subjects on the other side of a leaf connection.
+
+    An ack subject is `$JS.ACK.<stream>.<consumer>.…` here and `$JS.ACK.<domain>.<account>.<stream>.<consumer>.…` there:
+    the form that clients and mirrors know from other domains. Otherwise the acks of a stream there that is called the
+    same (the very mirror of this one) would come here too, and the other way round. So it is with flow control, and
+    with the chunks of backups, `$JS.<domain>.SNAPSHOT.…`.
+
+    Args:
+        domain: of this server.
+        account: a token for the account.
+    """
+
+    __slots__ = ("_ack", "_restore", "_stalled", "_theirs", "subjects")
+
+    def __init__(self, domain: str, account: str) -> None:
+        there = f"{domain}.{account}.".encode()
+        self._ack = ACK + there
+        self._stalled = _STALLED + there
+        snapshot = b"$JS.%b.SNAPSHOT." % domain.encode()
+        self._theirs = ((ACK, self._ack), (FLOW, FLOW + there), (SNAPSHOT, snapshot))
+        self._restore = _CHUNKS.replace(SNAPSHOT, snapshot)
+        self.subjects = tuple(theirs + b">" for _, theirs in self._theirs)
+        """What to listen to over there."""
+
+    def to_theirs(self, reply: bytes) -> bytes:
+        """A reply subject that leaves."""
+        for ours, theirs in self._theirs:
+            if reply.startswith(ours):
+                return theirs + reply[len(ours) :]
+        return reply
+
+    def to_ours(self, subject: bytes) -> bytes:
+        """A subject that comes in."""
+        for ours, theirs in self._theirs:
+            if subject.startswith(theirs):
+                return ours + subject[len(theirs) :]
+        return subject
+
+    def deliveries(self, to: bytes, queue: bytes, messages: Sequence[Delivery]) -> list[bytes]:
+        """The frames of a batch for the subscribers of `to`: members of a queue group, or (b"") those in none."""
+        frames: list[bytes] = []
+        append, ack, skip = frames.append, self._ack, len(ACK)
+        before, after, instead = (b"+ ", b" %b " % queue, b"| %b " % queue) if queue else (b"", b" ", b"")
+        for subject, reply, header, payload in messages:
+            if reply.startswith(ACK):
+                shown = b"@" + subject if subject != to else b""
+                asks = b"%b%b%b%b%b" % (before, ack, reply[skip:], shown, after)
+            elif reply:
+                asks = b"%b%b%b" % (before, self.to_theirs(reply), after)
+            else:
+                asks = instead
+                if not header and payload.startswith(_RESTORE):
+                    payload = payload.replace(_CHUNKS, self._restore, 1)
+            length = len(payload)
+            if header:
+                if header.startswith(_CONTROL):
+                    header = header.replace(_STALLED, self._stalled)
+                n = len(header)
+                append(b"HMSG %b %b%d %d\r\n%b%b\r\n" % (to, asks, n, n + length, header, payload))
+            else:
+                append(b"LMSG %b %b%d\r\n%b\r\n" % (to, asks, length, payload))
+        return frames

@@ -1,0 +1,367 @@
+"""The link to a remote server: a plain client connection that is made again whenever it is lost.
+
+Belongs here: what outlives one connection: subscriptions there, what is published, requests, and whom to tell that the
+link is up or down. Who the remote's JetStream is here, is domain.py's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from lakestream.config.remote_options import Address, RemoteOptions
+from lakestream.logging import Logger
+from lakestream.net.hub import Hub
+from lakestream.net.remote.connection import RemoteConnection, RemoteServer
+from lakestream.net.remote.dial import Redial
+from lakestream.ports import Clock, Delivery, Subscribed, Timer
+from lakestream.protocol.delivered import Message
+from lakestream.stream.mirroring.origin import short_hash
+
+MAX_CONTROL_LINE = 4096
+"""Longest subject, reply and queue group together with the sizes (4096 bytes): what servers take where nobody has
+changed it. With a longer line the remote would end the connection."""
+
+INBOX = b"_INBOX.lake-"
+"""How the inboxes of all links begin."""
+
+_SIZES = 32
+"""So much of it (bytes) is left for the verb, the sizes and a sid."""
+
+ANSWER_NS = 5_000_000_000
+"""How long a request waits for its answer where nothing else is said (5 s)."""
+
+_word = re.compile(rb"[!-~\x80-\xff]+").fullmatch
+
+Take = Callable[[Sequence[Delivery]], None]
+"""Called in the event loop with a run of messages of a subscription: (subject shown, reply, header, payload)."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer to a request."""
+
+    header: bytes
+    payload: bytes
+
+    @property
+    def nobody(self) -> bool:
+        """Nobody serves that there."""
+        return not self.payload and self.header.startswith(b"NATS/1.0 503")
+
+
+class _Listening(Subscribed):
+    """A subscription there."""
+
+    __slots__ = ("_link", "queue", "sid", "subject", "take")
+
+    def __init__(self, link: Link, sid: bytes, subject: bytes, queue: bytes, take: Take) -> None:
+        self._link = link
+        self.sid, self.subject, self.queue, self.take = sid, subject, queue, take
+
+    @property
+    def frame(self) -> bytes:
+        """SUB."""
+        return b"SUB %b %b%b%b\r\n" % (self.subject, self.queue, b" " if self.queue else b"", self.sid)
+
+    def cancel(self) -> None:
+        """See `Subscribed.cancel`."""
+        self._link.leave(self)
+
+
+class _Watch(Subscribed):
+    __slots__ = ("_watches", "changed")
+
+    def __init__(self, watches: list[_Watch], changed: Callable[[bool], None]) -> None:
+        self._watches, self.changed = watches, changed
+
+    def cancel(self) -> None:
+        """See `Subscribed.cancel`."""
+        if self in self._watches:
+            self._watches.remove(self)
+
+
+class Link:
+    """One remote.
+
+    Args:
+        options: the remote.
+        hub: of the account in which it is known here.
+        server_name: this server's.
+        clock, log: of this server.
+        call: runs something in a thread, awaited.
+
+    Attributes:
+        name: what the log and monitoring call it.
+        up: the remote has taken this server in.
+        server: what it says of itself; None while down.
+        since_ns: since when it is up or down.
+        connected: how often it has come up.
+        in_msgs, in_bytes, out_msgs, out_bytes: messages with their headers and payloads.
+        refused: how often the remote has refused something on a connection that it kept.
+    """
+
+    def __init__(
+        self,
+        options: RemoteOptions,
+        hub: Hub,
+        server_name: str,
+        clock: Clock,
+        log: Logger,
+        call: Callable[[Callable[[], Any]], Any],
+    ) -> None:
+        self.options, self.hub, self.name = options, hub, options.name
+        self.up = False
+        self.server: RemoteServer | None = None
+        self.address: Address | None = None
+        self.since_ns = clock.now()
+        self.connected = self.refused = 0
+        self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
+        self._server_name, self._clock, self._log, self._call = server_name, clock, log, call
+        self._redial = Redial(options, self._attempt, log)
+        self._connection: RemoteConnection | None = None
+        self._said = ""
+        """What it refused last: not said twice in a row."""
+        self._listening: dict[bytes, _Listening] = {}
+        self._watches: list[_Watch] = []
+        self._sids = itertools.count(1)
+        self._numbers = itertools.count(1)
+        # The same after a restart: a push consumer there goes on to deliver where it did.
+        self.inbox_prefix = INBOX + short_hash(f"{server_name} {options.account} {options.name}").encode()
+        # But nothing that is on its way to a server that was before this one shall reach anybody here.
+        self._inboxes = b"%b.i.%b" % (self.inbox_prefix, secrets.token_hex(4).encode())
+        self._asked: dict[bytes, tuple[Callable[[Answer | None], None], Timer]] = {}
+        self._answers = self.inbox() + b"."
+        self.subscribe(self._answers + b"*", self._answered)
+
+    @property
+    def api(self) -> bytes:
+        """How requests to its JetStream begin there."""
+        domain = self.options.remote_domain.encode()
+        return b"$JS.%b.API." % domain if domain else b"$JS.API."
+
+    @property
+    def error(self) -> str:
+        """Why it is not up."""
+        return "" if self.up else self._redial.error or "not connected yet"
+
+    # ------------------------------------------------------------------ life
+    def start(self) -> None:
+        """Begin to dial."""
+        self._redial.start()
+
+    async def stop(self) -> None:
+        """End the connection, and dial no more."""
+        if self._connection is not None:
+            self._connection.end("Server Shutdown", orderly=True)
+        await self._redial.stop()
+
+    async def _attempt(self, address: Address) -> str:
+        connection = RemoteConnection(self.options, address, self._server_name, _User(self, address), self._clock)
+        self._connection = connection
+        try:
+            return await connection.run(self._call)
+        finally:
+            self._connection = None
+            if self.up:
+                self._down(address, connection.reason)
+
+    def came_up(self, address: Address) -> Iterable[bytes]:
+        """See `Carried.up`."""
+        assert self._connection is not None  # Invariant: who calls is the connection of the attempt under way.
+        self.up, self.server, self.address = True, self._connection.server, address
+        self.since_ns = self._clock.now()
+        self.connected += 1
+        self._redial.reached()
+        self._redial.discovered(self.server.connect_urls)
+        names = {self.server.server_name: None, self.server.version: None}
+        names.pop(self.server.server_id, None)  # one that has no name says this
+        who = " ".join(names).strip()
+        self._log.info(f"Connected to remote {self.name} ({address.shown}, {who})")
+        frames = [listening.frame for listening in self._listening.values()]
+        self._tell(True)  # who begins to listen now says so himself, after these
+        return frames
+
+    def _down(self, address: Address, why: str) -> None:
+        self.up, self.server = False, None
+        self.since_ns = self._clock.now()
+        self._redial.lost(why)
+        self._log.warn(f"Lost remote {self.name} ({address.shown}): {why}")
+        asked, self._asked = self._asked, {}
+        for done, timer in asked.values():
+            timer.cancel()
+            done(None)
+        self._tell(False)
+
+    def told(self, server: RemoteServer) -> None:
+        """See `Carried.told`."""
+        if not self.up or self._connection is None:
+            return
+        self.server = server
+        self._redial.discovered(server.connect_urls)
+        if server.ldm:
+            self._connection.end("it is about to shut down", orderly=True)
+
+    def said(self, text: str) -> None:
+        """See `Carried.said`."""
+        self.refused += 1
+        if text != self._said:
+            self._log.warn(f"Remote {self.name} says: {text}")
+        self._said = text
+
+    def watch(self, changed: Callable[[bool], None]) -> Subscribed:
+        """Call back with True when it has come up, and with False when it is gone; soon with what it is now."""
+        watch = _Watch(self._watches, changed)
+        self._watches.append(watch)
+        self._clock.call_soon(lambda: changed(self.up) if watch in self._watches else None)
+        return watch
+
+    def _tell(self, up: bool) -> None:
+        for watch in list(self._watches):
+            watch.changed(up)
+
+    # ------------------------------------------------------------------ to it
+    @property
+    def congested(self) -> bool:
+        """It has more unsent bytes than the high-water mark."""
+        return self._connection is not None and self._connection.congested
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call back once when it is not congested any more, or is gone; at once if it is not."""
+        if self._connection is None:
+            callback()
+        else:
+            self._connection.on_drain(callback)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes on their way to it that have not left."""
+        return self._connection.pending_bytes if self._connection is not None else 0
+
+    @property
+    def rtt_ns(self) -> int:
+        """How long the last PING took; 0: not known."""
+        return self._connection.rtt_ns if self._connection is not None else 0
+
+    @property
+    def subscriptions(self) -> int:
+        """How many there are."""
+        return len(self._listening)
+
+    def fits(self, subject: bytes, reply: bytes, header: bytes = b"", payload: bytes = b"") -> bool:
+        """Whether it takes such a message. Nothing that a client names may end the connection, or be a line of its
+        own."""
+        if self.server is None or len(header) + len(payload) > self.server.max_payload:
+            return False
+        return speakable(subject, reply)
+
+    def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
+        """Publish there, at the end of this turn. False: it is down, or the message is none that it takes.
+
+        What is on the way when the connection ends is lost: ask (`request`) for what must arrive.
+        """
+        if not self.up or not self.fits(subject, reply, header, payload):
+            return False
+        gap = reply + b" " if reply else b""
+        if header:
+            n = len(header)
+            frame = b"HPUB %b %b%d %d\r\n%b%b\r\n" % (subject, gap, n, n + len(payload), header, payload)
+        else:
+            frame = b"PUB %b %b%d\r\n%b\r\n" % (subject, gap, len(payload), payload)
+        self.out_msgs += 1
+        self.out_bytes += len(header) + len(payload)
+        self._say(frame)
+        return True
+
+    def _say(self, frame: bytes) -> None:
+        connection = self._connection
+        if connection is not None and connection.gather(frame):
+            self.hub.dirty(connection)
+
+    def inbox(self) -> bytes:
+        """A subject that nobody else listens to there."""
+        return b"%b.%d" % (self._inboxes, next(self._numbers))
+
+    def request(
+        self,
+        subject: bytes,
+        header: bytes,
+        payload: bytes,
+        done: Callable[[Answer | None], None],
+        timeout_ns: int = ANSWER_NS,
+    ) -> None:
+        """Ask something that has one answer. `done` is called once, later: with None when none came in time, when the
+        link is down, or goes down."""
+        token = b"%d" % next(self._numbers)
+        if not self.publish(subject, self._answers + token, header, payload):
+            self._clock.call_soon(lambda: done(None))
+            return
+        self._asked[token] = done, self._clock.call_later(timeout_ns, lambda: self._late(token))
+
+    def _late(self, token: bytes) -> None:
+        asked = self._asked.pop(token, None)
+        if asked is not None:
+            asked[0](None)
+
+    def _answered(self, messages: Sequence[Delivery]) -> None:
+        for subject, _, header, payload in messages:
+            asked = self._asked.pop(subject[len(self._answers) :], None)
+            if asked is not None:
+                asked[1].cancel()
+                asked[0](Answer(header, payload))
+
+    # ------------------------------------------------------------------ from it
+    def subscribe(self, subject: bytes, take: Take, queue: bytes = b"") -> Subscribed:
+        """Listen there, on this connection and those to come, until cancelled. Both names are speakable."""
+        assert speakable(subject, queue)  # Invariant: who takes them from a client has looked.
+        listening = _Listening(self, b"%d" % next(self._sids), subject, queue, take)
+        self._listening[listening.sid] = listening
+        if self.up:
+            self._say(listening.frame)
+        return listening
+
+    def leave(self, listening: _Listening) -> None:
+        """A subscription has ended."""
+        if self._listening.pop(listening.sid, None) is not None and self.up:
+            self._say(b"UNSUB %b\r\n" % listening.sid)
+
+    def came(self, messages: list[Message]) -> None:
+        """See `Carried.came`."""
+        self.in_msgs += len(messages)
+        self.in_bytes += sum([len(message.header) + len(message.payload) for message in messages])
+        listening = self._listening.get(messages[0].sid)
+        if listening is None:
+            return  # it has ended a moment ago
+        turn = self.hub.turn
+        turn.overrun = None
+        try:
+            listening.take([(one.subject, one.reply, one.header, one.payload) for one in messages])
+        except Exception as error:  # whatever the remote sends must not take the link down
+            self._log.exception(f"remote {self.name}: what came on {listening.subject!r} failed", error)
+        if turn.overrun is not None and self._connection is not None:
+            self._connection.stall(turn.overrun.on_drain)
+
+
+def speakable(subject: bytes, other: bytes) -> bool:
+    """Whether a subject, and a reply or queue group (b"": none), can be said in one line."""
+    if len(subject) + len(other) > MAX_CONTROL_LINE - _SIZES:
+        return False
+    return _word(subject) is not None and (not other or _word(other) is not None)
+
+
+class _User:
+    """A connection's user: the link, which has to be told where it came up."""
+
+    __slots__ = ("_address", "_link", "came", "said", "told")
+
+    def __init__(self, link: Link, address: Address) -> None:
+        self._link, self._address = link, address
+        self.told, self.came, self.said = link.told, link.came, link.said
+
+    def up(self) -> Iterable[bytes]:
+        """See `Carried.up`."""
+        return self._link.came_up(self._address)

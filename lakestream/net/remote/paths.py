@@ -1,0 +1,163 @@
+"""Subjects of a remote whose messages come to subjects here.
+
+Belongs here: listening there for as long as somebody listens here, and forgetting paths when there are too many. Which
+subjects these are, and what becomes of a message on its way, is domain.py's.
+
+Who listens to the very subject is noticed at once, who listens to it through a wildcard by looking every second.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from lakestream.net.remote.bodies import Pushed
+from lakestream.net.remote.link import Link
+from lakestream.ports import Clock, Delivery, Subscribed, Timer
+
+MAX_PATHS = 16_384
+"""Paths of a remote; with more those go on which nobody listens, and then the one that was quiet for longest."""
+
+QUIET_NS = 600_000_000_000
+"""A path that nobody took for so long (10 min), and nothing came on, is forgotten if it was for one pull."""
+
+LOOK_NS, LOOKED_AT = 1_000_000_000, 2000
+"""How often it is looked whether who listened is still there (1 s), and at how many paths at once."""
+
+Deliver = Callable[["Path", Sequence[Delivery]], bool]
+"""Hands on what came; False: nobody listens here any more."""
+
+
+class Path:
+    """One of them.
+
+    Attributes:
+        to: both its names, the queue group, and whether what comes is acked.
+        key: how it is found.
+        used_ns: when it was last asked for, or something came.
+    """
+
+    def __init__(self, paths: Paths, key: bytes, to: Pushed) -> None:
+        self.to, self.key = to, key
+        self.used_ns = 0
+        self._paths = paths
+        self._listening: Subscribed | None = None
+        self._watch = paths.link.hub.watch_interest(to.here, to.group, self._changed)
+
+    @property
+    def live(self) -> bool:
+        """Somebody listens."""
+        return self._listening is not None
+
+    def look(self) -> None:
+        """Listen there if anybody does here."""
+        self._changed(True)
+
+    def _changed(self, _: bool) -> None:
+        link = self._paths.link
+        if not link.hub.interest(self.to.here, self.to.group):
+            if self._listening is not None:
+                self._listening.cancel()
+                self._listening = None
+                self._paths.settled(self)
+        elif self._listening is None:
+            self._listening = link.subscribe(self.to.there, self._take, self.to.group)
+            self._paths.settled(self)
+
+    def _take(self, messages: Sequence[Delivery]) -> None:
+        self._paths.used(self)
+        if not self._paths.deliver(self, messages):
+            self.look()
+
+    def close(self) -> None:
+        """It leads nowhere any more."""
+        self._watch.cancel()
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
+
+
+class Paths:
+    """All paths of one kind.
+
+    Args:
+        link: to the remote.
+        clock: time.
+        deliver: takes what comes.
+        brief: they are forgotten when nobody took them for a while.
+    """
+
+    def __init__(self, link: Link, clock: Clock, deliver: Deliver, *, brief: bool) -> None:
+        self.link, self.deliver = link, deliver
+        self._clock, self._brief = clock, brief
+        self._live: OrderedDict[bytes, Path] = OrderedDict()
+        self._dormant: OrderedDict[bytes, Path] = OrderedDict()
+        self._to_look: list[Path] = []
+        self._timer: Timer | None = None
+
+    def __len__(self) -> int:
+        return len(self._live) + len(self._dormant)
+
+    def get(self, key: bytes) -> Path | None:
+        """The path of that name."""
+        return self._live.get(key) or self._dormant.get(key)
+
+    def open(self, key: bytes, to: Pushed) -> Path:
+        """The path of that name; one that led elsewhere goes."""
+        path = self.get(key)
+        if path is not None and path.to != to:
+            self._drop(path)
+            path = None
+        if path is None:
+            path = self._dormant[key] = Path(self, key, to)
+        self.used(path)
+        path.look()
+        self._make_room(path)
+        return path
+
+    def used(self, path: Path) -> None:
+        """Something came on it, or it was asked for."""
+        path.used_ns = self._clock.now()
+        (self._live if path.live else self._dormant).move_to_end(path.key)
+
+    def settled(self, path: Path) -> None:
+        """It has begun or ended to be listened on."""
+        if path.key in self._live or path.key in self._dormant:
+            self._live.pop(path.key, None)
+            self._dormant.pop(path.key, None)
+            (self._live if path.live else self._dormant)[path.key] = path
+            if self._live and self._timer is None:
+                self._timer = self._clock.call_later(LOOK_NS, self._look)
+
+    def _look(self) -> None:
+        """Whether somebody still listens, of those paths whose turn it is."""
+        self._timer = None
+        if not self._to_look:
+            self._to_look = list(self._live.values())
+        looked, self._to_look = self._to_look[:LOOKED_AT], self._to_look[LOOKED_AT:]
+        for path in looked:
+            if path.live:
+                path.look()
+        if self._live and self._timer is None:
+            self._timer = self._clock.call_later(LOOK_NS, self._look)
+
+    def _make_room(self, newest: Path) -> None:
+        while len(self) > MAX_PATHS:
+            self._drop(next(iter((self._dormant or self._live).values())))
+        before = newest.used_ns - QUIET_NS
+        for kept in (self._dormant, self._live) if self._brief else ():
+            while kept and (oldest := next(iter(kept.values()))).used_ns < before:
+                self._drop(oldest)
+
+    def _drop(self, path: Path) -> None:
+        self._live.pop(path.key, None)
+        self._dormant.pop(path.key, None)
+        path.close()
+
+    def close(self) -> None:
+        """Forget all."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for path in (*self._live.values(), *self._dormant.values()):
+            self._drop(path)

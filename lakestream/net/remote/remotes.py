@@ -1,0 +1,141 @@
+"""The remote servers of this one.
+
+Belongs here: a link for each `remote` of the configuration and what is served through it, start, end and reload of all
+of them, and what monitoring shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lakestream.config.remote_options import RemoteOptions
+from lakestream.logging import Logger
+from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.remote.domain import RemoteDomain
+from lakestream.net.remote.link import Link
+from lakestream.ports import Clock
+from lakestream.protocol.gotime import format_time
+
+
+class Served:
+    """A remote that is connected to as a client."""
+
+    def __init__(self, link: Link, clock: Clock) -> None:
+        self.link, self.domain = link, RemoteDomain(link, clock)
+
+    def start(self) -> None:
+        """Connect."""
+        self.domain.start()
+        self.link.start()
+
+    async def stop(self) -> None:
+        """Be connected no more."""
+        self.domain.stop()
+        await self.link.stop()
+
+    def leafz(self, subs: bool) -> dict[str, Any] | None:
+        """No leaf node, so nothing of /leafz."""
+
+    def shown(self) -> dict[str, Any]:
+        """As monitoring shows it."""
+        link, options = self.link, self.link.options
+        page: dict[str, Any] = {
+            "domain": options.domain,
+            "account": options.account,
+            "url": (link.address or options.urls[0]).shown,
+            "connected": link.up,
+            "since": format_time(link.since_ns),
+            "connects": link.connected,
+        }
+        if link.server is not None:
+            page |= {
+                "server_name": link.server.server_name,
+                "server_id": link.server.server_id,
+                "version": link.server.version,
+                "rtt": link.rtt_ns,
+            }
+        if link.error:
+            page["error"] = link.error
+        return page | {
+            "in_msgs": link.in_msgs,
+            "out_msgs": link.out_msgs,
+            "in_bytes": link.in_bytes,
+            "out_bytes": link.out_bytes,
+            "pending_bytes": link.pending_bytes,
+            "refused": link.refused,
+            "subscriptions": link.subscriptions,
+            "paths": self.domain.paths,
+        }
+
+
+class Remotes:
+    """All remotes of a server.
+
+    Args:
+        server_name: this server's.
+        domain: of this server's own JetStream.
+        call: runs something in a thread, awaited.
+        others: the nodes of the cluster that are connected now, by name; None: there is no cluster.
+        cluster: its name; "" without one.
+    """
+
+    def __init__(
+        self,
+        options: Iterable[RemoteOptions],
+        accounts: Accounts,
+        server_name: str,
+        domain: str,
+        clock: Clock,
+        log: Logger,
+        call: Callable[[Callable[[], Any]], Any],
+        others: Callable[[], Iterable[str]] | None = None,
+        cluster: str = "",
+    ) -> None:
+        self._accounts, self._server_name, self._domain = accounts, server_name, domain
+        self._clock, self._log, self._call, self._others = clock, log, call, others
+        self._cluster = cluster
+        self._served: dict[RemoteOptions, Any] = {one: self._made(one) for one in options}
+        self._started = False
+
+    def _made(self, options: RemoteOptions) -> Any:
+        hub = self._accounts.of(options.account).hub
+        if options.leaf:
+            from lakestream.net.remote.leaf_link import LeafLink  # most servers are nobody's leaf
+
+            return LeafLink(
+                options, hub, self._domain, self._clock, self._log, self._server_name, self._others, self._cluster
+            )
+        link = Link(options, hub, self._server_name, self._clock, self._log, self._call)
+        return Served(link, self._clock)
+
+    def start(self) -> None:
+        """Connect to all of them."""
+        self._started = True
+        for served in self._served.values():
+            served.start()
+
+    async def stop(self) -> None:
+        """Be connected to none any more."""
+        self._started = False
+        for served in self._served.values():
+            await served.stop()
+
+    def reload(self, options: Iterable[RemoteOptions]) -> None:
+        """Have these from now on. One that has not changed notices nothing of it."""
+        wanted = list(options)
+        for gone in [one for one in self._served if one not in wanted]:
+            self._clock.spawn(self._served.pop(gone).stop())
+        for new in wanted:
+            if new not in self._served:
+                self._served[new] = self._made(new)
+                if self._started:
+                    self._served[new].start()
+
+    def shown(self) -> list[dict[str, Any]]:
+        """As /varz shows them."""
+        return [served.shown() for served in self._served.values()]
+
+    def leafs(self, subs: bool = False) -> list[dict[str, Any]]:
+        """Those that are connected to as a leaf node, as /leafz shows them; `subs`: with what is listened to there."""
+        return [page for served in self._served.values() if (page := served.leafz(subs)) is not None]

@@ -1,0 +1,85 @@
+"""The protocol in the log, line by line (-V), as nats-server writes it.
+
+Belongs here: how a command or a frame is shown. A connection has a tracer only while tracing is on, so that the hot
+path pays one comparison for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lakestream.logging import Logger
+from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
+
+MAX_TRACED = 1024
+"""Bytes of a payload or line that are shown (default 1 KiB); the rest is left out."""
+
+SECRETS = ("pass", "auth_token", "jwt", "sig")
+"""CONNECT fields whose values never reach the log."""
+
+
+class Tracer:
+    """Writes what one connection receives and sends.
+
+    Args:
+        log: where to; its trace level must be on.
+        label: `host:port - cid:n`.
+    """
+
+    def __init__(self, log: Logger, label: str) -> None:
+        self._log = log
+        self._label = label
+
+    def inbound(self, commands: Sequence[Command]) -> None:
+        """Commands as they were parsed."""
+        for command in commands:
+            self._log.trace(f"{self._label} - <<- [{_shown(command)}]")
+            if isinstance(command, Publish):
+                self._log.trace(f"{self._label} - <<- MSG_PAYLOAD: [{_quoted(command.header + command.payload)}]")
+
+    def outbound(self, frames: Sequence[bytes]) -> None:
+        """Frames as they are handed to the socket, each a control line and perhaps a payload."""
+        for frame in frames:
+            line, _, rest = frame.partition(b"\r\n")
+            self._log.trace(f"{self._label} - ->> [{_text(line)}]")
+            if rest:
+                self._log.trace(f"{self._label} - ->> MSG_PAYLOAD: [{_quoted(rest[:-2])}]")
+
+
+def _shown(command: Command) -> str:
+    match command:
+        case Publish():
+            reply = [command.reply] if command.reply else []
+            size = len(command.header) + len(command.payload)
+            if command.header:
+                return _words(b"HPUB", command.subject, *reply, b"%d" % len(command.header), b"%d" % size)
+            return _words(b"PUB", command.subject, *reply, b"%d" % size)
+        case Subscribe():
+            queue = [command.queue] if command.queue else []
+            return _words(b"SUB", command.subject, *queue, command.sid)
+        case Unsubscribe():
+            return _words(b"UNSUB", command.sid, *([b"%d" % command.maximum] if command.maximum else []))
+        case Connect():
+            fields = {name: "[REDACTED]" if name in SECRETS else value for name, value in command.options.items()}
+            return f"CONNECT {msgspec.json.encode(fields).decode()}"
+        case Ping():
+            return "PING"
+        case Pong():
+            return "PONG"
+        case Violation():
+            return f"{command.reason}: {command.text}" if command.text else command.reason
+
+
+def _words(*words: bytes) -> str:
+    return _text(b" ".join(words))
+
+
+def _text(data: bytes) -> str:
+    return data[:MAX_TRACED].decode("utf-8", "backslashreplace")
+
+
+def _quoted(data: bytes) -> str:
+    shown = msgspec.json.encode(_text(data)).decode()
+    return shown if len(data) <= MAX_TRACED else f"{shown[:-1]}..."

@@ -1,0 +1,189 @@
+"""Unsent bytes of all client connections.
+
+Belongs here: the write deadline, the bound for all connections together, and giving memory back to the system after
+many unsent bytes have gone. One timer serves all connections. A connection that writes is put on the list once, and
+leaves it when a tick finds everything sent; nothing here costs anything per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from lakestream.ports import Clock, Timer
+from lakestream.protocol.durations import format_duration
+
+PENDING_BYTES = "Slow Consumer (Pending Bytes)"
+WRITE_DEADLINE = "Slow Consumer (Write Deadline)"
+"""Close reasons, as nats-server has them."""
+
+TICK_NS = 1_000_000_000
+"""Longest time between two looks at the connections (1 s)."""
+TICKS = 10
+"""Looks within a write deadline, if it is shorter than as many ticks."""
+CHUNK_BYTES = 64 << 10
+"""Size of nats-server's output buffers; its log line counts unsent bytes in these chunks."""
+RELIEF = 8
+"""At the bound, connections are cut until an eighth of it is free, so that they are not sorted with every write."""
+TRIM_BYTES = 64 << 20
+"""Memory goes back to the system after at least this many unsent bytes have gone (64 MiB)."""
+
+
+class Limits(Protocol):
+    """The settings that are enforced here; a reload replaces them."""
+
+    @property
+    def write_deadline_ns(self) -> int:
+        """A flush that takes longer ends the connection."""
+
+    @property
+    def max_pending(self) -> int:
+        """Unsent bytes of a client."""
+
+    @property
+    def max_pending_total(self) -> int:
+        """Unsent bytes of all clients together; where `max_pending` is more, that."""
+
+
+class Receiver:
+    """A connection, with the fields kept for this module.
+
+    Attributes:
+        slow: what is logged of a slow consumer, "" of others.
+        written: bytes handed to the socket since the connection began.
+        unsent: of those, how many were not sent when last counted.
+        goal: `written` when the flush under way began.
+        ticks: looks that found this flush unfinished.
+        watched: it is on the list.
+    """
+
+    slow = ""
+    written = unsent = goal = ticks = 0
+    watched = False
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes handed to the socket but not yet sent."""
+        raise NotImplementedError
+
+    def cut(self, reason: str, detail: str) -> None:
+        """Close without another word. `detail` is logged."""
+        raise NotImplementedError
+
+
+class Unsent:
+    """The unsent bytes of a server's clients.
+
+    Args:
+        limits: returns the current settings.
+        trim: gives freed memory back to the system; it may block.
+
+    Attributes:
+        total: bytes, as last counted for each connection. What was sent since then is still in it.
+    """
+
+    def __init__(self, limits: Callable[[], Limits], clock: Clock, trim: Callable[[], None]) -> None:
+        self._limits, self._clock, self._trim = limits, clock, trim
+        self.total = 0
+        self._peak = 0
+        self._watched: list[Receiver] = []
+        self._timer: Timer | None = None
+
+    def wrote(self, receiver: Receiver, size: int, unsent: int) -> None:
+        """Note that a connection has written `size` bytes, and has this many unsent. Hot: once a write."""
+        limits = self._limits()
+        receiver.written += size
+        if unsent > limits.max_pending:
+            self._cut(receiver, PENDING_BYTES, f"MaxPending of {limits.max_pending} Exceeded")
+            return
+        self.total += unsent - receiver.unsent
+        receiver.unsent = unsent
+        if not receiver.watched:
+            self._watch(receiver)
+        if self.total > limits.max_pending_total and self.total > limits.max_pending:
+            self._relieve()
+
+    def _watch(self, receiver: Receiver) -> None:
+        """Look after a connection until everything is sent."""
+        receiver.watched = True
+        receiver.goal, receiver.ticks = receiver.written, 0
+        self._watched.append(receiver)
+        if self._timer is None:
+            self._arm()
+
+    def left(self, receiver: Receiver) -> None:
+        """Stop counting a connection that is over."""
+        self.total -= receiver.unsent
+        receiver.unsent = 0
+
+    def _relieve(self) -> None:
+        """Count again, and cut the connections with the most unsent bytes while the total is above the bound."""
+        for receiver in self._watched:
+            self._count(receiver)
+        self._peak = max(self._peak, self.total)
+        limits = self._limits()
+        limit = max(limits.max_pending_total, limits.max_pending)  # one client alone may have that much
+        if self.total <= limit:
+            return
+        self._watched.sort(key=lambda each: each.unsent)
+        while self._watched and self.total > limit - limit // RELIEF:
+            receiver = self._watched.pop()
+            how = f"MaxPendingTotal of {limit} Exceeded, {receiver.unsent} bytes of it here"
+            self._cut(receiver, PENDING_BYTES, how)
+
+    # ------------------------------------------------------------------ the timer
+    def _period(self) -> int:
+        return max(1, min(TICK_NS, self._limits().write_deadline_ns // TICKS))
+
+    def _arm(self) -> None:
+        self._timer = self._clock.call_later(self._period(), self._tick)
+
+    def _tick(self) -> None:
+        """Cut the connections whose flush has taken longer than the deadline.
+
+        Ticks are counted, not time: neither a clock that is set nor a server that was stopped cuts anybody.
+        """
+        deadline = self._limits().write_deadline_ns
+        patience = -(-deadline // self._period())
+        watched, self._watched = self._watched, []
+        late: list[Receiver] = []
+        for receiver in watched:
+            self._count(receiver)
+            if not receiver.unsent:
+                receiver.watched = False
+                continue
+            if receiver.written - receiver.unsent >= receiver.goal:
+                receiver.goal, receiver.ticks = receiver.written, 0
+            elif receiver.ticks == patience:
+                late.append(receiver)
+                continue
+            else:
+                receiver.ticks += 1
+            self._watched.append(receiver)
+        self._give_back()
+        for receiver in late:
+            chunks = -(-receiver.unsent // CHUNK_BYTES)
+            how = f"WriteDeadline of {format_duration(deadline)} exceeded with {chunks} chunks"
+            how += f" of {receiver.unsent} total bytes."
+            self._cut(receiver, WRITE_DEADLINE, how)
+        if self._watched or self._peak >= TRIM_BYTES:
+            self._arm()
+        else:
+            self._timer = None
+
+    def _give_back(self) -> None:
+        """Trim the heap once half of many unsent bytes have gone; those cut in this tick count in the next one."""
+        if self._peak >= TRIM_BYTES and self.total <= self._peak // 2:
+            self._peak = self.total
+            self._trim()
+        self._peak = max(self._peak, self.total)
+
+    def _count(self, receiver: Receiver) -> None:
+        size = 0 if receiver.slow else receiver.pending_bytes  # what was cut goes with the next turn
+        self.total += size - receiver.unsent
+        receiver.unsent = size
+
+    def _cut(self, receiver: Receiver, reason: str, detail: str) -> None:
+        """End a connection."""
+        self.left(receiver)
+        receiver.cut(reason, detail)

@@ -1,0 +1,195 @@
+"""What the monitoring port says of accounts: /accountz and /accstatz.
+
+Belongs here: which accounts there are, what each exports, imports and maps, and what its clients have moved. An
+account shows what every account may ask the system account besides its own imports: these answers are given without
+one here, yet they are there. Field names and their order are nats-server's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lakestream.config.account_options import (
+    Latency,
+    ServiceExport,
+    ServiceImport,
+    StreamExport,
+    StreamImport,
+)
+from lakestream.net.accounts.responses import Responses
+from lakestream.ops.monitoring.monitored import Monitored, Watched, account_of, configured
+from lakestream.ops.monitoring.query import BadQuery, Query
+from lakestream.protocol.gotime import format_time
+
+MAX_WAYS_SHOWN = 1024
+"""Awaited answers of an account that /accountz shows; the others are left out."""
+
+_RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
+
+_SYSTEM_EXPORTS = (
+    ("$SYS.DEBUG.SUBSCRIBERS", "Singleton"),
+    ("$SYS.REQ.ACCOUNT.*.CONNZ", "Streamed"),
+    ("$SYS.REQ.ACCOUNT.*.STATZ", "Streamed"),
+    ("$SYS.REQ.USER.*.INFO", "Singleton"),
+    ("$JS.API.>", "Singleton"),
+)
+
+_EVERYBODYS_IMPORTS = (
+    ("$SYS.REQ.ACCOUNT.{}.CONNZ", "$SYS.REQ.ACCOUNT.PING.CONNZ", False),
+    ("$SYS.REQ.ACCOUNT.{}.CONNZ", "$SYS.REQ.SERVER.PING.CONNZ", False),
+    ("$SYS.REQ.ACCOUNT.{}.STATZ", "$SYS.REQ.ACCOUNT.PING.STATZ", False),
+    ("$SYS.REQ.USER.{}.INFO", "$SYS.REQ.USER.INFO", True),
+    ("$JS.API.>", "$JS.API.>", True),
+)
+"""What every account may ask the system account: the subject there, the one here, whether it tells who asks."""
+
+
+# ---------------------------------------------------------------------- /accountz
+def accountz(node: Monitored, query: Query) -> dict[str, Any]:
+    """The page; `acc`: in detail. Raises BadQuery for an account that does not exist."""
+    name, system = query.text("acc"), node.accounts.system.name
+    page: dict[str, Any] = {
+        "server_id": node.identity.server_id,
+        "now": format_time(time.time_ns()),
+        "system_account": system,
+    }
+    if not name:
+        return page | {"accounts": sorted(account.name for account in configured(node))}
+    return page | {"account_detail": account_detail(node, name)}
+
+
+def account_detail(node: Monitored, name: str) -> dict[str, Any]:
+    """One account. Raises BadQuery when it does not exist."""
+    account = account_of(node, name)
+    if account is None:
+        raise BadQuery(f"Account {name} does not exist")
+    page: dict[str, Any] = {"account_name": name, "update_time": format_time(node.config_loaded_ns)}
+    if account.is_system:
+        page["is_system"] = True
+    page |= {
+        "expired": False,
+        "complete": True,
+        "jetstream_enabled": node.jetstream is not None and name in node.jetstream.served,
+        "leafnode_connections": 0,
+        "client_connections": len(account.connections),
+        "subscriptions": len(account.hub.interest_graph),
+    }
+    options, system = account.options, node.accounts.system.name
+    if account.hub.mappings is not None:
+        page["mappings"] = account.hub.mappings.shown()
+    if exports := _exports(options.exports, account.is_system):
+        page["exports"] = exports
+    page["imports"] = [_import(node, one) for one in options.imports] + _everybodys(name, system, account.is_system)
+    page["name_tag"] = name
+    ways = account.hub.responses
+    if isinstance(ways, Responses) and (shown := _ways(ways)):
+        page["responses"] = shown
+    return page
+
+
+def _ways(ways: Responses) -> dict[str, Any]:
+    """The answers that are awaited from an account, by the subject under which it gives them."""
+    shown = {}
+    for subject, way in itertools.islice(ways, MAX_WAYS_SHOWN):
+        local = subject.decode("utf-8", "replace")
+        reply = way.reply.decode("utf-8", "replace")
+        page = _imported(reply, way.back.hub.account, {"to": local}, local, "service")
+        # Type 2 is "service" again. Whether the importer shares who asks, a way does not know.
+        shown[local] = page | {"type": 2, "tracking": way.measured is not None}
+    return shown
+
+
+def _exports(exports: Iterable[StreamExport | ServiceExport], is_system: bool) -> list[dict[str, Any]]:
+    services = [_service(one) for one in exports if isinstance(one, ServiceExport)]
+    if is_system:
+        services += [
+            {"subject": subject, "type": "service", "response_type": response} for subject, response in _SYSTEM_EXPORTS
+        ]
+    streams = [
+        {"subject": one.subject, "type": "stream"} | _approved(one) for one in exports if isinstance(one, StreamExport)
+    ]
+    return services + streams
+
+
+def _service(export: ServiceExport) -> dict[str, Any]:
+    page = {"subject": export.subject, "type": "service", "response_type": _RESPONSES[export.response]}
+    latency = {"service_latency": _latency(export.latency)} if export.latency is not None else {}
+    return page | _approved(export) | latency
+
+
+def _approved(export: StreamExport | ServiceExport) -> dict[str, Any]:
+    return {"approved_accounts": sorted(export.accounts)} if export.accounts else {}
+
+
+def _latency(latency: Latency) -> dict[str, Any]:
+    return {"sampling": latency.sampling or "headers", "results": latency.subject}
+
+
+def _import(node: Monitored, one: StreamImport | ServiceImport) -> dict[str, Any]:
+    if isinstance(one, StreamImport):
+        local = one.to or (f"{one.prefix}.{one.subject}" if one.prefix else one.subject)
+        return _imported(one.subject, one.account, {}, local, "stream")
+    local = one.to or one.subject
+    page = _imported(one.subject, one.account, {"to": local}, local, "service", share=one.share)
+    exporter = node.accounts.get(one.account)
+    for export in exporter.options.exports if exporter is not None else ():
+        if isinstance(export, ServiceExport) and export.subject == one.subject and export.latency is not None:
+            page["latency"] = _latency(export.latency)
+    return page
+
+
+def _imported(
+    subject: str, account: str, to: dict[str, str], local: str, kind: str, share: bool = False
+) -> dict[str, Any]:
+    page: dict[str, Any] = {"subject": subject, "account": account, **to, "local_subject": local, "type": kind}
+    return page | {"invalid": False, "share": share, "tracking": False}
+
+
+def _everybodys(name: str, system: str, is_system: bool) -> list[dict[str, Any]]:
+    """The requests that every account may make; the system account makes the others under its own subjects."""
+    return [
+        _imported(subject.format(name), system, {"to": local}, local, "service", share)
+        for subject, local, share in _EVERYBODYS_IMPORTS
+        if not is_system or local == "$SYS.REQ.USER.INFO"
+    ]
+
+
+# ---------------------------------------------------------------------- /accstatz
+def accstatz(node: Monitored, query: Query) -> dict[str, Any]:
+    """The page; `unused=1`: accounts nobody is connected in as well."""
+    return statz(node, None, unused=query.flag("unused"))
+
+
+def statz(node: Monitored, names: Sequence[str] | None, *, unused: bool) -> dict[str, Any]:
+    """The traffic of the accounts of these names, None: of all; `unused`: of those nobody is connected in as well."""
+    found = [account for account in configured(node) if (names is None or account.name in names)]
+    return {
+        "server_id": node.identity.server_id,
+        "now": format_time(time.time_ns()),
+        "account_statz": [account_traffic(node, account) for account in found if unused or account.connections],
+    }
+
+
+def account_traffic(node: Monitored, account: Watched) -> dict[str, Any]:
+    """Connections of an account, and what its clients have moved."""
+    clients = account.connections.values()
+    traffic = node.statistics.account(account.name, clients)
+    return {
+        "acc": account.name,
+        "name": account.name,
+        "conns": len(clients),
+        "leafnodes": 0,
+        "total_conns": len(clients),
+        "num_subscriptions": len(account.hub.interest_graph),
+        "sent": _moved(traffic.out_msgs, traffic.out_bytes),
+        "received": _moved(traffic.in_msgs, traffic.in_bytes),
+        "slow_consumers": traffic.slow_consumers,
+    }
+
+
+def _moved(msgs: int, size: int) -> dict[str, Any]:
+    page: dict[str, Any] = {"msgs": msgs, "bytes": size}
+    return page | {link: {"msgs": 0, "bytes": 0} for link in ("gateways", "routes", "leafs")}

@@ -1,0 +1,184 @@
+"""What the monitoring port says of clients: /connz and /subsz.
+
+Belongs here: connections open and closed, how they are sorted and chosen, and their subscriptions, by account where one
+is asked for. Field names and their order are nats-server's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lakestream.config.account_options import GLOBAL_ACCOUNT
+from lakestream.net.interest.interest import Subscription
+from lakestream.net.statistics import Closed
+from lakestream.ops.monitoring.monitored import Live, Monitored, Watched, account_of
+from lakestream.ops.monitoring.query import BadQuery, Query
+from lakestream.ops.monitoring.text import uptime_text
+from lakestream.protocol.durations import format_duration
+from lakestream.protocol.gotime import format_time
+from lakestream.protocol.subjects import matches, valid_literal
+
+DEFAULT_LIMIT = 1024
+"""Entries of a list on one page when the query has no `limit`."""
+
+_STATES = {"": "open", "open": "open", "closed": "closed", "any": "any", "all": "any"}
+
+Key = Callable[[Any, int], Any]
+_SORTS: dict[str, tuple[Key, bool]] = {
+    "": (lambda one, now: one.id, False),
+    "cid": (lambda one, now: one.id, False),
+    "start": (lambda one, now: one.start_ns, False),
+    "subs": (lambda one, now: len(getattr(one, "subs", ())), True),
+    "pending": (lambda one, now: getattr(one, "pending_bytes", 0), True),
+    "msgs_to": (lambda one, now: one.out_msgs, True),
+    "msgs_from": (lambda one, now: one.in_msgs, True),
+    "bytes_to": (lambda one, now: one.out_bytes, True),
+    "bytes_from": (lambda one, now: one.in_bytes, True),
+    "last": (lambda one, now: one.last_ns, True),
+    "idle": (lambda one, now: now - one.last_ns, True),
+    "uptime": (lambda one, now: getattr(one, "stop_ns", now) - one.start_ns, True),
+    "rtt": (lambda one, now: one.rtt_ns, True),
+    "stop": (lambda one, now: getattr(one, "stop_ns", now), True),
+    "reason": (lambda one, now: one.close_reason, False),
+}
+
+
+# ---------------------------------------------------------------------- /connz
+def connz(node: Monitored, query: Query) -> dict[str, Any]:
+    """The page for a query with state, sort, acc, user, cid, filter_subject, subs, auth, offset and limit."""
+    now = time.time_ns()
+    state = query.choice("state", _STATES)
+    subs, auth, cid = query.flag_or_detail("subs"), query.flag("auth"), query.unsigned("cid")
+    key, descending = _sorting(query.text("sort"), state)
+    offset, limit = (0, 1) if cid else query.page(DEFAULT_LIMIT)
+    account = query.text("acc")
+    known = not account or account_of(node, account) is not None
+    of_account = _connections(node, account, state) if known else []
+    chosen = [one for one in of_account if _wanted(one, cid, query)]
+    chosen.sort(key=lambda one: key(one, now), reverse=descending)
+    shown = [_connection(one, now, subs, auth) for one in chosen[offset : offset + limit]]
+    return {
+        "server_id": node.identity.server_id if known else "",
+        "now": format_time(now),
+        "num_connections": len(shown),
+        "total": len(of_account),
+        "offset": offset,
+        "limit": limit,
+        "connections": shown if known else None,
+    }
+
+
+def _connections(node: Monitored, account: str, state: str) -> Sequence[Live | Closed]:
+    """Those in an account, or ("") all."""
+    found: list[Live | Closed] = []
+    if state != "closed":
+        found += [one for one in node.connections.values() if account in ("", one.account.name)]
+    if state != "open":
+        found += [one for one in node.statistics.closed if account in ("", one.account_name)]
+    return found
+
+
+def _sorting(name: str, state: str) -> tuple[Key, bool]:
+    if name not in _SORTS:
+        raise BadQuery(f"invalid sorting option: {name}")
+    if name in ("stop", "reason") and state != "closed":
+        raise BadQuery(f"sort by {name} only valid on closed connections")
+    return _SORTS[name]
+
+
+def _wanted(one: Any, cid: int, query: Query) -> bool:
+    user, subject = query.text("user"), query.text("filter_subject").encode()
+    if (cid and one.id != cid) or (user and one.user != user):
+        return False
+    return not subject or any(matches(sub.subject, subject) for sub in getattr(one, "subs", {}).values())
+
+
+def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
+    stop = getattr(one, "stop_ns", 0)
+    end = stop or now
+    page: dict[str, Any] = {
+        "cid": one.id,
+        "kind": "Client",
+        "type": "nats",
+        "ip": one.host,
+        "port": one.port,
+        "start": format_time(one.start_ns),
+        "last_activity": format_time(one.last_ns),
+    }
+    if stop:
+        page |= {"stop": format_time(stop), "reason": one.close_reason}
+    if one.rtt_ns:
+        page["rtt"] = format_duration(one.rtt_ns)
+    held = list(getattr(one, "subs", {}).values())
+    page |= {
+        "uptime": uptime_text(end - one.start_ns),
+        "idle": uptime_text(end - one.last_ns),
+        "pending_bytes": getattr(one, "pending_bytes", 0),
+        "in_msgs": one.in_msgs,
+        "out_msgs": one.out_msgs,
+        "in_bytes": one.in_bytes,
+        "out_bytes": one.out_bytes,
+        "subscriptions": len(held),
+    }
+    page |= {name: value for name in ("name", "lang", "version") if (value := getattr(one, name))}
+    account = (one.account_name if stop else one.account.name) if auth else ""
+    if auth and one.user:
+        page["authorized_user"] = one.user
+    if account not in ("", GLOBAL_ACCOUNT):
+        page["account"] = account
+    if subs == "list" and held:
+        page["subscriptions_list"] = [sub.subject.decode("utf-8", "replace") for sub in held]
+    if subs == "detail" and held:
+        page["subscriptions_list_detail"] = [_subscription(sub, one.id) for sub in held]
+    return page | ({"name_tag": account} if account else {})
+
+
+# ---------------------------------------------------------------------- /subsz
+def subsz(node: Monitored, query: Query) -> dict[str, Any]:
+    """The page for a query with subs, test, acc, offset and limit. What the server itself subscribes to, for its
+    streams and its own requests, is shown with cid 0; what other nodes do, counts but is not listed."""
+    subs, test, only = query.flag("subs"), query.text("test"), query.text("acc")
+    if test and not valid_literal(test.encode()):
+        raise BadQuery(f"invalid test subject, must be valid publish subject: {test}")
+    offset, limit = query.page(DEFAULT_LIMIT)
+    accounts = [account for account in node.accounts if only in ("", account.name)]
+    page: dict[str, Any] = {
+        "server_id": node.identity.server_id,
+        "now": format_time(time.time_ns()),
+        "num_subscriptions": sum(len(account.hub.interest_graph) for account in accounts),
+        "total": 0,
+        "offset": offset,
+        "limit": limit,
+    }
+    if subs:
+        found = [
+            {"account": account.name, "account_tag": account.name} | _subscription(sub, cid)
+            for account in accounts
+            for sub, cid in _held(account)
+            if not test or matches(sub.subject, test.encode())
+        ]
+        page["total"] = len(found)
+        if shown := found[offset : offset + limit]:
+            page["subscriptions_list"] = shown
+    return page
+
+
+def _held(account: Watched) -> list[tuple[Subscription, int]]:
+    """The subscriptions of an account on this server, with the client they are of."""
+    cids = {id(sub): cid for cid, connection in account.connections.items() for sub in connection.subs.values()}
+    held = account.hub.interest_graph.subscriptions()
+    return [(sub, cids.get(id(sub), 0)) for sub in held if sub.remote is None]
+
+
+def _subscription(sub: Subscription, cid: int) -> dict[str, Any]:
+    queue = {"qgroup": sub.queue.decode("utf-8", "replace")} if sub.queue else {}
+    return {
+        "subject": sub.subject.decode("utf-8", "replace"),
+        **queue,
+        "sid": sub.sid.decode("utf-8", "replace"),
+        "msgs": sub.delivered,
+        **({"max": sub.maximum} if sub.maximum else {}),
+        "cid": cid,
+    }

@@ -1,0 +1,232 @@
+"""What the monitoring port says of JetStream.
+
+Belongs here: /jsz, JetStream's part of /varz, and the health of the server's streams and consumers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from lakestream.meta.engine import Engine
+from lakestream.meta.info import meta_shown, unhealthy
+from lakestream.net.identity import API_LEVEL
+from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams
+from lakestream.ops.monitoring.query import Query
+from lakestream.protocol.gotime import format_time
+from lakestream.stream.consumer.info import consumer_info
+from lakestream.stream.core.info import config_shown, state_shown
+from lakestream.stream.core.stream import Stream
+
+_UINT64 = (1 << 64) - 1
+"""nats-server shows an account's limits as uint64, so that none (-1) is this."""
+
+DEFAULT_LIMIT = 1024
+
+
+class Health(NamedTuple):
+    """A health report; status 200 is good. `kind` is the error's type with details."""
+
+    status: int
+    reason: str = ""
+    kind: str = ""
+    account: str = ""
+    stream: str = ""
+    consumer: str = ""
+
+
+class JetStreamPages:
+    """JetStream's pages of one server."""
+
+    def __init__(self, node: Monitored) -> None:
+        self._node = node
+
+    # ------------------------------------------------------------------ /varz
+    def varz(self) -> dict[str, Any]:
+        """The `jetstream` object of /varz; empty without JetStream."""
+        jetstream = self._node.jetstream
+        if jetstream is None:
+            return {}
+        page = {"config": self._config(), "stats": self._stats(jetstream), "limits": self._limits()}
+        return page if jetstream.cluster is None else page | {"meta": meta_shown(jetstream.cluster)}
+
+    def _config(self) -> dict[str, Any]:
+        options = self._node.options.jetstream
+        if options is None:
+            return {"max_memory": 0, "max_storage": 0}
+        config: dict[str, Any] = {
+            "max_memory": options.max_memory,
+            "max_storage": options.max_file,
+            "store_dir": f"{options.store_dir}/jetstream",
+        }
+        # 0 would mean "never" to a reader of nats-server's page; syncing before every ack is told by its own field.
+        config |= {"sync_always": True} if options.sync_always else {"sync_interval": options.sync_interval_ns}
+        config |= {"domain": options.domain} if options.domain else {}
+        return config | {"strict": options.strict}
+
+    def _limits(self) -> dict[str, Any]:
+        options = self._node.options.jetstream
+        assert options is not None  # Invariant: there is JetStream only with options for it.
+        limits = {
+            "max_batch_inflight_per_stream": options.batches_per_stream,
+            "max_batch_inflight_total": options.batches_total,
+            "max_batch_size": options.batch_max_msgs,
+            "max_batch_timeout": options.batch_timeout_ns,
+            "max_request_batch": options.max_request_batch,
+            "max_ack_pending": options.max_ack_pending,
+            "default_max_consumers": options.default_max_consumers,
+        }
+        return {name: value for name, value in limits.items() if value}
+
+    def _stats(self, jetstream: Streams) -> dict[str, Any]:
+        served = jetstream.served.values()
+        api = _api(served, API_LEVEL)
+        return _usage(_streams(served)) | {"accounts": len(served), "ha_assets": 0, "api": api}
+
+    # ------------------------------------------------------------------ /jsz
+    def jsz(self, query: Query) -> dict[str, Any]:
+        """The page for a query with acc, accounts, streams, consumers, config, offset and limit."""
+        account = query.text("acc")
+        detailed = query.flag("accounts") or query.flag("streams") or query.flag("consumers")
+        offset, limit = query.page(DEFAULT_LIMIT)
+        jetstream = self._node.jetstream
+        head = {"server_id": self._node.identity.server_id, "now": format_time(time.time_ns())}
+        if jetstream is None:
+            nothing = {"memory": 0, "storage": 0, "reserved_memory": 0, "reserved_storage": 0, "accounts": 0}
+            api = {"level": 0, "total": 0, "errors": 0}
+            empty = {"streams": 0, "consumers": 0, "messages": 0, "bytes": 0, "total": 0}
+            return nothing | {"ha_assets": 0, "api": api} | head | {"disabled": True, "config": self._config()} | empty
+        page = self._stats(jetstream) | head | {"config": self._config(), "limits": self._limits()}
+        page |= _totals(list(_streams(jetstream.served.values())))
+        names = [name for name in (account,) if name in jetstream.served]
+        if not account and detailed:
+            names = sorted(jetstream.served)[offset : offset + limit]
+        if names:
+            page["account_details"] = [self.account(name, jetstream.served[name], query) for name in names]
+        if jetstream.cluster is not None:
+            page["meta_cluster"] = meta_shown(jetstream.cluster)
+        return page | {"total": len(jetstream.served)}
+
+    def account(self, name: str, serving: Serving, query: Query) -> dict[str, Any]:
+        """One account's part of the page."""
+        account = self._node.accounts.get(name)
+        limits = account.jetstream if account is not None else None
+        held = sorted(serving.engine.streams.values(), key=lambda one: one.name)
+        page = {"name": name, "id": name} | _usage(held)
+        if limits is not None:
+            page |= {"reserved_memory": limits.max_memory & _UINT64, "reserved_storage": limits.max_file & _UINT64}
+        page |= {"accounts": 0, "ha_assets": 0, "api": _api([serving], 0)}
+        config, consumers, direct = query.flag("config"), query.flag("consumers"), query.flag("direct-consumers")
+        if query.flag("streams") or consumers:
+            page["stream_detail"] = [self._stream(stream, consumers, consumers and direct, config) for stream in held]
+        return page
+
+    def _stream(self, stream: Stream, consumers: bool, direct: bool, config: bool) -> dict[str, Any]:
+        """A stream; with its consumers, and with those of mirrors and sources, when asked for."""
+        page: dict[str, Any] = {
+            "name": stream.name,
+            "created": format_time(stream.created_ns),
+            "cluster": self._cluster(stream),
+        }
+        if config:
+            page["config"] = config_shown(stream.config, versions=False)
+        page["state"] = state_shown(stream)
+        found = [consumer for _, consumer in sorted(stream.consumers.items())]
+        for field, wanted, hidden in (("consumer_detail", consumers, False), ("direct_consumer_detail", direct, True)):
+            details = [consumer_info(each, listed=True) for each in found if wanted and each.config.direct is hidden]
+            for detail in details if not config else ():
+                del detail["config"]
+            if details:
+                page[field] = details
+        return page | stream.copying.info()
+
+    def _cluster(self, stream: Stream) -> dict[str, Any]:
+        cluster = self._node.jetstream.cluster if self._node.jetstream is not None else None
+        return cluster.shown(stream) if cluster is not None else {"leader": self._node.identity.server_name}
+
+    # ------------------------------------------------------------------ /healthz
+    def healthz(self, query: Query) -> Health:
+        """Health of the server, or of the account, stream or consumer asked for."""
+        account, stream, consumer = query.text("account"), query.text("stream"), query.text("consumer")
+        if consumer and not stream:
+            return Health(400, '"stream" must not be empty when checking consumer health', "BAD_REQUEST")
+        if stream and not account:
+            return Health(400, '"account" must not be empty when checking stream health', "BAD_REQUEST")
+        query.flag("details")
+        jetstream = self._node.jetstream
+        if self._node.lame_duck:
+            return Health(500, "server is in lame duck mode and takes no new connections", "CONN")
+        if query.flag("js-enabled-only") or query.flag("js-enabled") or query.flag("js-server-only"):
+            return Health(200)
+        serving = jetstream.served.get(account) if jetstream is not None else None
+        if account and serving is None:
+            return Health(404, f'JetStream account "{account}" not found', "ACCOUNT", account)
+        if serving is not None and stream:
+            return _streams_health(serving.engine, account, stream, consumer)
+        return _all_health(jetstream, account) if jetstream is not None else Health(200)
+
+
+def _all_health(jetstream: Streams, only: str) -> Health:
+    lacking = unhealthy(jetstream.cluster) if jetstream.cluster is not None else ""
+    if lacking:
+        return Health(503, lacking, "JETSTREAM")
+    for account, serving in jetstream.served.items():
+        if only not in ("", account):
+            continue
+        for name, reason in serving.engine.offline.items():
+            return _broken(account, name, reason)
+        for stream in serving.engine.streams.values():
+            if stream.failed is not None:
+                return _broken(account, stream.name, stream.failed.description)
+    return Health(200)
+
+
+def _streams_health(engine: Engine, account: str, name: str, consumer: str) -> Health:
+    if name in engine.offline:
+        return _broken(account, name, engine.offline[name])
+    stream = engine.streams.get(name)
+    if stream is None:
+        return Health(404, f'JetStream stream "{name}" not found on account "{account}"', "STREAM", account, name)
+    if stream.failed is not None:
+        return _broken(account, name, stream.failed.description)
+    if consumer and consumer not in stream.consumers:
+        reason = f'JetStream consumer "{consumer}" not found for stream "{name}" on account "{account}"'
+        return Health(404, reason, "CONSUMER", account, name, consumer)
+    return Health(200)
+
+
+def _broken(account: str, name: str, reason: str) -> Health:
+    return Health(503, f"JetStream stream '{account} > {name}' takes no messages: {reason}", "STREAM", account, name)
+
+
+def _streams(served: Iterable[Serving]) -> Iterator[Stream]:
+    for serving in served:
+        yield from serving.engine.streams.values()
+
+
+def _api(served: Iterable[Serving], level: int) -> dict[str, int]:
+    """Counters of the API; `internal_errors`, which nats-server does not have, only when there were any."""
+    calls = [serving.api for serving in served]
+    page = {"level": level, "total": sum(one.total for one in calls), "errors": sum(one.errors for one in calls)}
+    internal = sum(one.internal_errors for one in calls)
+    return page | ({"internal_errors": internal} if internal else {})
+
+
+def _usage(streams: Iterable[Stream]) -> dict[str, Any]:
+    """Bytes stored and reserved."""
+    page = dict.fromkeys(("memory", "storage", "reserved_memory", "reserved_storage"), 0)
+    for stream in streams:
+        kind = "memory" if stream.config.storage == "memory" else "storage"
+        page[kind] += stream.store.bytes
+        page[f"reserved_{kind}"] += max(0, stream.config.max_bytes)
+    return page
+
+
+def _totals(streams: list[Stream]) -> dict[str, int]:
+    return {
+        "streams": len(streams),
+        "consumers": sum(not each.config.direct for stream in streams for each in stream.consumers.values()),
+        "messages": sum(stream.store.msgs for stream in streams),
+        "bytes": sum(stream.store.bytes for stream in streams),
+    }

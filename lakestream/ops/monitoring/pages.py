@@ -1,0 +1,313 @@
+"""What the monitoring port says.
+
+Belongs here: the pages as functions of a query and the server's state, without sockets, which page is where, and the
+ones about the server as a whole: /varz, /healthz and the index. Clients are in connections.py, accounts in
+accounts.py, JetStream in jetstream.py, the other nodes in routes.py. Field names and
+their order are nats-server's; fields that this server does not measure are left out rather than invented.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from lakestream import __version__
+from lakestream.config.options import SECOND
+from lakestream.net.identity import NATS_VERSION
+from lakestream.ops.monitoring.accounts import accountz, accstatz
+from lakestream.ops.monitoring.connections import connz, subsz
+from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
+from lakestream.ops.monitoring.monitored import Lag, Monitored
+from lakestream.ops.monitoring.query import BadQuery, Query
+from lakestream.ops.monitoring.routes import Routed, cluster_settings, routed, routez
+from lakestream.ops.monitoring.text import resident_bytes, uptime_text
+from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.gotime import format_time
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+PAGES = ("varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "healthz")
+
+
+class Answer(NamedTuple):
+    """One HTTP answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Traffic(NamedTuple):
+    """What clients have sent and been sent since the start, and how badly connections have ended."""
+
+    in_msgs: int
+    in_bytes: int
+    out_msgs: int
+    out_bytes: int
+    nodes: Routed
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """To clients and other nodes."""
+        return {"msgs": self.out_msgs + self.nodes.out_msgs, "bytes": self.out_bytes + self.nodes.out_bytes}
+
+    @property
+    def received(self) -> dict[str, int]:
+        """From clients and other nodes."""
+        return {"msgs": self.in_msgs + self.nodes.in_msgs, "bytes": self.in_bytes + self.nodes.in_bytes}
+
+
+Page = Callable[[Query], dict[str, Any]]
+
+
+class Pages:
+    """The pages of one server.
+
+    Attributes:
+        pages: by name, those that are JSON whatever the state of the server.
+        jetstream: what they say of JetStream.
+    """
+
+    def __init__(self, node: Monitored) -> None:
+        self._node = node
+        self._requests: dict[str, int] = {}
+        self.jetstream = JetStreamPages(node)
+        self.pages: dict[str, Page] = {
+            "varz": self._varz,
+            "connz": lambda query: connz(node, query),
+            "subsz": lambda query: subsz(node, query),
+            "accountz": lambda query: accountz(node, query),
+            "accstatz": lambda query: accstatz(node, query),
+            "routez": lambda query: routez(node, query),
+            "leafz": self._leafz,
+            "gatewayz": lambda query: self._nothing({"outbound_gateways": {}, "inbound_gateways": {}}),
+            "jsz": self.jetstream.jsz,
+        }
+        base = self._base = node.options.http_base_path
+        self._paths = {f"{base}/{name}": name for name in (*self.pages, "healthz")}
+        self._paths |= {f"{base}/subscriptionsz": "subsz", f"{base}/": "", base or "/": ""}
+
+    def answer(self, path: str, query: str) -> Answer:
+        """The answer to a request for `path` with this query string."""
+        name = self._paths.get(path)
+        if name is None:
+            return Answer(404, TEXT, b"404 page not found\n")
+        self._requests[path] = self._requests.get(path, 0) + 1
+        try:
+            if not name:
+                return self._index()
+            if name == "healthz":
+                return self._healthz(Query(query))
+            return json_answer(self.pages[name](Query(query)))
+        except BadQuery as error:
+            return Answer(400, TEXT, str(error).encode())
+
+    # ------------------------------------------------------------------ /
+    def _index(self) -> Answer:
+        links = "".join(f'<li><a href="{self._base}/{page}">/{page}</a></li>\n' for page in PAGES)
+        return Answer(
+            200,
+            "text/html; charset=utf-8",
+            f"<!DOCTYPE html>\n<html lang=en>\n<title>lakestream</title>\n<h1>lakestream {__version__}</h1>\n"
+            f"<ul>\n{links}</ul>\n</html>\n".encode(),
+        )
+
+    def _nothing(self, page: dict[str, Any]) -> dict[str, Any]:
+        """A page about what this server seldom or never has."""
+        return {"server_id": self._node.identity.server_id, "now": format_time(time.time_ns())} | page
+
+    def _leafz(self, query: Query) -> dict[str, Any]:
+        remotes, account = self._node.remotes, query.text("acc")
+        leafs = remotes.leafs(query.flag("subs")) if remotes is not None else []
+        leafs = [leaf for leaf in leafs if account in ("", leaf["account"])]
+        return self._nothing({"leafnodes": len(leafs), "leafs": leafs})
+
+    # ------------------------------------------------------------------ /varz
+    def _varz(self, query: Query) -> dict[str, Any]:
+        node, now = self._node, time.time_ns()
+        options, identity = node.options, node.identity
+        page: dict[str, Any] = {
+            "server_id": identity.server_id,
+            "server_name": identity.server_name,
+            "version": NATS_VERSION,
+            "lakestream": __version__,
+            "proto": 1,
+            "host": identity.host,
+            "port": identity.port,
+        }
+        if identity.auth_required:
+            page["auth_required"] = True
+        if node.cluster is not None and (urls := node.cluster.connect_urls.now()):
+            page["connect_urls"] = urls
+        page |= {
+            "max_connections": options.max_connections,
+            **({"max_subscriptions": options.max_subscriptions} if options.max_subscriptions else {}),
+            "ping_interval": options.ping_interval_ns,
+            "ping_max": options.ping_max,
+            "http_host": options.http_host or options.host,
+            "http_port": node.bound_http_port,
+            "http_base_path": options.http_base_path,
+            "https_port": 0,
+            "auth_timeout": options.auth_timeout_ns / SECOND,
+            "max_control_line": options.max_control_line,
+            "max_payload": options.max_payload,
+            "max_pending": options.max_pending,
+            "cluster": cluster_settings(node.cluster),
+            "gateway": {},
+            "leaf": {},
+            "mqtt": {},
+            "websocket": {},
+            "jetstream": self.jetstream.varz(),
+            "write_deadline": options.write_deadline_ns,
+        }
+        page |= self._process(now) | self._counters()
+        page["http_req_stats"] = dict(sorted(self._requests.items()))
+        page["config_load_time"] = format_time(node.config_loaded_ns)
+        page["config_digest"] = options.config_digest
+        if options.server_tags:
+            page["tags"] = list(options.server_tags)
+        if options.server_metadata:
+            page["metadata"] = options.server_metadata
+        page["system_account"] = node.accounts.system.name
+        nodes = routed(node.cluster)
+        page["slow_consumer_stats"] = _by_kind(node.statistics.slow_consumers, nodes.slow_consumers)
+        page["stale_connection_stats"] = _by_kind(node.statistics.stale_connections, nodes.stale_connections)
+        keeper = node.jetstream.keeper if node.jetstream is not None else None
+        if keeper is not None:
+            page["lake"] = lake_of(keeper)
+        if node.remotes is not None:
+            page["remote_servers"] = node.remotes.shown()
+        return page
+
+    def _process(self, now: int) -> dict[str, Any]:
+        uptime = max(1, now - self._node.started_ns)
+        return {
+            "start": format_time(self._node.started_ns),
+            "now": format_time(now),
+            "uptime": uptime_text(uptime),
+        } | self._machine(uptime)
+
+    def _machine(self, uptime: int) -> dict[str, Any]:
+        cpu = round(time.process_time_ns() * 100 / uptime, 2)
+        return {"mem": resident_bytes(), "cores": os.cpu_count() or 1, "cpu": cpu}
+
+    def traffic(self) -> Traffic:
+        """What has been moved since the start."""
+        node, ended = self._node, self._node.statistics
+        live = list(node.connections.values())
+        return Traffic(
+            ended.in_msgs + sum(one.in_msgs for one in live),
+            ended.in_bytes + sum(one.in_bytes for one in live),
+            ended.out_msgs + sum(one.out_msgs for one in live),
+            ended.out_bytes + sum(one.out_bytes for one in live),
+            routed(node.cluster),
+        )
+
+    def _counters(self) -> dict[str, Any]:
+        node, statistics, traffic = self._node, self._node.statistics, self.traffic()
+        nodes = traffic.nodes
+        return {
+            "connections": len(node.connections),
+            "total_connections": statistics.total_connections,
+            "routes": nodes.nodes,
+            "remotes": nodes.nodes,
+            "leafnodes": len(node.remotes.leafs()) if node.remotes is not None else 0,
+            "in_msgs": traffic.received["msgs"],
+            "in_bytes": traffic.received["bytes"],
+            "in_client_msgs": traffic.in_msgs,
+            "in_client_bytes": traffic.in_bytes,
+            "out_msgs": traffic.sent["msgs"],
+            "out_bytes": traffic.sent["bytes"],
+            "out_client_msgs": traffic.out_msgs,
+            "out_client_bytes": traffic.out_bytes,
+            "slow_consumers": statistics.slow_consumers + nodes.slow_consumers,
+            "stale_connections": statistics.stale_connections + nodes.stale_connections,
+            "subscriptions": self._subscriptions(),
+        }
+
+    def _subscriptions(self) -> int:
+        return sum(len(account.hub.interest_graph) for account in self._node.accounts)
+
+    # ------------------------------------------------------------------ what the system account is told by the clock
+    def statsz(self) -> dict[str, Any]:
+        """The server in short, as messages of the system show it."""
+        node, traffic = self._node, self.traffic()
+        page: dict[str, Any] = {"start": format_time(node.started_ns)}
+        page |= self._machine(max(1, time.time_ns() - node.started_ns))
+        page |= {
+            "connections": len(node.connections),
+            "total_connections": node.statistics.total_connections,
+            "active_accounts": sum(1 for account in node.accounts if account.connections),
+            "subscriptions": self._subscriptions(),
+            "sent": traffic.sent,
+            "sent_to_clients": {"msgs": traffic.out_msgs, "bytes": traffic.out_bytes},
+            "received": traffic.received,
+            "received_from_clients": {"msgs": traffic.in_msgs, "bytes": traffic.in_bytes},
+            "slow_consumers": node.statistics.slow_consumers + traffic.nodes.slow_consumers,
+        }
+        if node.cluster is not None:
+            page["routes"] = [
+                {
+                    "rid": route["rid"],
+                    "name": route["remote_name"],
+                    "sent": {"msgs": route["out_msgs"], "bytes": route["out_bytes"]},
+                    "received": {"msgs": route["in_msgs"], "bytes": route["in_bytes"]},
+                    "pending": route["pending_size"],
+                }
+                for route in routez(node, Query())["routes"]
+            ]
+        page["active_servers"] = 1 + traffic.nodes.nodes
+        if node.jetstream is not None:
+            jetstream = self.jetstream.varz()
+            jetstream["config"].pop("store_dir", None)
+            page["jetstream"] = jetstream
+        return page
+
+    # ------------------------------------------------------------------ /healthz
+    def _healthz(self, query: Query) -> Answer:
+        health = self.health(query)
+        page = {"status": "ok"} if health.status == 200 else unhealthy(health, query.flag("details"))
+        return Answer(health.status, JSON, dumps(page))
+
+    def health(self, query: Query) -> Health:
+        """Health of the server, or of what is asked for; what is wrong is logged."""
+        health = self.jetstream.healthz(query)
+        if health.status != 200:
+            self._node.log.warn(f'Healthcheck failed: "{health.reason}"')
+        return health
+
+
+def lake_of(keeper: Lag) -> dict[str, Any]:
+    """What the page says of the lake: by stream how many messages are not in its table, the age of the oldest of them
+    in seconds, and when it was compacted last."""
+    lag = keeper.lag()
+    return {
+        "url": keeper.root,
+        "compactor": {"alive": keeper.attended()},
+        "lag": {name: each.messages for name, each in lag.items()},
+        "lag_seconds": {name: round(each.age_ns / SECOND, 3) for name, each in lag.items()},
+        "last_commit": {name: format_time(each.committed_ns) for name, each in lag.items() if each.committed_ns},
+        "errors": keeper.troubles(),
+    }
+
+
+def unhealthy(health: Health, details: bool) -> dict[str, Any]:
+    """What the page says when something is wrong."""
+    if details:
+        error = {"type": health.kind, "account": health.account, "stream": health.stream, "consumer": health.consumer}
+        error = {name: value for name, value in error.items() if value}
+        return {"status": "error", "errors": [error | {"error": health.reason}]}
+    return {"status": "error" if health.status in (400, 500) else "unavailable", "error": health.reason}
+
+
+def json_answer(page: Mapping[str, Any] | Sequence[Any]) -> Answer:
+    """A page as indented JSON with Go's escapes."""
+    return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
+
+
+def _by_kind(clients: int, routes: int) -> dict[str, int]:
+    return {"clients": clients, "routes": routes, "gateways": 0, "leafs": 0}

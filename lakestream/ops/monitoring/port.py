@@ -1,0 +1,160 @@
+"""The monitoring port.
+
+Belongs here: HTTP for the pages of pages.py: an asyncio protocol around h11, which knows the wire. It is
+imported, and h11 with it, only when a monitoring port is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, NamedTuple, cast
+
+import h11
+
+from lakestream.config.errors import StartError, reason_of
+from lakestream.ops.monitoring.monitored import Monitored
+from lakestream.ops.monitoring.pages import Answer, Pages
+
+MAX_OPEN = 128
+"""Connections to the monitoring port at once; further ones are answered 503 and closed."""
+
+IDLE_S = 60.0
+"""A connection without a complete request for so long is closed."""
+
+MAX_BODY = 64 * 1024
+"""Bytes of a request body that are read (and ignored); a longer one ends the connection."""
+
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class Monitor(NamedTuple):
+    """A running monitoring listener and the port it got."""
+
+    server: asyncio.AbstractServer
+    port: int
+
+
+async def serve(node: Monitored, pages: Pages | None = None) -> Monitor:
+    """Listen where the options say.
+
+    Args:
+        node: the server.
+        pages: what is shown; None: the server's pages, made here.
+
+    Raises:
+        StartError: the address is taken or not ours.
+    """
+    options = node.options
+    host = options.http_host or options.host
+    shown, open_ones = pages or Pages(node), set[_Connection]()
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(lambda: _Connection(node, shown, open_ones), host, max(options.http_port, 0))
+    except OSError as error:
+        raise StartError(
+            f"cannot listen for http monitoring on {host}:{options.http_port}: {reason_of(error)}; choose another port "
+            "with -m, or -m -1 for a free one"
+        ) from error
+    return Monitor(server, server.sockets[0].getsockname()[1])
+
+
+class _Connection(asyncio.Protocol):
+    """One client: request after request until either side closes."""
+
+    def __init__(self, node: Monitored, pages: Pages, open_ones: set[_Connection]) -> None:
+        self._log = node.log
+        self._pages = pages
+        self._open = open_ones
+        self._wire = h11.Connection(h11.SERVER)
+        self._request: Any = None
+        self._body = 0
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._transport.close)
+        if len(self._open) >= MAX_OPEN:
+            self._transport.write(_FULL)
+            self._transport.close()
+            return
+        self._open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        self._wire.receive_data(data)
+        self._go_on()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._timer.cancel()
+        self._open.discard(self)
+
+    def pause_writing(self) -> None:
+        # Answers wait in memory for one who does not read them: he gets no further ones until he does.
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+
+    # ------------------------------------------------------------------ requests
+    def _go_on(self) -> None:
+        """Answer every complete request that has come."""
+        try:
+            while self._next():
+                self._wire.start_next_cycle()
+        except h11.RemoteProtocolError as error:
+            self._refuse(error)
+
+    def _next(self) -> bool:
+        """Read one request and answer it; False when there is no complete one, or the connection ends."""
+        while True:
+            event = self._wire.next_event()
+            if event is h11.NEED_DATA or event is h11.PAUSED:
+                return False
+            if isinstance(event, h11.Request):
+                self._request, self._body = event, 0
+            elif isinstance(event, h11.Data):
+                self._body += len(event.data)
+                if self._body > MAX_BODY:
+                    raise h11.RemoteProtocolError("body too long", error_status_hint=413)
+            elif isinstance(event, h11.EndOfMessage):
+                break
+            else:
+                self._transport.close()
+                return False
+        self._send(self._answer(), head=self._request.method == b"HEAD")
+        if self._wire.our_state is not h11.DONE or self._wire.their_state is not h11.DONE:
+            self._transport.close()
+            return False
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._transport.close)
+        return True
+
+    def _answer(self) -> Answer:
+        path, _, query = self._request.target.decode("latin-1").partition("?")
+        try:
+            return self._pages.answer(path, query)
+        except Exception as error:
+            # A page must not take the listener down with it; the log has the rest.
+            self._log.exception(f"monitoring page {path} failed", error)
+            return Answer(500, "text/plain; charset=utf-8", b"500 internal error\n")
+
+    def _refuse(self, error: Any) -> None:
+        """The client broke HTTP: tell it, if it is its turn to be told, and close."""
+        self._log.debug(f"monitoring request refused: {error}")
+        if self._wire.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            phrase = HTTPStatus(error.error_status_hint).phrase
+            self._send(Answer(error.error_status_hint, "text/plain; charset=utf-8", f"{phrase}\n".encode()))
+        self._transport.close()
+
+    def _send(self, answer: Answer, *, head: bool = False) -> None:
+        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
+        if answer.content_type == "application/json":
+            headers.append(("Access-Control-Allow-Origin", "*"))
+        reason = HTTPStatus(answer.status).phrase
+        parts = [self._wire.send(h11.Response(status_code=answer.status, headers=headers, reason=reason))]
+        if not head:
+            parts.append(self._wire.send(h11.Data(data=answer.body)))
+        parts.append(self._wire.send(h11.EndOfMessage()))
+        self._transport.write(b"".join(part for part in parts if part))

@@ -1,0 +1,81 @@
+"""The files by which tools find a running server.
+
+Belongs here: the ports file (`nats-server_<pid>.ports`, JSON with the URLs of every listener) and the PID file. Both
+appear whole or not at all: whoever watches the directory never reads half a file.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from lakestream.config.errors import StartError
+
+_WILDCARDS = ("", "0.0.0.0", "::")
+
+
+def addresses(host: str) -> list[str]:
+    """Hosts under which a listener on `host` is reached: itself, or for a wildcard those of this machine."""
+    if host not in _WILDCARDS:
+        return [host]
+    found = ["127.0.0.1"]
+    # The address that would be used towards the outside; connecting a datagram socket sends nothing.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            found.append(probe.getsockname()[0])
+        except OSError:
+            return found  # a machine without a network: it is reached locally only
+    return list(dict.fromkeys(found))
+
+
+def urls(scheme: str, host: str, port: int) -> list[str]:
+    """The URLs of a listener, e.g. `nats://127.0.0.1:4222`."""
+    return [f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}" for name in addresses(host)]
+
+
+def write_ports_file(directory: str, listeners: Mapping[str, Sequence[str]]) -> str:
+    """Write `<directory>/nats-server_<pid>.ports` once all listeners are up.
+
+    Args:
+        listeners: URLs by kind: `nats`, `monitoring`.
+
+    Returns:
+        The path, for `remove`.
+
+    Raises:
+        StartError: the directory is not there or not writable.
+    """
+    path = os.path.join(directory, f"nats-server_{os.getpid()}.ports")
+    _write(path, msgspec.json.encode(listeners), "ports file")
+    return path
+
+
+def write_pid_file(path: str) -> None:
+    """Write this process's id.
+
+    Raises:
+        StartError: it cannot be written.
+    """
+    _write(path, str(os.getpid()).encode(), "PID file")
+
+
+def remove(path: str) -> None:
+    """Remove a file of the above; it may be gone already."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _write(path: str, content: bytes, what: str) -> None:
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise StartError(f"cannot write the {what} {path!r}: {error.strerror}") from error

@@ -1,0 +1,160 @@
+"""What the system account hears of a server without asking.
+
+Belongs here: the events of clients that come and go, of accounts' connections, of the server itself, when each is due,
+and the server's figures every few seconds. Nothing is made that nobody listens to. nats-server announces an account's
+connections for its own internal clients, too; there are none here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakestream.net.accounts.accounts import Account, Accounts
+from lakestream.net.connection import Connection
+from lakestream.net.peers.client_counts import ClientCounts
+from lakestream.net.statistics import REFUSED
+from lakestream.ops.monitoring.accounts import account_traffic
+from lakestream.ops.monitoring.monitored import Monitored
+from lakestream.ops.monitoring.pages import Pages
+from lakestream.ops.system.messages import SystemMessages
+from lakestream.ports import Clock
+from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.gotime import format_time
+
+FIRST_STATSZ_NS = 250_000_000
+"""The server's figures are told first this long after the start (250 ms), then each time after twice as long …"""
+
+STATSZ_NS = 10_000_000_000
+"""… up to this (10 s)."""
+
+HEARTBEAT_NS = 30_000_000_000
+"""How often the connections of each account that has any are told though nothing changed (30 s)."""
+
+
+class SystemEvents:
+    """Tells the system account. Where no account is configured nobody can be in it: only refused logins are told."""
+
+    def __init__(
+        self, node: Monitored, accounts: Accounts, clock: Clock, pages: Pages, messages: SystemMessages
+    ) -> None:
+        self._counts = ClientCounts(accounts, node.cluster) if node.cluster is not None else None
+        self._node, self._accounts, self._clock = node, accounts, clock
+        self._pages, self._messages = pages, messages
+        self._hub = accounts.system.hub
+        self._id = node.identity.server_id
+        self._statsz_ns = FIRST_STATSZ_NS
+        self._stopped = False
+        self._members: set[int] = set()
+        """Clients that were announced, by number."""
+
+    def start(self) -> None:
+        """Begin with what is told by the clock."""
+        self._clock.call_later(self._statsz_ns, self._statsz)
+        self._clock.call_later(HEARTBEAT_NS, self._heartbeat)
+
+    def configured(self) -> None:
+        """The accounts have other limits now."""
+        if self._counts is not None and not self._accounts.alone:
+            self._counts.configured()
+
+    # ------------------------------------------------------------------ clients
+    def connected(self, connection: Connection) -> None:
+        """A client has said who it is, and may stay."""
+        if self._accounts.alone:
+            return
+        if self._counts is not None:
+            self._counts.joined(connection.account)
+        self._members.add(connection.id)
+        self._connections(connection.account)
+        subject = f"$SYS.ACCOUNT.{connection.account.name}.CONNECT".encode()
+        if self._hub.interest(subject):
+            self._send(subject, self._messages.event("client_connect") | {"client": _client(connection)})
+
+    def disconnected(self, connection: Connection) -> None:
+        """A client has gone, or was refused."""
+        if connection.close_reason == REFUSED:
+            self._refused(connection)
+        if self._accounts.alone or self._stopped:
+            return
+        subject = f"$SYS.ACCOUNT.{connection.account.name}.DISCONNECT".encode()
+        if self._hub.interest(subject):
+            self._send(subject, self._gone(connection))
+        if connection.id in self._members:
+            self._members.remove(connection.id)
+            self._connections(connection.account)
+
+    def _refused(self, connection: Connection) -> None:
+        own, subject = connection.account.hub, b"$SYS.ACCOUNT.CLIENT.AUTH.ERR"
+        if own.interest(subject):
+            own.publish(subject, b"", b"", dumps(self._gone(connection)))
+        subject = f"$SYS.SERVER.{self._id}.CLIENT.AUTH.ERR".encode()
+        if not self._accounts.alone and self._hub.interest(subject):
+            self._send(subject, self._gone(connection))
+
+    def _gone(self, connection: Connection) -> dict[str, Any]:
+        client = _client(connection, stop_ns=self._clock.now())
+        return self._messages.event("client_disconnect") | {
+            "client": client,
+            "sent": {"msgs": connection.in_msgs, "bytes": connection.in_bytes},
+            "received": {"msgs": connection.out_msgs, "bytes": connection.out_bytes},
+            "reason": connection.close_reason,
+        }
+
+    def _connections(self, account: Account) -> None:
+        """How many clients an account has now: under the server's subjects, then under the account's."""
+        name = account.name
+        event: dict[str, Any] | None = None
+        for subject in (f"$SYS.SERVER.ACCOUNT.{name}.CONNS".encode(), f"$SYS.ACCOUNT.{name}.SERVER.CONNS".encode()):
+            if self._hub.interest(subject):
+                if event is None:
+                    event = self._messages.event("account_connections") | account_traffic(self._node, account)
+                else:
+                    event["server"] = self._messages.server()
+                self._send(subject, event)
+
+    def _heartbeat(self) -> None:
+        self._clock.call_later(HEARTBEAT_NS, self._heartbeat)
+        for account in self._accounts:
+            if account.connections:
+                self._connections(account)
+
+    # ------------------------------------------------------------------ the server
+    def _statsz(self) -> None:
+        self._statsz_ns = min(2 * self._statsz_ns, STATSZ_NS)
+        self._clock.call_later(self._statsz_ns, self._statsz)
+        subject = f"$SYS.SERVER.{self._id}.STATSZ".encode()
+        if self._hub.interest(subject):
+            self._send(subject, {"server": self._messages.server(), "statsz": self._pages.statsz()})
+
+    def lame_duck(self) -> None:
+        """The server takes no new clients."""
+        self._server("LAMEDUCK")
+
+    def stopping(self) -> None:
+        """The server is about to go; that its clients do is not told one by one."""
+        self._server("SHUTDOWN")
+        self._stopped = True
+
+    def _server(self, what: str) -> None:
+        subject = f"$SYS.SERVER.{self._id}.{what}".encode()
+        if not self._accounts.alone and self._hub.interest(subject):
+            self._send(subject, self._messages.server())
+
+    def _send(self, subject: bytes, event: dict[str, Any]) -> None:
+        self._hub.publish(subject, b"", b"", dumps(event))
+
+
+def _client(connection: Connection, stop_ns: int = 0) -> dict[str, Any]:
+    """A client as events show it; when it is gone with its round trip."""
+    account = connection.account.name
+    page: dict[str, Any] = {
+        "start": format_time(connection.start_ns),
+        "host": connection.host,
+        "id": connection.id,
+        "acc": account,
+    }
+    known = {"user": connection.user, "name": connection.name, "lang": connection.lang, "ver": connection.version}
+    page |= {name: value for name, value in known.items() if value}
+    if stop_ns:
+        page |= ({"rtt": connection.rtt_ns} if connection.rtt_ns else {}) | {"stop": format_time(stop_ns)}
+    return page | {"name_tag": account, "kind": "Client", "client_type": "nats"}

@@ -1,0 +1,53 @@
+"""The server as its own clients hear of it: where these parts are put together.
+
+Belongs here: which of them there are, and when they begin. What every account may ask is in requests.py, what
+the system account may ask in account.py, what it hears in events.py.
+"""
+
+from __future__ import annotations
+
+from lakestream.net.accounts.accounts import Account
+from lakestream.net.tracing import Tracing
+from lakestream.ops.monitoring.pages import Pages
+from lakestream.ops.system.account import Managed, SystemAccount
+from lakestream.ops.system.events import SystemEvents
+from lakestream.ops.system.messages import SystemMessages
+from lakestream.ops.system.replies import Replies
+from lakestream.ops.system.requests import SystemRequests
+from lakestream.ports import Clock
+
+
+class System:
+    """See the module.
+
+    Attributes:
+        pages: what the monitoring port shows, and requests over NATS are answered with.
+        messages: the heads of what the server says.
+        events: is to be told of clients that come and go.
+    """
+
+    def __init__(self, node: Managed, clock: Clock) -> None:
+        self._node, self._clock = node, clock
+        self.pages = Pages(node)
+        self.messages = SystemMessages(node, clock)
+        self.events = SystemEvents(node, node.accounts, clock, self.pages, self.messages)
+        self._replies = Replies(node, self.messages)
+        self._requests = SystemRequests(node, self.messages, self._replies)
+        self._account: SystemAccount | None = None
+
+    def start(self) -> None:
+        """Answer from now on; nobody is connected yet."""
+        self._node.accounts.watch(self._serve)
+        self.configured()
+
+    def _serve(self, account: Account) -> None:
+        domain = self._node.identity.domain
+        account.hub.tracing = Tracing(account.hub, self._clock, self.messages.server, domain)
+        self._requests.serve(account)
+
+    def configured(self) -> None:
+        """The accounts are others now: once there are any, somebody may be in the system account."""
+        if self._account is None and not self._node.accounts.alone:
+            self._account = SystemAccount(self._node, self.pages, self.messages, self._replies)
+            self.events.start()
+        self.events.configured()

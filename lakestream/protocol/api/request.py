@@ -1,0 +1,249 @@
+"""A request to the JetStream API and the way to answer it.
+
+Belongs here: what handlers see of a request, the two envelopes of an answer, and where the API listens. Which handler
+serves which subject is api/subjects.py's; what is answered is decided in api/streams.py and api/consumers.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from lakestream.ports import ClientInfo
+from lakestream.protocol import headers
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.api.json_syntax import JsonError
+from lakestream.protocol.api.jsonio import dumps, parse
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+API_LEVEL = 5
+"""The JetStream API level of nats-server 2.15 (api.md §12)."""
+
+SERVER_VERSION = "2.15.1"
+"""The nats-server release whose API this is; shown in stream and consumer metadata."""
+
+TYPE_PREFIX = "io.nats.jetstream.api.v1."
+
+PREFIX = b"$JS.API."
+LEVEL_HEADER = b"Nats-Required-Api-Level"
+_NUMBER = re.compile(rb"[+-]?[0-9]+")
+
+
+def prefixes(domain: str) -> list[bytes]:
+    """The prefixes under which this server's API listens: `$JS.API.`, and `$JS.<domain>.API.` when it has a domain."""
+    return [PREFIX, b"$JS.%b.API." % domain.encode()] if domain else [PREFIX]
+
+
+def level_refused(header: bytes) -> bool:
+    """Whether a header block asks for an API level that this server does not have (or for none that makes sense)."""
+    if not header:
+        return False
+    wanted = headers.get(header, LEVEL_HEADER)
+    if not wanted:
+        return False
+    return _NUMBER.fullmatch(wanted) is None or int(wanted[:20]) > API_LEVEL
+
+
+class Where(Enum):
+    """Which node of a cluster answers a request. Without a cluster there is only one."""
+
+    HERE = "here"
+    """The node that it came to."""
+    META = "meta"
+    """The leader of the meta group."""
+    STREAM = "stream"
+    """The leader of the stream that the first token names; a stream that is not assigned: the leader of the meta
+    group."""
+    REPLICA = "replica"
+    """As `STREAM`; but when nobody leads it, this node if it has a replica: what that says may be old."""
+
+
+class Answered(Protocol):
+    """Takes the outcome of requests: sends the bytes and counts."""
+
+    strict: bool
+    """Whether requests with unknown fields are refused (`jetstream.strict`)."""
+    account: str
+    """Whose API it is."""
+
+    def answered(self, request: Request, body: bytes, failed: bool) -> None:
+        """Send `body` to the request's reply subject, if there is one."""
+
+    def crashed(self, request: Request, error: Exception) -> ApiError:
+        """Log and count an exception that a handler of `request` let escape; return what the client is told."""
+
+
+class Request:
+    """One API request. Exactly one of `respond` and `fail` is called, at once or later.
+
+    Args:
+        tokens: what stands in the subject where the route's pattern has wildcards.
+        body, header, reply: as on the wire.
+        client: who asks.
+        kind: the response type without its common prefix (`stream_info_response`).
+        empty: fields that an error reply carries beside the error.
+        pattern: the route's, by which another node finds the same handler.
+        hops: from how many nodes it was handed on.
+        origin: the node that it came to; "" this one.
+        stage: "" as the client sent it; else what has been done for it on another node, see the handler.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_empty",
+        "_kind",
+        "about",
+        "answer_header",
+        "answered",
+        "body",
+        "client",
+        "header",
+        "hops",
+        "origin",
+        "pattern",
+        "reply",
+        "stage",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        answers: Answered,
+        kind: str,
+        empty: Mapping[str, Any],
+        tokens: Sequence[str],
+        reply: bytes,
+        header: bytes,
+        body: bytes,
+        client: ClientInfo,
+        pattern: str = "",
+        hops: int = 0,
+        stage: str = "",
+        origin: str = "",
+    ) -> None:
+        self._answers, self._kind, self._empty = answers, kind, empty
+        self.tokens, self.reply, self.header, self.body, self.client = tokens, reply, header, body, client
+        self.pattern, self.hops, self.stage, self.origin = pattern, hops, stage, origin
+        self.answer_header = b""
+        """The header block of the answer."""
+        self.answered = False
+        """True once an answer was given; further ones are not sent."""
+        self.about = answers.account
+        """The account whose stream the first token names: another than whose API is asked for what operators ask."""
+
+    @property
+    def account(self) -> str:
+        """Whose API is asked."""
+        return self._answers.account
+
+    def respond(self, fields: Mapping[str, Any]) -> None:
+        """Answer with these fields after `type`."""
+        self._send({"type": TYPE_PREFIX + self._kind, **fields}, failed=False)
+
+    def fail(self, error: ApiError) -> None:
+        """Answer with an error."""
+        self._send({"type": TYPE_PREFIX + self._kind, "error": error.as_dict(), **self._empty}, failed=True)
+
+    def succeed(self, outcome: object) -> None:
+        """Answer `"success": true`, or with the error that `outcome` is."""
+        if isinstance(outcome, ApiError):
+            self.fail(outcome)
+        else:
+            self.respond({"success": True})
+
+    def crash(self, error: Exception) -> None:
+        """Log and count an exception that escaped a handler, and answer with an internal error (500) if nothing else
+        was answered. The last resort, so that no client waits in vain."""
+        refusal = self._answers.crashed(self, error)
+        if not self.answered:
+            self.fail(refusal)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Call `work`; an ApiError that it raises is the answer, any other exception an internal error."""
+        with self._rescued():
+            work()
+
+    async def finish(self, work: Awaitable[None]) -> None:
+        """Await the rest of a handler's work, under the rules of `run`."""
+        with self._rescued():
+            await work
+
+    @contextmanager
+    def _rescued(self) -> Iterator[None]:
+        try:
+            try:
+                yield
+            except ApiError as error:
+                self.fail(error)
+        except Exception as error:
+            self.crash(error)
+
+    def parse(self, record: type[S], name: str = "", *, strict: bool = True) -> S:
+        """The body as a record; see `jsonio.parse`. Raises ApiError 10025.
+
+        `strict`: refuse unknown fields, if the server does that at all.
+        """
+        try:
+            return parse(self.body, record, name, strict=strict and self._answers.strict)
+        except JsonError as error:
+            raise api_error(10025, err=str(error)) from None
+
+    def parse_if_json(self, record: type[S], name: str = "", *, strict: bool = True) -> S:
+        """Like `parse`, but a body that does not begin an object or array is taken as absent."""
+        if self.body.lstrip(b" \t\r\n")[:1] not in (b"{", b"["):
+            return record()
+        return self.parse(record, name, strict=strict)
+
+    @property
+    def empty_body(self) -> bool:
+        """Whether there is nothing in the body: no byte, or `{}`."""
+        body = self.body.strip(b" \t\r\n")
+        return not self.body or (body[:1] == b"{" and body[-1:] == b"}" and not body[1:-1].strip())
+
+    def _send(self, fields: Mapping[str, Any], failed: bool) -> None:
+        if not self.answered:
+            body = dumps(fields)  # before it counts as answered: `crash` answers what can not be encoded
+            self.answered = True
+            self._answers.answered(self, body, failed)
+
+
+Handler = Callable[[Request], None]
+"""Serves one kind of request. May raise ApiError instead of calling `fail`."""
+
+
+class Routes(Protocol):
+    """Where handlers are registered."""
+
+    def route(
+        self,
+        pattern: str,
+        kind: str,
+        handler: Handler,
+        *,
+        empty: Mapping[str, Any] | None = None,
+        level: bool = True,
+        where: Where = Where.HERE,
+    ) -> None:
+        """Serve subjects that match `pattern` (after `$JS.API.`).
+
+        Args:
+            pattern: tokens with `*` and `>`; what the wildcards match becomes `Request.tokens` (`>`: one).
+            kind: the response type without its common prefix.
+            handler: called for each request.
+            empty: what an error reply carries beside the error.
+            level: check `Nats-Required-Api-Level` first (10185).
+            where: which node of a cluster answers.
+        """
+
+
+class ApiPart(Protocol):
+    """A group of handlers."""
+
+    def register(self, routes: Routes) -> None:
+        """Register every route of this part."""

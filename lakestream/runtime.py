@@ -1,0 +1,173 @@
+"""Time and threads for a running server.
+
+Belongs here: the asyncio implementations of the `Clock` and `Io` ports, nothing that decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar, cast
+
+from lakestream.logging import Logger
+
+T = TypeVar("T")
+
+IO_THREADS = 8
+"""Writes of different streams that may be in progress at once; further ones queue."""
+BRIEF_NS = 1_000_000
+"""A brief piece of work that took longer than this (1 ms) shows that the disk is not quick at the moment."""
+BRIEF_PAUSE_NS = 1_000_000_000
+"""For how long threads do the brief work then (1 s): a disk that stalls holds up the event loop once a second."""
+
+
+STEP_NS = 1_000_000_000
+"""A step of the system clock that is at least this long (1 s) is logged."""
+STEP_LOOK_NS = 1_000_000_000
+"""Interval at which the clocks are compared (1 s)."""
+
+_UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts the time that the machine was asleep, where the system has such a clock (Linux)."""
+_clock = time.clock_gettime_ns
+
+
+class LoopClock:
+    """`Clock` over the running event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
+        self._loop = loop
+        self._log = log
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._began = self.now() - _clock(_UPTIME)
+        self._difference = 0
+
+    now = staticmethod(time.time_ns)  # called for each message: no function around it
+
+    def steady(self) -> int:
+        """See `Clock.steady`."""
+        return self._began + _clock(_UPTIME)
+
+    def watch_steps(self) -> None:
+        """Log every step of the system clock from now on (`STEP_NS`)."""
+        difference = self.now() - self.steady()
+        if abs(stepped := difference - self._difference) >= STEP_NS:
+            self._difference = difference
+            self._log.warn(
+                f"the system clock was stepped by {stepped / 1e9:+.3f} s: what is due is measured without it, times of "
+                f"messages do not go backwards; times are {difference / 1e9:+.3f} s off what this process began with"
+            )
+        self.call_later(STEP_LOOK_NS, self.watch_steps)
+
+    def call_later(self, delay_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """See `Clock.call_later`."""
+        return self._loop.call_later(delay_ns / 1e9, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """See `Clock.call_soon`."""
+        self._loop.call_soon(callback)
+
+    def spawn(self, awaitable: Awaitable[Any]) -> None:
+        """See `Clock.spawn`."""
+        task = asyncio.ensure_future(awaitable)
+        self._tasks.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            assert error is not None
+            self._log.exception("background work failed", error)
+
+    async def cancel_all(self) -> None:
+        """End what still runs in the background."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class ThreadIo:
+    """`Io` over a bounded number of threads.
+
+    The way of every write there and back: a queue and a callback cost a third of what an executor's futures do. Brief
+    work, of which there is one piece at a time and a quick disk, is done without: two changes of thread cost as much as
+    the sync.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = IO_THREADS) -> None:
+        self._loop = loop
+        self._work: SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]] | None] = (
+            SimpleQueue()
+        )
+        self._threads = [
+            threading.Thread(target=self._run, name=f"lakestream-io-{number}", daemon=True) for number in range(threads)
+        ]
+        self._brief = False  # a piece of brief work waits for its turn of the loop
+        self._threads_until = 0  # the disk was slow: until then (monotonic ns) no brief work in the loop
+        for thread in self._threads:
+            thread.start()
+
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
+    ) -> None:
+        """See `Io.submit`."""
+        if not brief or self._brief or time.monotonic_ns() < self._threads_until:
+            self._work.put((work, done))
+            return
+        self._brief = True
+        # What was said to other nodes in this turn is written at the end of the next: their disks work while ours does.
+        self._loop.call_soon(self._loop.call_soon, self._do_brief, work, done)
+
+    def _do_brief(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        self._brief = False
+        result, wrong = None, None
+        began = time.monotonic_ns()
+        try:
+            result = work()
+        except Exception as error:
+            wrong = error
+        ended = time.monotonic_ns()
+        if ended - began > BRIEF_NS:
+            self._threads_until = ended + BRIEF_PAUSE_NS
+        done(result, wrong)
+
+    def _run(self) -> None:
+        get, tell = self._work.get, self._loop.call_soon_threadsafe
+        while (item := get()) is not None:
+            work, done = item
+            result, wrong = None, None
+            try:
+                result = work()
+            except BaseException as error:
+                wrong = error
+            try:
+                tell(done, result, wrong)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits any more
+            item = work = done = result = wrong = None  # type: ignore[assignment]  # what it held may be large
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread and await its result."""
+        waiting: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            if waiting.cancelled():
+                return
+            if error is not None:
+                waiting.set_exception(error)
+            else:
+                waiting.set_result(cast(T, result))
+
+        self.submit(work, done)
+        return await waiting
+
+    def close(self) -> None:
+        """Wait for work under way and end the threads."""
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()

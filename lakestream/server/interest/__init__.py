@@ -1,4 +1,0 @@
-"""Who listens to what.
-
-Belongs here: the interest graph, the trie for wildcards, and results kept until interest changes.
-"""

@@ -1,0 +1,339 @@
+"""Pull consumers: requests that wait for messages.
+
+Belongs here: the queue of requests, how messages are dealt to them one by one in turn, and every status that ends one
+(api.md §8, consumers.md §5). A single request is pull_request.py's, whose turn it is under a priority policy
+priority.py's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from lakestream.ports import Bus, Clock, Delivery
+from lakestream.stream.consumer.config import ConsumerConfig
+from lakestream.stream.consumer.due import Due
+from lakestream.stream.consumer.events import ConsumerEvents
+from lakestream.stream.consumer.outlet import heartbeat, size_of, status, status_pending
+from lakestream.stream.consumer.priority import Turns, Verdict, policy_of
+from lakestream.stream.consumer.pull_request import (
+    BadRequest,
+    NextRequest,
+    Waiting,
+    check_caps,
+    check_fields,
+    check_group,
+    parse_next,
+)
+from lakestream.stream.consumer.state import Ledger
+
+EXPIRE_CHECK_NS = 1_000_000_000
+"""A full queue is searched for dead requests at most this often (1 s)."""
+
+_NO_MESSAGES = status(b"404 No Messages")
+_INTERNAL = status(b"500 Internal Server Error")
+_DELETED = status(b"409 Consumer Deleted")
+_NEW_LEADER = status(b"409 Leadership Change")
+
+
+class PullOutlet:
+    """The queue of pull requests of one consumer.
+
+    Args:
+        available: how many messages could be delivered at once (new ones and redeliveries).
+        pending: how many of them are new.
+        wake: asks the consumer to look for messages soon.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        ledger: Ledger,
+        bus: Bus,
+        clock: Clock,
+        available: Callable[[], int],
+        pending: Callable[[], int],
+        wake: Callable[[], None],
+        events: ConsumerEvents,
+    ) -> None:
+        self._config, self._ledger, self._bus, self._clock = config, ledger, bus, clock
+        self._available, self._pending, self._wake, self._events = available, pending, wake, events
+        self.policy: Turns = policy_of(config, events, clock, wake)
+        self._queue: deque[Waiting] = deque()
+        self._parked: dict[Waiting, None] = {}
+        """Requests of receivers that are behind with reading; they come back when they have drained."""
+        self._due = Due(clock, self._time_came)
+        self._checked_ns = 0
+        self.last_active_ns = clock.steady()
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._parked)
+
+    @property
+    def wanting(self) -> bool:
+        """See `Outlet.wanting`."""
+        return bool(self._queue)
+
+    # ------------------------------------------------------------------ requests
+    def request(self, reply: bytes, body: bytes) -> None:
+        """Take a pull request, or refuse it with a status."""
+        now = self.last_active_ns = self._clock.steady()
+        try:
+            request = parse_next(body)
+            check_fields(request, self._config.priority_policy)
+            refusal = check_caps(request, self._config)
+            if not refusal:
+                check_group(request, body, self._config)
+                refusal = self.policy.arrived(request)
+        except BadRequest as error:
+            refusal = b"400 Bad Request - " + str(error).encode()
+        except Exception:  # the last resort: who asks gets an answer, and the bus logs the rest
+            self._say(reply, _INTERNAL)
+            raise
+        if refusal:
+            self._say(reply, status(refusal))
+        else:
+            self._take(reply, request, now)
+
+    def _take(self, reply: bytes, request: NextRequest, now: int) -> None:
+        if len(self) >= self._config.max_waiting and now - self._checked_ns > EXPIRE_CHECK_NS:
+            self._checked_ns = now
+            self._sweep(now)
+        if request.no_wait:
+            refusal = self._no_wait_refusal(request)
+            if refusal:
+                self._say(reply, status(refusal))
+                return
+        if len(self) >= self._config.max_waiting:
+            if request.idle_heartbeat <= 0:
+                self._say(reply, status(b"409 Exceeded MaxWaiting"))
+            return
+        waiting = Waiting(reply, request, now)
+        self.policy.place(self._queue, waiting)
+        self._due.watch(waiting)
+        self._wake()
+
+    def _no_wait_refusal(self, request: NextRequest) -> bytes:
+        available = self._available()
+        if not available:
+            return b"" if request.expires else b"404 No Messages"
+        self._sweep(self._clock.steady())
+        wanted = sum(waiting.left for waiting in (*self._queue, *self._parked))
+        return b"408 Requests Pending" if available < wanted else b""
+
+    # ------------------------------------------------------------------ dealing
+    def capacity(self) -> int:
+        """See `Outlet.capacity`."""
+        policy = self.policy
+        if not policy.gated:
+            return sum(waiting.left for waiting in self._queue)
+        pending, unacked = self._pending(), len(self._ledger.pending)
+        passed = Verdict.PASS
+        return sum(one.left for one in self._queue if policy.verdict(one, pending, unacked) is not passed)
+
+    def held_back(self) -> None:
+        """See `Outlet.held_back`: those who do not wait are told that there is nothing for them."""
+        if self._queue:
+            self.caught_up()
+
+    def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
+        """Deal messages to the requests in turn, one each; a request that is alone takes all it can."""
+        taken, total, policy = 0, len(messages), self.policy
+        while taken < total:
+            waiting = self._admitted(0 if again else taken) if policy.gated else self._head()
+            if waiting is None:
+                break
+            count = min(waiting.left, total - taken) if policy.alone(self._queue) else 1
+            if waiting.limited:
+                count = self._fitting(waiting, messages, taken, count)
+                if not count:
+                    continue
+            block = messages if count == total else messages[taken : taken + count]
+            if policy.gated:
+                block = policy.dressed(waiting, block)
+            if not self._bus.deliver(waiting.reply, block):
+                self._queue.popleft().ended = True  # nobody listens any more
+                continue
+            taken += count
+            self._served(waiting, count)
+        if taken:
+            self.last_active_ns = self._clock.steady()
+        return taken
+
+    def _head(self) -> Waiting | None:
+        """The request whose turn it is; those that can not be served now step aside."""
+        now = self._clock.steady()
+        while self._queue:
+            waiting = self._queue[0]
+            if waiting.expires_at and waiting.expires_at <= now:
+                self._queue.popleft().ended = True
+                self._time_out(waiting)
+            elif not self._bus.writable(waiting.reply):
+                self._queue.popleft()
+                self._park(waiting)
+            else:
+                return waiting
+        return None
+
+    def _admitted(self, sent: int) -> Waiting | None:
+        """The next request that its policy lets have a message; those passed over go behind the others.
+
+        `sent`: new messages that have gone out and are still counted as pending.
+        """
+        pending = self._pending() - sent
+        unacked = len(self._ledger.pending) + (sent if self._config.ack_policy != "none" else 0)
+        passed = 0
+        while passed < len(self._queue):
+            waiting = self._head()
+            if waiting is None:
+                return None
+            verdict = self.policy.verdict(waiting, pending, unacked)
+            if verdict is Verdict.PASS:
+                self._queue.rotate(-1)
+                passed += 1
+                continue
+            if verdict is Verdict.SERVE and self._bus.interest(waiting.reply):
+                return waiting
+            self._queue.popleft().ended = True
+            if verdict is Verdict.END:
+                text = b"423 Nats-Wrong-Pin-Id"
+                self._say(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
+        return None
+
+    def _park(self, waiting: Waiting) -> None:
+        self._parked[waiting] = None
+
+        def drained() -> None:
+            if waiting in self._parked:
+                del self._parked[waiting]
+                self.policy.place(self._queue, waiting, first=True)
+                self._wake()
+
+        self._bus.when_writable(waiting.reply, drained)
+
+    def _fitting(self, waiting: Waiting, messages: Sequence[Delivery], first: int, count: int) -> int:
+        """How many of the messages fit into what is left of max_bytes; ends the request when not even one does."""
+        left = waiting.bytes_left
+        fitting = 0
+        for message in messages[first : first + count]:
+            left -= size_of(message)
+            if left < 0:
+                break
+            fitting += 1
+            waiting.bytes_left = left
+        if not fitting:
+            self._queue.popleft().ended = True
+            text = b"409 Message Size Exceeds MaxBytes"
+            self._say(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
+        return fitting
+
+    def _served(self, waiting: Waiting, count: int) -> None:
+        waiting.left -= count
+        waiting.delivered += count
+        if waiting.heartbeat:
+            waiting.beat_at = self._clock.steady() + waiting.heartbeat
+        if waiting.left > 0:
+            if len(self._queue) > 1:
+                self._queue.popleft()
+                self.policy.place(self._queue, waiting)
+            return
+        self._queue.popleft().ended = True
+        if waiting.bytes_left:
+            self._say(waiting.reply, status_pending(b"409 Batch Completed", 0, waiting.bytes_left))
+
+    def caught_up(self) -> None:
+        """End the requests that do not wait for more."""
+        if not any(waiting.no_wait for waiting in self._queue):
+            return
+        kept: deque[Waiting] = deque()
+        for waiting in self._queue:
+            if waiting.no_wait and (waiting.delivered or not waiting.expires_at):
+                waiting.ended = True
+                self._say(waiting.reply, _NO_MESSAGES)
+            else:
+                kept.append(waiting)
+        self._queue = kept
+
+    # ------------------------------------------------------------------ time
+    def _time_came(self, waiting: Waiting, now: int) -> None:
+        """A request has ended, or its requester is to hear that the server is there."""
+        expired = bool(waiting.expires_at) and waiting.expires_at <= now
+        if expired or not self._bus.interest(waiting.reply):
+            waiting.ended = True
+            if waiting in self._parked:
+                del self._parked[waiting]
+            else:
+                self._queue.remove(waiting)
+            if expired:
+                self._time_out(waiting)
+        elif waiting.beat_at and waiting.beat_at <= now:
+            self._say(waiting.reply, heartbeat(self._ledger))
+            waiting.beat_at = now + waiting.heartbeat
+
+    def _sweep(self, now: int) -> None:
+        """Drop requests whose time is over or whose requester has gone."""
+
+        def alive(waiting: Waiting) -> bool:
+            if waiting.expires_at and waiting.expires_at <= now:
+                waiting.ended = True
+                self._time_out(waiting)
+            elif not self._bus.interest(waiting.reply):
+                waiting.ended = True
+            return not waiting.ended
+
+        self._queue = deque([waiting for waiting in self._queue if alive(waiting)])
+        self._parked = dict.fromkeys(waiting for waiting in self._parked if alive(waiting))
+
+    def _time_out(self, waiting: Waiting) -> None:
+        self.last_active_ns = self._clock.steady()
+        self._say(waiting.reply, status_pending(b"408 Request Timeout", waiting.left, waiting.bytes_left))
+
+    def _say(self, reply: bytes, header: bytes) -> None:
+        self._bus.publish(reply, b"", header, b"")
+
+    # ------------------------------------------------------------------ life
+    def interested(self) -> bool:
+        """Whether somebody still waits for messages."""
+        self._sweep(self._clock.steady())
+        return len(self) > 0
+
+    def update(self, config: ConsumerConfig) -> None:
+        """See `Outlet.update`. Those who wait go on waiting, under another policy too."""
+        same = config.priority_policy == self._config.priority_policy
+        self._config = config
+        if same:
+            self.policy.update(config)
+            return
+        self.policy.stop()
+        self.policy = policy_of(config, self._events, self._clock, self._wake)
+        waiting, self._queue = self._queue, deque()
+        for one in waiting:
+            self.policy.place(self._queue, one)
+
+    def start(self) -> None:
+        """See `Outlet.start`."""
+
+    def stop(self) -> None:
+        """See `Outlet.stop`."""
+        self.policy.stop()
+        self._queue.clear()
+        self._parked.clear()
+        self._due.stop()
+
+    def shut_down(self) -> None:
+        """See `Outlet.shut_down`."""
+        for waiting in (*self._queue, *self._parked):
+            self._say(waiting.reply, status_pending(b"409 Server Shutdown", waiting.left, waiting.bytes_left))
+        self.stop()
+
+    def yielded(self) -> None:
+        """See `Outlet.yielded`."""
+        for waiting in (*self._queue, *self._parked):
+            self._say(waiting.reply, _NEW_LEADER)
+        self.stop()
+
+    def deleted(self) -> None:
+        """See `Outlet.deleted`."""
+        for waiting in (*self._queue, *self._parked):
+            self._say(waiting.reply, _DELETED)
+        self.stop()

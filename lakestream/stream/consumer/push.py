@@ -1,0 +1,255 @@
+"""Push consumers: messages go to a subject of the consumer's own.
+
+Belongs here: interest in the deliver subject, idle heartbeats, flow control and the rate limit (ADR-15 and
+consumers.md §4). Which messages go out is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from lakestream.ports import Bus, Clock, Delivery, Subscribed, Timer
+from lakestream.stream.consumer.config import ConsumerConfig
+from lakestream.stream.consumer.outlet import heartbeat, size_of, status
+from lakestream.stream.consumer.state import Ledger
+
+WINDOW_BYTES = 32 << 20
+"""The largest flow control window (32 MiB); it begins at a sixteenth and doubles with each answer."""
+
+FIRST_WINDOW_BYTES = WINDOW_BYTES // 16
+
+BURST_BYTES = 1 << 20
+"""What a rate-limited consumer may send at once after a pause (1 MiB, the largest message)."""
+
+_ALPHABET = string.digits + string.ascii_letters
+_FLOW_CONTROL = status(b"100 FlowControl Request")
+
+
+class PushOutlet:
+    """The deliver subject of one consumer.
+
+    Args:
+        prefix: `$JS.FC.<stream>.<consumer>.`, to which flow control requests ask for an answer.
+        wake: asks the consumer to look for messages soon.
+        interest_changed: told when the first subscriber comes and the last one goes.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        ledger: Ledger,
+        bus: Bus,
+        clock: Clock,
+        prefix: bytes,
+        wake: Callable[[], None],
+        interest_changed: Callable[[bool], None],
+    ) -> None:
+        self._config, self._ledger, self._bus, self._clock = config, ledger, bus, clock
+        self._prefix, self._wake, self._interest_changed = prefix, wake, interest_changed
+        self._subject = config.deliver_subject.encode()
+        self._acked = config.ack_policy == "flow_control"
+        """Whether the answers to flow control requests are the acks."""
+        self._watch: Subscribed | None = None
+        self.active = False
+        self._blocked = False
+        self._beat: Timer | None = None
+        self._last_sent_ns = 0
+        self._stalled = b""
+        """The reply subject of the flow control request that is not answered yet."""
+        self._stalled_bytes = 0
+        self._outstanding = 0
+        self._window = FIRST_WINDOW_BYTES
+        self._tokens = float(BURST_BYTES)
+        self._tokens_ns = clock.steady()
+        self._pace: Timer | None = None
+
+    @property
+    def wanting(self) -> bool:
+        """See `Outlet.wanting`."""
+        return self.active
+
+    # ------------------------------------------------------------------ life
+    def start(self) -> None:
+        """Watch for subscribers."""
+        group = self._config.deliver_group.encode()
+        self._watch = self._bus.watch_interest(self._subject, group, self._changed)
+        self._changed(self._bus.bound(self._subject, group), first=True)
+
+    def _changed(self, active: bool, first: bool = False) -> None:
+        if active == self.active and not first:
+            return
+        self.active = active
+        if active:
+            self._last_sent_ns = self._clock.steady()
+            self._arm_heartbeat(self._config.idle_heartbeat)
+            self._wake()
+        else:
+            if not self._acked:
+                # A new subscriber starts with nothing outstanding.
+                self._stalled, self._stalled_bytes, self._outstanding = b"", 0, 0
+                self._window = FIRST_WINDOW_BYTES
+            self._cancel(self._beat)
+            self._beat = None
+        self._interest_changed(active)
+
+    def update(self, config: ConsumerConfig) -> None:
+        """Take a changed configuration; the deliver subject may be another one."""
+        self.stop()
+        self._config = config
+        self._subject = config.deliver_subject.encode()
+        self.start()
+
+    def stop(self) -> None:
+        """See `Outlet.stop`."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        self._cancel(self._beat)
+        self._cancel(self._pace)
+        self._beat = self._pace = None
+        self.active = False
+
+    def shut_down(self) -> None:
+        """See `Outlet.shut_down`: a push consumer ends silently."""
+        self.stop()
+
+    def yielded(self) -> None:
+        """See `Outlet.yielded`: a push consumer ends silently."""
+        self.stop()
+
+    def deleted(self) -> None:
+        """See `Outlet.deleted`: a push consumer ends silently."""
+        self.stop()
+
+    @staticmethod
+    def _cancel(timer: Timer | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+    def caught_up(self) -> None:
+        """See `Outlet.caught_up`."""
+
+    def held_back(self) -> None:
+        """See `Outlet.held_back`."""
+
+    # ------------------------------------------------------------------ sending
+    def capacity(self) -> int:
+        """See `Outlet.capacity`."""
+        if not self.active or self._blocked or self._pace is not None:
+            return 0
+        if self._config.flow_control and self._outstanding > self._window:
+            return 0
+        if not self._bus.writable(self._subject):
+            self._blocked = True
+            self._bus.when_writable(self._subject, self._drained)
+            return 0
+        return 1 << 30
+
+    def _drained(self) -> None:
+        self._blocked = False
+        self._wake()
+
+    def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
+        """Send as many as the rate limit and the flow control window let through."""
+        if self._config.rate_limit_bps:
+            messages = self._affordable(messages)
+            if not messages:
+                return 0
+        if self._config.flow_control:
+            taken, block = self._windowed(messages)
+        else:
+            taken, block = len(messages), messages
+        if not block:
+            return 0
+        if self._acked and not self._stalled and self._is_full(taken):
+            block = [*block, (self._subject, self._request(self._outstanding), _FLOW_CONTROL, b"")]
+        if not self._bus.deliver(self._subject, block):
+            self._changed(False)
+            return 0
+        self._last_sent_ns = self._clock.steady()
+        return taken
+
+    # ------------------------------------------------------------------ rate limit
+    def _affordable(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
+        """The messages that the token bucket pays for now; a timer wakes the consumer for the rest."""
+        now, rate = self._clock.steady(), self._config.rate_limit_bps / 8
+        earned = (now - self._tokens_ns) * rate / 1e9
+        # A message larger than the bucket goes once the bucket is full, and leaves it in debt.
+        self._tokens, self._tokens_ns = min(self._tokens + earned, float(BURST_BYTES)), now
+        for at, (_, _, header, payload) in enumerate(messages):
+            cost = len(header) + len(payload)
+            if self._tokens < min(cost, BURST_BYTES):
+                wait = (min(cost, BURST_BYTES) - self._tokens) / rate * 1e9
+                self._pace = self._clock.call_later(int(wait) + 1, self._paced)
+                return messages[:at]
+            self._tokens -= cost
+        return messages
+
+    def _paced(self) -> None:
+        self._pace = None
+        self._wake()
+
+    # ------------------------------------------------------------------ flow control
+    def _windowed(self, messages: Sequence[Delivery]) -> tuple[int, Sequence[Delivery]]:
+        """Cut the block where the window is full, and put a request into it where half of that is outstanding."""
+        sizes = list(accumulate(map(size_of, messages), initial=self._outstanding))
+        if sizes[-1] <= self._window // 2 and not self._stalled:
+            self._outstanding = sizes[-1]
+            return len(messages), messages
+        block: list[Delivery] = []
+        taken = 0
+        for message, before, after in zip(messages, sizes, sizes[1:], strict=False):
+            if before > self._window:
+                break
+            taken += 1
+            block.append(message)
+            self._outstanding = after
+            if not self._stalled:
+                if after > self._window // 2:
+                    block.append((self._subject, self._request(after), _FLOW_CONTROL, b""))
+            elif after - self._stalled_bytes >= self._window:
+                self._stalled_bytes += after - before
+        return taken, block
+
+    def _request(self, covered: int) -> bytes:
+        """The reply subject of a new flow control request, which covers so many of the outstanding bytes."""
+        self._stalled = self._prefix + "".join(secrets.choice(_ALPHABET) for _ in range(4)).encode()
+        self._stalled_bytes = covered
+        return self._stalled
+
+    def _is_full(self, more: int) -> bool:
+        """Whether nothing can go out without an ack, once `more` messages have gone."""
+        return len(self._ledger.pending) + more >= self._config.max_ack_pending
+
+    def flow_control_reply(self, subject: bytes) -> bool:
+        """A client has answered a flow control request: what it covered has arrived. False when that was not asked."""
+        if not self._stalled or subject != self._stalled:
+            return False
+        self._window = min(self._window * 2, WINDOW_BYTES)
+        self._outstanding = max(self._outstanding - self._stalled_bytes, 0)
+        self._stalled, self._stalled_bytes = b"", 0
+        self._wake()
+        return True
+
+    # ------------------------------------------------------------------ heartbeats
+    def _arm_heartbeat(self, delay: int) -> None:
+        if self._config.idle_heartbeat and self._beat is None:
+            self._beat = self._clock.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        """One timer that looks whether it was silent long enough; deliveries only note their time."""
+        self._beat = None
+        if not self.active:
+            return
+        interval, now = self._config.idle_heartbeat, self._clock.steady()
+        silent = now - self._last_sent_ns
+        if silent >= interval:
+            self._bus.publish(self._subject, b"", heartbeat(self._ledger, self._stalled), b"")
+            if self._acked and self._ledger.pending and not self._stalled:
+                self._bus.publish(self._subject, self._request(self._outstanding), _FLOW_CONTROL, b"")
+            self._last_sent_ns = now
+            silent = 0
+        self._arm_heartbeat(interval - silent)

@@ -1,0 +1,189 @@
+"""Runs of messages from the lake for one consumer, read before it asks for them.
+
+Belongs here: which run is read next and how large, what is kept until it is delivered, and how much that may be. What
+of a run is wanted, and where the consumer stands, the feed knows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from lakestream.log.record import Record
+from lakestream.log.sequences import SequenceSet
+from lakestream.ports import Clock
+from lakestream.stream.consumer.selection import Found
+from lakestream.stream.core.reader import all_live
+
+BLOCKS = 2
+"""One is delivered while the next is read."""
+
+FIRST_MSGS = 512
+"""So much is asked for at first, and twice as much with each read that follows: who wants ten messages does not have
+thousands read."""
+
+MOST_MSGS = 8192
+MOST_BYTES = 8 << 20
+"""One read from the lake asks for at most so much (8,192 messages, 8 MiB)."""
+
+READ_AHEAD_BYTES = 64 << 20
+"""While the consumers of a stream hold more than this together (64 MiB), each reads one small run at a time."""
+
+RETRY_NS = 1_000_000_000
+"""After a failed read from the lake the next attempt waits this long (1 s)."""
+
+
+class Room:
+    """How many bytes the consumers of one stream hold, read ahead."""
+
+    __slots__ = ("used",)
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    @property
+    def scarce(self) -> bool:
+        """Whether nobody should read more than it needs now."""
+        return self.used >= READ_AHEAD_BYTES
+
+
+class Run(NamedTuple):
+    """What one read gave: the wanted ones of a run of messages that left nothing out."""
+
+    records: list[Record]
+    resume: int
+    """Everything wanted below this sequence is in `records`."""
+    following: int
+    """Where the next run begins, when that lies in the lake as well; else 0."""
+
+
+class _Block:
+    """A run that is being delivered; `at` is how many of its records are done with."""
+
+    __slots__ = ("at", "records", "resume", "size")
+
+    def __init__(self, run: Run) -> None:
+        self.records, self.resume = run.records, run.resume
+        self.at = 0
+        self.size = sum([len(record.data) + len(record.header) for record in run.records])
+
+
+class ReadAhead:
+    """The next messages of one consumer, as far as the lake has them.
+
+    Args:
+        read: reads a run: (sequence to begin at, messages, bytes).
+        passed: nothing is wanted below this sequence.
+        ready: called when there is something new to look at.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        room: Room,
+        read: Callable[[int, int, int], Awaitable[Run]],
+        passed: Callable[[int], None],
+        ready: Callable[[], None],
+    ) -> None:
+        self._clock, self._room = clock, room
+        self._read, self._passed, self._ready = read, passed, ready
+        self._blocks: deque[_Block] = deque()
+        self._generation = 0
+        self._reading = False
+        self._following = 0
+        self._ask = FIRST_MSGS
+
+    @property
+    def waiting(self) -> bool:
+        """Whether nothing is here yet, and a read is under way."""
+        return self._reading and not self._blocks
+
+    def clear(self) -> None:
+        """The consumer's position has jumped."""
+        self._generation += 1
+        for block in self._blocks:
+            self._room.used -= block.size
+        self._blocks.clear()
+        self._following, self._ask = 0, FIRST_MSGS
+
+    def peek(self, limit: int, floor: int, live: SequenceSet) -> Found | None:
+        """The next messages, at most `limit`, of those that exist from `floor` on; None: none are here."""
+        while self._blocks:
+            block = self._blocks[0]
+            records, at = block.records, block.at
+            while at < len(records):
+                some = records[at : at + limit]
+                if some[0].seq < floor or not all_live(some, live):
+                    # Those that remain stand before what was not looked at yet, so that `advance` can count them off.
+                    wanted = [one for one in some if one.seq >= floor and one.seq in live]
+                    dropped = len(some) - len(wanted)
+                    records[at + dropped : at + len(some)] = wanted
+                    at += dropped
+                    some = wanted
+                if some:
+                    block.at, end = at, at + len(some)
+                    return Found(some, records[end].seq if end < len(records) else block.resume, 0)
+            self._drop()
+        return None
+
+    def advance(self, taken: int) -> None:
+        """The first `taken` of what `peek` gave go out."""
+        if self._blocks:
+            block = self._blocks[0]
+            block.at += taken
+            if block.at >= len(block.records):
+                self._drop()
+
+    def _drop(self) -> None:
+        block = self._blocks.popleft()
+        self._room.used -= block.size
+        if block.resume:
+            self._passed(block.resume)
+        self._go_on()
+
+    # ------------------------------------------------------------------ reading
+    def fetch(self, seq: int) -> None:
+        """Read the run that begins at `seq`, unless a read is under way."""
+        if self._reading:
+            return
+        self._reading = True
+        limit, size = self._ask, MOST_BYTES
+        if self._room.scarce:
+            limit, size = FIRST_MSGS, MOST_BYTES // 8
+        else:
+            self._ask = min(self._ask * 2, MOST_MSGS)
+        self._clock.spawn(self._run(seq, limit, size, self._generation))
+
+    def _go_on(self) -> None:
+        """Read the next run while the present one is delivered."""
+        if self._following and len(self._blocks) < BLOCKS and not self._room.scarce:
+            self.fetch(self._following)
+
+    async def _run(self, seq: int, limit: int, size: int, generation: int) -> None:
+        try:
+            run = await self._read(seq, limit, size)
+        except Exception:
+            self._clock.call_later(RETRY_NS, self._again)
+            raise
+        self._reading = False
+        if generation == self._generation:
+            self._take(run)
+        self._ready()
+
+    def _again(self) -> None:
+        self._reading = False
+        self._ready()
+
+    def _take(self, run: Run) -> None:
+        self._following = run.following
+        if run.records:
+            block = _Block(run)
+            self._blocks.append(block)
+            self._room.used += block.size
+        elif not self._blocks:
+            if run.resume:
+                self._passed(run.resume)
+        else:
+            self._blocks[-1].resume = max(self._blocks[-1].resume, run.resume)
+        self._go_on()

@@ -1,0 +1,78 @@
+"""Streams as JSON.
+
+Belongs here: StreamInfo and its parts, as CREATE, UPDATE, INFO and LIST show them (api.md §3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakestream.protocol.api.jsonio import shown
+from lakestream.protocol.api.request import API_LEVEL, SERVER_VERSION
+from lakestream.protocol.gotime import format_time
+
+if TYPE_CHECKING:
+    from lakestream.stream.core.config import StreamConfig
+    from lakestream.stream.core.stream import Stream
+
+
+def config_shown(config: StreamConfig, *, versions: bool) -> dict[str, Any]:
+    """A configuration; with `versions` also what server answers (`_nats.ver`, `_nats.level` in its metadata)."""
+    fields = shown(config)
+    if versions:
+        metadata = {**config.metadata, "_nats.ver": SERVER_VERSION, "_nats.level": str(API_LEVEL)}
+        fields["metadata"] = dict(sorted(metadata.items()))
+    return fields
+
+
+def state_shown(stream: Stream, *, deleted: bool = False, subjects: dict[str, int] | None = None) -> dict[str, Any]:
+    """The state of a stream: with the list of deleted sequences, and with message counts by subject, when asked for."""
+    store = stream.store
+    state: dict[str, Any] = {
+        "messages": store.msgs,
+        "bytes": store.bytes,
+        "first_seq": store.first_seq,
+        "first_ts": format_time(store.first_time),
+        "last_seq": store.last_seq,
+        "last_ts": format_time(store.last_time),
+    }
+    if len(store.subjects):
+        state["num_subjects"] = len(store.subjects)
+    if subjects:
+        state["subjects"] = subjects
+    # Gaps before the first message are no deletions; those at the end are.
+    missing = store.last_seq - store.first_seq + 1 - store.msgs if store.msgs else 0
+    if missing:
+        state["num_deleted"] = missing
+        if deleted:
+            state["deleted"] = list(store.live.iter_missing(store.first_seq, store.last_seq))
+    state["consumer_count"] = sum(not consumer.config.direct for consumer in stream.consumers.values())
+    return state
+
+
+def info_shown(
+    stream: Stream,
+    now_ns: int,
+    *,
+    versions: bool = True,
+    domain: str = "",
+    cluster: dict[str, Any] | None = None,
+    state: dict[str, Any] | None = None,
+    alternates: Sequence[dict[str, str]] = (),
+) -> dict[str, Any]:
+    """StreamInfo. What is optional is shown when it is given; `now_ns` is the time of the answer."""
+    fields: dict[str, Any] = {
+        "config": config_shown(stream.config, versions=versions),
+        "created": format_time(stream.created_ns),
+        "state": state_shown(stream) if state is None else state,
+    }
+    if domain:
+        fields["domain"] = domain
+    if cluster:
+        fields["cluster"] = cluster
+    fields |= stream.copying.info()
+    if alternates:
+        fields["alternates"] = list(alternates)
+    fields["ts"] = format_time(now_ns)
+    return fields

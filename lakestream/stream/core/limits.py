@@ -1,0 +1,248 @@
+"""Limits: which messages a stream lets go, and which it never takes.
+
+Belongs here: max_msgs, max_bytes, max_msgs_per_subject, discard policy and purge as functions over a store. All of
+them depend on the log alone, never on a clock, so that every replica removes the same messages (streams.md §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from lakestream.log.store import Store
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.operations import Purge
+
+SMALLEST = 16
+"""No message counts for fewer bytes."""
+
+MANY = 8192
+"""Of more messages than this that go at once nobody looks up the subjects."""
+ONE_BY_ONE = 64
+"""So few of the oldest go one after the other, which costs nothing beforehand."""
+
+
+class Removed(NamedTuple):
+    """Messages that are gone: (sequence, subject) of each; of many only the sequences, ascending."""
+
+    named: Sequence[tuple[int, bytes]] = ()
+    swept: Sequence[int] = ()
+
+    def total(self) -> int:
+        """How many."""
+        return len(self.named) + len(self.swept)
+
+
+class Pending(Protocol):
+    """What is proposed but not committed; see view.ProposedView."""
+
+    @property
+    def config(self) -> StreamConfig:
+        """The stream's configuration."""
+
+    def pending_msgs(self) -> int:
+        """Uncommitted messages."""
+
+    def pending_bytes(self) -> int:
+        """Their bytes."""
+
+    def pending_of(self, subject: bytes) -> int:
+        """Uncommitted messages of one subject."""
+
+    def pending_rollups(self) -> bool:
+        """Whether there are rollups among them."""
+
+
+def accounted(config: StreamConfig, subject: bytes, header: bytes, payload: bytes) -> int:
+    """Bytes that a message counts for (streams.md §4): for files the length of its record."""
+    size = len(subject) + len(header) + len(payload)
+    if config.storage == "memory":
+        return size + 16
+    return size + 30 + (4 if header else 0)
+
+
+def refuses_new(config: StreamConfig) -> bool:
+    """Whether discard policy `new` can refuse a message of this stream at all."""
+    if config.discard != "new":
+        return False
+    return config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject
+
+
+def needs_single_steps(config: StreamConfig) -> bool:
+    """Whether limits must be enforced message by message.
+
+    Removing at the end of a batch gives the same messages as removing after each, except where a replaced subject
+    frees bytes that an earlier step had already made room for.
+    """
+    return config.max_bytes > 0 and config.max_msgs_per_subject > 0
+
+
+def trims_by_size(config: StreamConfig) -> bool:
+    """Whether a new message can make older ones of other subjects go."""
+    return config.discard == "old" and (config.max_msgs > 0 or config.max_bytes > 0)
+
+
+def lowered(before: StreamConfig, after: StreamConfig) -> bool:
+    """Return True if an update from `before` to `after` can make `enforce_all` remove messages."""
+    trims = trims_by_size(after)
+    if trims and not trims_by_size(before):
+        return True
+    pairs = [(before.max_msgs, after.max_msgs), (before.max_bytes, after.max_bytes)] if trims else []
+    pairs.append((before.max_msgs_per_subject, after.max_msgs_per_subject))
+    return any(now > 0 and not 0 < was <= now for was, now in pairs)
+
+
+def most_trimmed(config: StreamConfig, store: Store, msgs: int, size: int) -> int:
+    """How many of the oldest messages go at most once so many more of together `size` bytes are stored."""
+    if not trims_by_size(config):
+        return 0
+    over = store.msgs + msgs - config.max_msgs if config.max_msgs > 0 else 0
+    if config.max_bytes > 0:
+        over = max(over, -(-(store.bytes + size - config.max_bytes) // SMALLEST))
+    return max(0, over)
+
+
+def room(pending: Pending, store: Store, subject: bytes, length: int, rollup: bool) -> ApiError | None:
+    """Why discard policy `new` refuses a message of `length` bytes, or None. `rollup`: it makes its own room."""
+    config = pending.config
+    if not refuses_new(config):
+        return None
+    replaces = False
+    if config.max_msgs_per_subject > 0:
+        on_the_way = pending.pending_of(subject)
+        held = store.subjects.count(subject) + on_the_way
+        if held >= config.max_msgs_per_subject and config.discard_new_per_subject and not rollup:
+            return api_error(10077, err="maximum messages per subject exceeded")
+        # It takes the place of its subject's oldest. Which one that will be, and whether a rollup leaves any, can not
+        # be said before what is on the way is stored.
+        replaces = held >= config.max_msgs_per_subject and not on_the_way and not pending.pending_rollups()
+    if not replaces and 0 < config.max_msgs <= store.msgs + pending.pending_msgs():
+        return api_error(10077, err="maximum messages exceeded")
+    if 0 < config.max_bytes < store.bytes + pending.pending_bytes() + length and not (
+        replaces and _makes_room(store, subject, length)
+    ):
+        return api_error(10077, err="maximum bytes exceeded")
+    return None
+
+
+def _makes_room(store: Store, subject: bytes, length: int) -> bool:
+    """Whether a subject's oldest message is at least as long as the one that takes its place."""
+    return store.size_of(store.subjects.first(subject)) >= length
+
+
+def enforce(config: StreamConfig, store: Store, subjects: list[bytes]) -> Removed:
+    """Remove what is over the limits after `subjects` got new messages."""
+    trimmed = _trim_subjects(config, store, set(subjects))
+    named, swept = _trim_oldest(config, store)
+    return Removed([*trimmed, *named] if trimmed else named, swept)
+
+
+def enforce_all(config: StreamConfig, store: Store) -> Removed:
+    """Remove what is over the limits after they were changed: here nats-server begins with those of the stream."""
+    named, swept = _trim_oldest(config, store)
+    if config.max_msgs_per_subject > 0:
+        named = [*named, *_trim_subjects(config, store, store.subjects.matching(b">"))]
+    return Removed(named, swept)
+
+
+def _trim_subjects(config: StreamConfig, store: Store, subjects: Iterable[bytes]) -> list[tuple[int, bytes]]:
+    """Per subject the newest max_msgs_per_subject stay."""
+    return store.trim(subjects, config.max_msgs_per_subject) if config.max_msgs_per_subject > 0 else []
+
+
+def _trim_oldest(config: StreamConfig, store: Store) -> Removed:
+    """The oldest go until max_msgs and max_bytes are kept.
+
+    Discard policy `new` never lets it come to that; when an update lowers its limits, what is there stays.
+    """
+    removed: list[tuple[int, bytes]] = []
+    if not trims_by_size(config):
+        return Removed(removed)
+    while 0 < config.max_msgs < store.msgs or (0 < config.max_bytes < store.bytes and store.msgs):
+        seq = store.first_seq
+        if len(removed) == ONE_BY_ONE:
+            number = store.sweep.excess(config.max_msgs, config.max_bytes)
+            named, swept = _remove_through(store, store.live.nth(number - 1))
+            return Removed([*removed, *named], swept)
+        gone = store.remove(seq)
+        # Invariant: first_seq of a stream that holds messages is itself a held message.
+        assert gone is not None, f"first sequence {seq} is not in the store"
+        removed.append((seq, gone[0]))
+    return Removed(removed)
+
+
+def _remove_through(store: Store, seq: int) -> Removed:
+    """Remove the messages ≤ `seq`."""
+    if store.live.count(store.first_seq, seq) > MANY:
+        return Removed(swept=store.sweep.through(seq))
+    return Removed(store.remove_through(seq))
+
+
+def purge(store: Store, operation: Purge) -> Removed:
+    """STREAM.PURGE in all its forms (api.md §3)."""
+    if not operation.filter or operation.filter == b">":
+        return _purge_all(store, operation)
+    index = store.subjects
+    subjects, below = index.matching(operation.filter), operation.seq or store.last_seq + 1
+    if len(subjects) > MANY or sum(map(index.count, subjects)) > MANY:
+        return Removed(swept=store.sweep.below(subjects, below, operation.keep))
+    found = sorted((seq, subject) for subject in subjects for seq in index.seqs(subject))
+    if operation.keep:
+        found = found[: max(0, len(found) - operation.keep)]
+    doomed = [pair for pair in found if pair[0] < below]
+    store.remove_all(doomed)
+    return Removed(doomed)
+
+
+def first_left(store: Store, subjects: bytes) -> int:
+    """The first sequence of what matches `subjects` (all when empty); that of the next message when nothing does."""
+    if subjects in (b"", b">"):
+        return store.first_seq
+    index = store.subjects
+    return min((index.first(subject) for subject in index.matching(subjects)), default=store.last_seq + 1)
+
+
+def _purge_all(store: Store, operation: Purge) -> Removed:
+    if operation.seq:
+        removed = _remove_through(store, operation.seq - 1)
+        if operation.seq > store.first_seq:
+            store.set_first(operation.seq)
+        return removed
+    if operation.keep:
+        excess = store.msgs - operation.keep
+        return _remove_through(store, store.live.nth(excess - 1)) if excess > 0 else Removed()
+    return expire(store, store.last_seq)
+
+
+def expire(store: Store, through: int) -> Removed:
+    """Remove the messages ≤ `through`; 0 is for a stream that never held any."""
+    if not store.last_seq:
+        store.set_first(1)  # a stream that never held a message shows 0 until its first purge
+    return _remove_through(store, through)
+
+
+def roll_up(store: Store, seq: int, scope: bytes, subject: bytes) -> Removed:
+    """Remove what the rollup at `seq` replaces: every earlier message (`all`), or those of its `subject` (`sub`).
+
+    The rollup itself may be gone already, when no consumer of an interest stream wanted it.
+    """
+    if scope == b"all":
+        return _remove_through(store, seq - 1)
+    removed = [(earlier, subject) for earlier in store.subjects.seqs(subject, 0, seq - 1)]
+    if len(removed) > ONE_BY_ONE:
+        store.remove_all(removed)
+    else:
+        for earlier, _ in removed:
+            store.remove(earlier, subject)
+    return Removed(removed)
+
+
+def remove_each(store: Store, seqs: list[int]) -> Removed:
+    """Remove those of `seqs` that are still there."""
+    removed: list[tuple[int, bytes]] = []
+    for seq in seqs:
+        gone = store.remove(seq)
+        if gone is not None:
+            removed.append((seq, gone[0]))
+    return Removed(removed)

@@ -1,0 +1,183 @@
+"""Stream operations as log entries.
+
+Belongs here: every change of a stream's state that is not a message, as a record that all replicas apply alike. They
+are encoded as MessagePack in OPERATION frames of the stream's own log, between the messages that they follow.
+Applying one never reads a clock: whatever depends on time is decided before it is proposed. What can remove messages
+has the time of its proposal, `at_ns` (0 in logs of older releases).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CreateStream(msgspec.Struct, frozen=True, tag="create_stream"):
+    """The first entry of every stream's log. `config` is the stored StreamConfig as JSON bytes."""
+
+    uid: str
+    account: str
+    config: bytes
+    created_ns: int
+    restoring: bool = False
+    """What follows is an archive's, until `Restored`; without that there is no such stream."""
+
+
+class _Named(msgspec.Struct):
+    """What every release's configuration has."""
+
+    name: str
+
+
+def stream_name(create: CreateStream) -> str:
+    """Return the name of a stream, whose configuration may be a newer release's."""
+    return msgspec.json.decode(create.config, type=_Named).name
+
+
+class UpdateStream(msgspec.Struct, frozen=True, tag="update_stream"):
+    """A new configuration, already validated, as JSON bytes."""
+
+    config: bytes
+    at_ns: int = 0
+
+
+class DeleteMessage(msgspec.Struct, frozen=True, tag="delete_message"):
+    """One message removed by MSG.DELETE. `erase`: its bytes shall be found nowhere any more (see log/shred.py)."""
+
+    seq: int
+    erase: bool = True
+    at_ns: int = 0
+
+
+class Purge(msgspec.Struct, frozen=True, tag="purge"):
+    """STREAM.PURGE: `filter` is `b""` for all subjects; `seq` > 0 drops below it; `keep` > 0 keeps the newest."""
+
+    filter: bytes = b""
+    seq: int = 0
+    keep: int = 0
+    at_ns: int = 0
+
+
+class Expire(msgspec.Struct, frozen=True, tag="expire"):
+    """Messages whose max_age has run out, or that lost the last consumer: everything through `through`."""
+
+    through: int
+    at_ns: int = 0
+
+
+class Remove(msgspec.Struct, frozen=True, tag="remove"):
+    """Messages that interest or work-queue retention lets go."""
+
+    seqs: list[int]
+    at_ns: int = 0
+
+
+class Skip(msgspec.Struct, frozen=True, tag="skip"):
+    """Sequences through `through` were given to messages that an archive does not have any more. `time_ns`: the time
+    of the last of them when there is no message at all; 0 is not known."""
+
+    through: int
+    time_ns: int = 0
+
+
+class Restored(msgspec.Struct, frozen=True, tag="restored"):
+    """The stream holds all of the archive that it was made of, and exists from now on."""
+
+
+class Near(msgspec.Struct, frozen=True, tag="near"):
+    """A mirror has come close to its origin: its replicas may answer direct gets for that one from now on."""
+
+
+class Fork(msgspec.Struct, frozen=True, tag="fork"):
+    """A mirror began as a copy of its origin's table: its messages through `through` are those of `version` of its own
+    table. See log/base.py."""
+
+    version: int
+    through: int
+
+
+class CreateConsumer(msgspec.Struct, frozen=True, tag="create_consumer"):
+    """A new consumer. `start` is the first stream sequence it may deliver;
+
+    `pending` lists what deliver policy last_per_subject picked, in order; the consumer goes on from `start` after it.
+    """
+
+    name: str
+    config: bytes
+    created_ns: int
+    start: int
+    pending: list[int] | None = None
+
+
+class UpdateConsumer(msgspec.Struct, frozen=True, tag="update_consumer"):
+    """A changed consumer configuration (also pause and resume), as JSON bytes. `reset` > 0: deliver next from there, as
+    by `ResetConsumer`."""
+
+    name: str
+    config: bytes
+    reset: int = 0
+
+
+class ResetConsumer(msgspec.Struct, frozen=True, tag="reset_consumer"):
+    """CONSUMER.RESET: deliver next from `seq`."""
+
+    name: str
+    seq: int
+
+
+class DeleteConsumer(msgspec.Struct, frozen=True, tag="delete_consumer"):
+    """The consumer is gone."""
+
+    name: str
+
+
+Operation = (
+    CreateStream
+    | UpdateStream
+    | DeleteMessage
+    | Purge
+    | Expire
+    | Remove
+    | Skip
+    | Restored
+    | Near
+    | Fork
+    | CreateConsumer
+    | UpdateConsumer
+    | ResetConsumer
+    | DeleteConsumer
+)
+
+
+Removing = UpdateStream | DeleteMessage | Purge | Expire | Remove
+"""Those that can remove messages."""
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False):
+    """What one consumer did since its last entry. Lives in PROGRESS frames, many consumers to a frame.
+
+    `state` is the consumer's own encoding; only `stream/consumer/state.py` reads it. Without a name: where the fast
+    batches are that somebody writes just now (`stream/features/fast.py`).
+    """
+
+    name: str
+    state: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_operation: msgspec.msgpack.Decoder[Operation] = msgspec.msgpack.Decoder(Operation)
+_progress: msgspec.msgpack.Decoder[list[Progress]] = msgspec.msgpack.Decoder(list[Progress])
+
+
+def encode(entry: Operation | list[Progress]) -> bytes:
+    """Encode the body of an OPERATION or PROGRESS frame."""
+    return _encoder.encode(entry)
+
+
+def decode_operation(body: bytes) -> Operation:
+    """Decode the body of an OPERATION frame. Raises `msgspec.DecodeError`."""
+    return _operation.decode(body)
+
+
+def decode_progress(body: bytes) -> list[Progress]:
+    """Decode the body of a PROGRESS frame. Raises `msgspec.DecodeError`."""
+    return _progress.decode(body)

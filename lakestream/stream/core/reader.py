@@ -1,0 +1,161 @@
+"""Reading a stream, wherever its messages lie.
+
+Belongs here: one way to read by sequence and time that joins the log (at once) with the lake (asynchronous). Deleted
+messages never appear, also while the lake's table has not caught up with their deletion.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from lakestream.log.record import Record
+from lakestream.log.sequences import SequenceSet
+from lakestream.ports import PublicError
+
+if TYPE_CHECKING:
+    from lakestream.ports import History
+    from lakestream.stream.core.stream import Stream
+
+
+class HistoryUnavailableError(PublicError):
+    """A live message is neither in the log nor readable from the lake."""
+
+
+def all_live(some: Sequence[Record], live: SequenceSet) -> bool:
+    """Whether these messages, ascending, surely all exist; quick where there are no gaps between them."""
+    first, last = some[0].seq, some[-1].seq
+    return last - first + 1 == len(some) == live.count(first, last)
+
+
+def _living(rows: list[Record], live: SequenceSet) -> list[Record]:
+    """Those of some messages, ascending, that exist."""
+    return rows if rows and all_live(rows, live) else [row for row in rows if row.seq in live]
+
+
+class Reader:
+    """Reads of one stream. Sequences are inclusive; results ascend."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def local(self, seq: int) -> bool:
+        """Whether a live message at `seq` would be found in the log."""
+        return self._stream.store.is_local(seq)
+
+    def live_between(self, first: int, last: int) -> Iterator[int]:
+        """The sequences of the messages that exist in a range."""
+        live = self._stream.store.live
+        seq = live.next_at_or_after(first)
+        while seq and seq <= last:
+            yield seq
+            seq = live.next_at_or_after(seq + 1)
+
+    def get(self, seq: int) -> Record | None:
+        """One message from the log."""
+        return self._stream.store.read(seq)
+
+    def run(self, first: int, max_msgs: int, max_bytes: int) -> list[Record]:
+        """Messages from `first` on, from the log."""
+        return self._stream.store.read_run(first, max_msgs, max_bytes)
+
+    async def fetch(self, seq: int) -> Record | None:
+        """One message from the log or the lake. Raises HistoryUnavailableError when the lake does not answer for it."""
+        store = self._stream.store
+        if seq not in store.live:
+            return None
+        if store.is_local(seq):
+            return store.read(seq)
+        # Its subject tells the lake in which of the files of that time to look.
+        found = await self._from_lake(seq, seq, 1, [store.subject_of(seq)])
+        if found:
+            return found[0]
+        self._expect_gone([seq])
+        return None
+
+    async def fetch_many(self, seqs: Sequence[int]) -> list[Record]:
+        """The messages with these sequences (ascending) that still exist, from the log and, with one read, the lake.
+
+        Raises HistoryUnavailableError when the lake does not answer for them.
+        """
+        store = self._stream.store
+        remote = [seq for seq in seqs if seq < store.local_floor and seq in store.live]
+        found: list[Record] = []
+        if remote:
+            history = self._history(remote[0])
+            subjects = list({store.subject_of(seq) for seq in remote})
+            rows = await history.read_many(remote, subjects)
+            found = [row for row in rows if row.seq in store.live]
+            self._expect_gone(sorted(set(remote).difference(row.seq for row in found)))
+        # What was local may have moved to the lake meanwhile: the stream knows where each lies now.
+        local = seqs[bisect_left(seqs, remote[-1] + 1) :] if remote else seqs
+        here = {record.seq: record for record in store.read_many([seq for seq in local if store.is_local(seq)])}
+        for seq in local:
+            record = here.get(seq) or (await self.fetch(seq) if seq in store.live else None)
+            if record is not None:
+                found.append(record)
+        return found
+
+    async def fetch_run(
+        self, first: int, max_msgs: int, max_bytes: int, subjects: Sequence[bytes] | None = None
+    ) -> list[Record]:
+        """Messages from `first` on, from where they lie; one call stays on one side of the border.
+
+        `subjects` narrows what is read from the lake; messages from the log may be of any subject.
+        """
+        store = self._stream.store
+        first = store.live.next_at_or_after(first)
+        while first and not store.is_local(first):
+            last = store.local_floor - 1
+            found = await self._from_lake(first, last, max_msgs, subjects, max_bytes)
+            if found:
+                return found
+            if not subjects:
+                first = store.live.next_at_or_after(first)
+                if first and not store.is_local(first):
+                    raise HistoryUnavailableError(
+                        f"{self._stream.name}: sequence {first} is not readable from the lake"
+                    )
+            else:
+                first = store.live.next_at_or_after(last + 1)
+        return store.read_run(first, max_msgs, max_bytes) if first else []
+
+    async def _from_lake(
+        self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None, max_bytes: int = 0
+    ) -> list[Record]:
+        history = self._history(first)
+        while first <= last:
+            rows = await history.read(first, last, limit, subjects, max_bytes)
+            found = _living(rows, self._stream.store.live)
+            if found or not rows or (len(rows) < limit and not max_bytes):
+                return found
+            first = rows[-1].seq + 1
+        return []
+
+    def _expect_gone(self, seqs: Sequence[int]) -> None:
+        """A message that exists is never taken for one that does not, whatever the lake says."""
+        for seq in seqs:
+            if seq in self._stream.store.live:
+                raise HistoryUnavailableError(f"{self._stream.name}: sequence {seq} is not readable from the lake")
+
+    def _history(self, seq: int) -> History:
+        history = self._stream.history
+        if history is None:
+            raise HistoryUnavailableError(
+                f"{self._stream.name}: sequence {seq} is only in the lake, which is not set up"
+            )
+        return history
+
+    async def first_at(self, time_ns: int) -> int:
+        """The first message stored at or after `time_ns`; 0 when there is none."""
+        store = self._stream.store
+        local = store.first_at(time_ns)
+        if local is not None:
+            return local
+        if self._stream.history is None:
+            raise HistoryUnavailableError(f"{self._stream.name}: the messages of that time are only in the lake")
+        seq = await self._stream.history.first_at(time_ns)
+        if not seq or seq >= store.local_floor:
+            return store.live.next_at_or_after(store.local_floor)
+        return store.live.next_at_or_after(seq)

@@ -1,0 +1,113 @@
+"""Ages of the messages of a stream.
+
+Belongs here: what a message's time says of its age when the system clock was stepped. Times in a stream never go
+backwards (invariant 5): while the clock is behind the newest message, messages get that one's time; after a step
+forward they get times that are ahead. Ages are differences on a clock that is never stepped (`Clock.steady`): for runs
+of sequences this keeps by how much their times differ from it. Local to each node, for deciding what is due; nothing in
+the log depends on it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lakestream.ports import Clock
+
+RESOLUTION_NS = 1_000_000_000
+"""A difference that changes by less (1 s) begins no new run: what is due may be late, or early, by as much."""
+
+MAX_RUNS = 1024
+"""Beyond these, neighbours become one run, with the later of their ages: what is due may be late by what they span."""
+
+Run = tuple[int, int, int]
+"""(first sequence, when that was stored by the steady clock, by how much times are ahead of it), ns."""
+
+_ALWAYS: Run = (0, -(1 << 63), 0)
+_END = 1 << 64
+
+
+class Ages:
+    """The runs of one stream. Times are ns since the epoch."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._firsts, self._begins, self._ahead = [0], [_ALWAYS[1]], [0]
+
+    # ------------------------------------------------------------------ what is stored
+    def stamped(self, seq: int, time_ns: int) -> None:
+        """This node gives the message at `seq`, and those that follow, this time now."""
+        ahead = time_ns - self._clock.steady()
+        if abs(ahead - self._ahead[-1]) > RESOLUTION_NS:
+            self._begin(seq, time_ns, ahead)
+
+    def taken(self, seq: int, time_ns: int) -> None:
+        """The message at `seq` has a time that was given elsewhere, or before this start: it is believed, but that no
+        message was stored in the future."""
+        ahead = max(0, time_ns - self._clock.steady())
+        if abs(ahead - self._ahead[-1]) > RESOLUTION_NS:
+            self._begin(seq, time_ns, ahead)
+
+    def forget_after(self, last_seq: int) -> None:
+        """Messages above `last_seq` were not stored."""
+        while self._firsts[-1] > last_seq + 1:
+            del self._firsts[-1], self._begins[-1], self._ahead[-1]
+
+    def _begin(self, seq: int, time_ns: int, ahead: int) -> None:
+        self.forget_after(seq - 1)
+        if self._firsts[-1] == seq and len(self._firsts) > 1:
+            del self._firsts[-1], self._begins[-1], self._ahead[-1]  # no message was stored in it
+        self._firsts.append(seq)
+        self._begins.append(max(time_ns - ahead, self._begins[-1]))
+        self._ahead.append(ahead)
+        if len(self._firsts) > MAX_RUNS:
+            self._join()
+
+    def _join(self) -> None:
+        """Make one of two runs; not of the oldest, which says what was before all others, nor of the newest."""
+        runs = self.dump()
+        joined = [runs[0]]
+        for at in range(1, len(runs) - 1, 2):
+            first, begin, ahead = runs[at]
+            joined.append((first, begin, min(ahead, runs[at + 1][2]) if at + 1 < len(runs) - 1 else ahead))
+        self._set([*joined, runs[-1]])
+
+    # ------------------------------------------------------------------ what is asked
+    def stored(self, seq: int, time_ns: int) -> int:
+        """Return when the message at `seq`, which has this time, was stored by the steady clock."""
+        if seq >= self._firsts[-1]:
+            return time_ns - self._ahead[-1]
+        return time_ns - self._ahead[bisect_right(self._firsts, seq) - 1]
+
+    def through(self, steady_ns: int) -> tuple[int, int, int]:
+        """Say what was stored by `steady_ns`: (low, time, high). Every message below `low`, and of those from there
+        through `high` the ones whose time is at most `time`."""
+        at = bisect_right(self._begins, steady_ns) - 1
+        high = self._firsts[at + 1] - 1 if at + 1 < len(self._firsts) else _END
+        return self._firsts[at], steady_ns + self._ahead[at], high
+
+    # ------------------------------------------------------------------ over restarts
+    def dump(self, first_seq: int = 0) -> list[Run]:
+        """Return the runs, for a checkpoint; those of which no message from `first_seq` on is left are forgotten."""
+        gone = max(0, bisect_right(self._firsts, first_seq) - 1)
+        if gone:
+            del self._firsts[:gone], self._begins[:gone], self._ahead[:gone]
+            self._firsts[0], self._begins[0] = _ALWAYS[:2]
+        return list(zip(self._firsts, self._begins, self._ahead, strict=True))
+
+    def load(self, runs: Sequence[Run], steady_ns: int) -> int:
+        """Take back what `dump` gave when the steady clock showed `steady_ns`.
+
+        Returns:
+            How far this start's clock is behind that (ns), or 0: what was due keeps the time that was left.
+        """
+        behind = max(0, steady_ns - self._clock.steady())
+        self._set(
+            [(first, max(begin - behind, _ALWAYS[1]), ahead + behind) for first, begin, ahead in runs or [_ALWAYS]]
+        )
+        return behind
+
+    def _set(self, runs: Sequence[Run]) -> None:
+        self._firsts, self._begins, self._ahead = (list(column) for column in zip(*runs, strict=True))

@@ -1,0 +1,359 @@
+"""Fast batches: many messages with few answers, at the pace that the server gives (ADR-50, streams.md §8).
+
+Belongs here: what the reply subject of a member says, where a batch is, and which answers that brings. Every member is
+judged and stored like a message of its own; what a batch adds is order, flow control and one pub ack at the end. The
+answers that speak of stored messages leave once these are committed (invariant 1). Atomic batches are in atomic.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.stream.core import limits, publish
+from lakestream.stream.core.batch import Effect
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.operations import Progress
+from lakestream.stream.core.proposer import MEMBER_OF_FAST_BATCH
+from lakestream.stream.core.publish import Duplicate, Publish
+from lakestream.stream.core.view import MemberView
+from lakestream.stream.features import traces
+from lakestream.stream.features.batches import MAX_ID_CHARS, BatchRoom, OpenBatches, check_size, number, without_level
+
+if TYPE_CHECKING:
+    from lakestream.stream.core.stream import Stream
+
+MAX_INTERVAL = 500
+"""Messages between two acks of all open batches of a stream together; each gets its share."""
+
+DEFAULT_FLOW = 10
+"""Messages between two acks where the reply subject does not say how many."""
+
+START, APPEND, COMMIT, END, PING = range(5)
+"""Operations: the first message, a further one, the last one, the end without a message, a question after progress."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """What a reply subject `<prefix>.<id>.<flow>.<ok|fail>.<seq>.<operation>.$FI` says."""
+
+    id: bytes
+    flow: int
+    keeps_going: bool
+    """`ok`: a gap or a refused message does not end the batch."""
+    seq: int
+    operation: int
+
+    @property
+    def begins(self) -> bool:
+        """Whether a batch can begin with it."""
+        return self.seq == 1 and self.operation in (START, COMMIT)
+
+
+def parse_reply(reply: bytes) -> Member:
+    """Read a reply subject from the right: the prefix may have dots. Raises ApiError 10206, 10207."""
+    parts = reply.rsplit(b".", 6)
+    if len(parts) != 7:
+        raise api_error(10206)
+    _, batch_id, flow, mode, seq, operation, _ = parts
+    place, wanted = number(seq), number(operation)
+    if mode not in (b"ok", b"fail") or place < 1 or not START <= wanted <= PING:
+        raise api_error(10206)
+    if (wanted == START) != (place == 1) and wanted in (START, APPEND, END):
+        raise api_error(10206)
+    if not 0 < len(batch_id) <= MAX_ID_CHARS:
+        raise api_error(10207)
+    # Digits beyond a number's size mean a large one; what is no number means that none was asked for.
+    asked = number(flow) if flow.isdigit() else DEFAULT_FLOW
+    asked = min(asked, MAX_INTERVAL) if asked >= 0 else MAX_INTERVAL
+    return Member(batch_id, asked or DEFAULT_FLOW, mode == b"ok", place, wanted)
+
+
+class _Fast(msgspec.Struct, array_like=True):
+    """An open batch; also how its place is logged."""
+
+    id: bytes
+    flow: int
+    keeps_going: bool
+    interval: int
+    """Messages between two acks, for now."""
+    next: int = 1
+    """The batch sequence that comes next."""
+    acked: int = 0
+    """Batch sequences through here were acked, or would have been."""
+    stored: int = 0
+    """The stream's sequence of the last message stored, proposed ones included."""
+    touched_ns: int = 0
+    reply: bytes = b""
+    """Where the last message wanted its answer."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_places: msgspec.msgpack.Decoder[tuple[list[_Fast], list[bytes]]] = msgspec.msgpack.Decoder(
+    tuple[list[_Fast], list[bytes]]
+)
+
+
+class Fast:
+    """The fast batches of one stream, on the node that leads it. A part of the stream, and a route of its intake.
+
+    Where other nodes hold the stream too, every write also logs where the batches are whose messages are in it: the
+    next leader goes on from there. What a checkpoint covers is not remembered.
+    """
+
+    def __init__(self, stream: Stream, room: BatchRoom) -> None:
+        self._stream, self._room = stream, room
+        self._view = MemberView(stream)
+        self._changed: set[bytes] = set()
+        """Batches that are elsewhere than the log says."""
+        self._known: dict[bytes, _Fast] = {}
+        """Where the log says that batches are."""
+        self._open: OpenBatches[_Fast] = OpenBatches(stream.clock, room.timeout_ns, self._released)
+
+    # ------------------------------------------------------------------ life
+    def start(self) -> None:
+        """See `Part.start`: go on with the batches of the leader before, and tell their writers what came."""
+        horizon = self._stream.clock.steady() - self._room.timeout_ns
+        for known in self._known.values():
+            if known.touched_ns > horizon and self._room.for_fast(len(self._open)):
+                batch = msgspec.structs.replace(known, acked=known.next - 1)
+                self._room.fast += 1
+                self._open.touch(batch)
+                self._ack(batch, batch.reply)
+
+    def stop(self) -> None:
+        """See `Part.stop`. What is stored stays; whoever goes on with a batch that no leader knows hears so."""
+        for batch in self._open.clear():
+            self._released(batch)
+        self._changed.clear()
+
+    def adopt(self, config: StreamConfig) -> None:
+        """Take a configuration: where fast batches are off, none is open."""
+        if not config.allow_batched:
+            self.stop()
+            self._known.clear()
+
+    # ------------------------------------------------------------------ the log
+    def settle(self) -> None:
+        """A write begins: let it say where the batches are after it."""
+        changed, self._changed = self._changed, set()
+        if not changed or not self._stream.replicated:
+            return
+        batches = [self._open.get(batch_id) for batch_id in changed]
+        ended = changed - {batch.id for batch in batches if batch is not None}
+        state = _encoder.encode(([batch for batch in batches if batch is not None], sorted(ended)))
+        self._stream.log_progress([Progress("", state)], lambda: self.learn(state))
+
+    def learn(self, state: bytes) -> None:
+        """Apply what `settle` logged."""
+        batches, ended = _places.decode(state)
+        for batch in batches:
+            self._known[batch.id] = batch
+        for batch_id in ended:
+            self._known.pop(batch_id, None)
+
+    def _released(self, batch: _Fast) -> None:
+        self._room.fast -= 1
+        self._changed.add(batch.id)
+
+    def _end(self, batch: _Fast) -> None:
+        if self._open.close(batch):
+            self._released(batch)
+
+    # ------------------------------------------------------------------ members
+    def route(self, message: Publish) -> bool:
+        """Take a message over if it belongs to a batch; see `Intake.routes`."""
+        if not message.reply.endswith(MEMBER_OF_FAST_BATCH):
+            return False
+        self._take(message)
+        return True
+
+    def _take(self, message: Publish) -> None:
+        stream = self._stream
+        intake = stream.intake
+        if intake.waiting or stream.operations:  # what comes in order is answered in order
+            intake.defer(lambda: self._take(message), message.reply, message.size)
+            return
+        try:
+            member, batch = self._find(message)
+        except ApiError as error:
+            if not stream.config.no_ack:
+                self._reject(message, error)
+            return
+        self._open.touch(batch)
+        self._changed.add(batch.id)
+        batch.reply = message.reply
+        if member.operation == PING:
+            self._ping(batch, member, message.reply)
+        elif self._in_order(batch, member, message.reply):
+            if member.operation == END:
+                self._finish(batch, message.reply, member.seq - 1)
+            else:
+                batch.next = member.seq + 1
+                if member.operation == START and not stream.config.no_ack:
+                    self._say(message.reply, b'{"type":"ack","seq":0,"msgs":%d}' % batch.interval)
+                self._judge(batch, member, message)
+
+    def _find(self, message: Publish) -> tuple[Member, _Fast]:
+        """The batch that a message belongs to, or begins. Raises ApiError: the message belongs to none."""
+        config = self._stream.config
+        check_size(config, message)
+        if not config.allow_batched:
+            raise api_error(10205)
+        member = parse_reply(message.reply)
+        batch = self._open.get(member.id) or self._begin(member)
+        try:
+            message.header = without_level(message.header)
+        except ApiError:
+            self._end(batch)
+            raise
+        return member, batch
+
+    def _begin(self, member: Member) -> _Fast:
+        if not member.begins:
+            raise api_error(10208)
+        if not self._room.for_fast(len(self._open)):
+            raise api_error(10211)
+        alone = not len(self._open)
+        interval = min(member.flow, MAX_INTERVAL) if alone else 1
+        batch = _Fast(member.id, member.flow, member.keeps_going, interval)
+        self._room.fast += 1
+        self._open.touch(batch)
+        return batch
+
+    def _in_order(self, batch: _Fast, member: Member, reply: bytes) -> bool:
+        """Whether a member can be taken; tells of the gap before it, and ends the batch where that asks for it."""
+        if member.seq == batch.next:
+            return True
+        self._gap(batch, reply, member.seq)
+        if member.seq > batch.next and batch.keeps_going:
+            return True
+        self._finish(batch, reply, batch.next - 1)
+        return False
+
+    def _ping(self, batch: _Fast, member: Member, reply: bytes) -> None:
+        """The client has sent everything through this sequence, and asks what came."""
+        if member.seq >= batch.next:
+            self._gap(batch, reply, member.seq + 1)
+            if not batch.keeps_going:
+                self._finish(batch, reply, batch.next - 1)
+                return
+            batch.next = member.seq + 1
+            self._advance(batch)
+        self._ack(batch, reply)
+
+    # ------------------------------------------------------------------ one message
+    def _judge(self, batch: _Fast, member: Member, message: Publish) -> None:
+        """Store a message, or say why not; later, where that depends on something in flight."""
+        stream = self._stream
+        intake = stream.intake
+
+        def again() -> None:
+            self._judge(batch, member, message)
+
+        if intake.waiting or stream.operations or intake.view.unsettled(message.subject, message.header):
+            intake.defer(again, message.reply, message.size)
+            return
+        if not message.header and not intake.guarded:  # nothing can refuse it
+            self._store(batch, member, message, message, None)
+            return
+        judged = msgspec.structs.replace(message, reply=b"")  # the rules rewrite it; it may be judged again
+        try:
+            outcome = publish.check(self._view, judged)
+            if isinstance(outcome, Duplicate):
+                traces.duplicate(message)
+                self._duplicate(batch, member, message.reply, outcome.seq)
+                return
+            length = limits.accounted(stream.config, judged.subject, judged.header, judged.payload)
+            refused = self._view.room(judged.subject, length, bool(outcome.rollup))
+            if refused is not None and not self._view.pending_msgs():
+                raise refused
+        except publish.NotHere as missing:
+            intake.defer(again, message.reply, message.size)
+            intake.fetch(missing.seq)
+        except ApiError as error:
+            self._refused(batch, member, message, error)
+        else:
+            if refused is not None:  # what is in flight may yet make room
+                intake.defer(again, message.reply, message.size)
+            else:
+                self._store(batch, member, message, judged, outcome)
+
+    def _store(self, batch: _Fast, member: Member, message: Publish, judged: Publish, effect: Effect | None) -> None:
+        reply, judged.reply, judged.tail = message.reply, b"", b""
+        seq = self._stream.intake.take(judged, effect)
+        message.reply = reply
+        if not seq:
+            self._refused(batch, member, message, self._stream.failed or api_error(10167))
+            return
+        batch.stored = seq
+        if member.operation == COMMIT:
+            self._finish(batch, reply, member.seq)
+        elif self._advance(batch):
+            self._ack(batch, reply)
+
+    def _duplicate(self, batch: _Fast, member: Member, reply: bytes, seq: int) -> None:
+        """A message that was stored before counts as if it were stored now."""
+        if self._advance(batch):
+            self._ack(batch, reply)
+        if member.operation == COMMIT and member.begins and not batch.keeps_going:
+            # nats-server answers it like a single publish.
+            batch.stored = seq
+            self._finish(batch, reply, member.seq, b',"duplicate": true')
+        elif member.operation == COMMIT:
+            self._finish(batch, reply, member.seq)
+
+    def _refused(self, batch: _Fast, member: Member, message: Publish, error: ApiError) -> None:
+        # A gap is judged by what the batch began with, a refusal by what this message says.
+        if member.begins and not member.keeps_going:
+            self._end(batch)
+            self._reject(message, error)
+            return
+        traces.refused(self._stream, message, error)
+        reply = message.reply
+        shown = msgspec.json.encode(error.as_dict())
+        self._say(reply, b'{"type":"err","seq":%d,"error":%b}' % (member.seq, shown))
+        if member.operation == COMMIT or not member.keeps_going:
+            self._finish(batch, reply, member.seq - 1)
+
+    # ------------------------------------------------------------------ flow control
+    def _advance(self, batch: _Fast) -> bool:
+        """Whether an ack is due after what came; then the next one is so many messages away as there is room for."""
+        due = (batch.next - 1 - batch.acked) // batch.interval * batch.interval
+        if not due:
+            return False
+        batch.acked += due
+        most = max(1, min(batch.flow, MAX_INTERVAL // max(1, len(self._open))))
+        if batch.interval < most:
+            batch.interval = min(batch.interval * 2, most)
+        else:
+            batch.interval = max(batch.interval // 2, most)
+        return True
+
+    # ------------------------------------------------------------------ answers
+    def _ack(self, batch: _Fast, reply: bytes) -> None:
+        self._say(reply, b'{"type":"ack","seq":%d,"msgs":%d}' % (batch.acked, batch.interval))
+
+    def _gap(self, batch: _Fast, reply: bytes, seq: int) -> None:
+        self._say(reply, b'{"type":"gap","last_seq":%d,"seq":%d}' % (batch.next, seq))
+
+    def _finish(self, batch: _Fast, reply: bytes, count: int, tail: bytes = b"") -> None:
+        """The batch ends with a pub ack: what of it is stored."""
+        self._end(batch)
+        shown = msgspec.json.encode(batch.id.decode("utf-8", "replace"))
+        ack = self._stream.intake.ack
+        self._say(reply, b'%b%d%b,"batch":%b,"count":%d}' % (ack, batch.stored, tail, shown, count))
+
+    def _reject(self, message: Publish, error: ApiError) -> None:
+        """The message belongs to no batch."""
+        intake = self._stream.intake
+        if error.err_code == 10167:
+            intake.reject(message, error)
+        elif traces.refused(self._stream, message, error):
+            self._say(message.reply, intake.refusal(error))
+
+    def _say(self, reply: bytes, answer: bytes) -> None:
+        """Answer once everything before it is committed, so that answers come in the order of what they answer."""
+        intake = self._stream.intake
+        intake.answer_at(intake.next_seq - 1, reply, answer)

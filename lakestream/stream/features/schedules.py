@@ -1,0 +1,320 @@
+"""The message schedules of one stream.
+
+Belongs here: which schedules there are and when each fires next, and the leader's duty to publish what they produce.
+What the headers mean is in schedule_rules.py.
+
+State changes only where entries are applied (invariant 2): a stored schedule enters, and the message that it produces
+says in its own headers when the schedule fires next, or that it is over. Both are one entry of the log, so a schedule
+fires once for each time, whatever happens to the leader in between. Times that passed while nobody led are made up for
+by one message.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.log.record import Record
+from lakestream.ports import Timer
+from lakestream.protocol import headers
+from lakestream.stream.core.batch import Batch, Effect
+from lakestream.stream.features import schedule_rules, ttl
+
+if TYPE_CHECKING:
+    from lakestream.stream.core.stream import Stream
+
+MIN_DELAY_NS = 50_000_000
+"""What is due already is looked for at most every 50 ms."""
+MAX_DELAY_NS = 60_000_000_000
+"""And at least every minute while there are schedules, so that a clock that jumps is noticed."""
+LATE_NS = 1_000_000
+"""Timers are set a little late, since one that comes early finds nothing to do."""
+RETRY_NS = 1_000_000_000
+"""A schedule whose message can not be read or stored at the moment is tried again after this."""
+ROUNDED_NS = 500_000_000
+"""By how much a time by interval may be rounded up."""
+MAX_FIRES = 500
+"""Schedules that fire in one turn of the event loop; the others follow in the next."""
+SLACK = 1024
+"""Schedules whose messages are gone are forgotten once there are this many, and as many as live ones."""
+
+
+class Entry(msgspec.Struct):
+    """One schedule: its message, and when it fires next. It is alive as long as the message is in the stream."""
+
+    seq: int
+    next_ns: int
+    every_ns: int = 0
+    """Its interval, if it fires at intervals: it waits no longer than that, whatever the system clock does …"""
+    latest_ns: int = 0
+    """… which is until then by the steady clock. Only on the leader."""
+
+
+class Schedules:
+    """The schedules of one stream, by subject: there is one on each at most. A `Part`."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._entries: dict[bytes, Entry] = {}
+        self._sweep_at = SLACK
+        self._running = False
+        self._timer: Timer | None = None
+        self._armed_for = 0
+        self._due: list[tuple[int, int, bytes]] = []
+        """When to look at a schedule, its sequence and its subject. What is no longer so is passed over."""
+        self._latest: list[tuple[int, int, bytes]] = []
+        """The same of those with intervals, by the steady clock."""
+        self._firing: set[bytes] = set()
+        """Subjects of schedules whose message is on its way, or can not be stored at all."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def looked_for(self) -> int:
+        """How many looks at schedules lie ahead, those included that are no longer so."""
+        return len(self._due)
+
+    # ------------------------------------------------------------------ apply
+    def stored(self, first_seq: int, subjects: Sequence[bytes], effects: Sequence[Effect]) -> list[tuple[bytes, int]]:
+        """Messages were stored; returns which schedules are over: their subjects, and what ended each."""
+        over: list[tuple[bytes, int]] = []
+        for effect in effects:
+            if effect.schedule:
+                self._take(effect, over)
+        if self._entries:
+            for seq, subject in enumerate(subjects, first_seq):
+                entry = self._entries.get(subject)
+                if entry is not None and entry.seq < seq:
+                    del self._entries[subject]  # an ordinary message on its subject ends a schedule for good
+        self._arm()
+        return over
+
+    def _take(self, effect: Effect, over: list[tuple[bytes, int]]) -> None:
+        # A message that is older than the stream came with a backup or an import: its times count from then on.
+        meaning = schedule_rules.meaning(effect.schedule, max(effect.time_ns, self._stream.created_ns))
+        if meaning is None:
+            return
+        if meaning.next_ns is not None:
+            self._move(meaning.scheduler, effect.seq, meaning.next_ns)
+        elif meaning.scheduler:
+            over.append((meaning.scheduler, effect.seq))
+            self._end(meaning.scheduler, effect.seq)
+        if meaning.first_ns is not None and effect.seq in self._stream.store.live:
+            self._enter(effect.subject, Entry(effect.seq, meaning.first_ns, meaning.every_ns))
+
+    def _enter(self, subject: bytes, entry: Entry) -> None:
+        if len(self._entries) >= self._sweep_at:
+            live = self._stream.store.live
+            self._entries = {name: entry for name, entry in self._entries.items() if entry.seq in live}
+            self._sweep_at = 2 * len(self._entries) + SLACK
+            self._firing &= self._entries.keys()
+        self._entries[subject] = entry
+        self._firing.discard(subject)
+        self._watch(subject, entry)
+
+    def _move(self, subject: bytes, seq: int, next_ns: int) -> None:
+        entry = self._entries.get(subject)
+        if entry is not None and entry.seq < seq:
+            entry.next_ns = next_ns
+            self._firing.discard(subject)
+            self._watch(subject, entry)
+
+    def _end(self, subject: bytes, seq: int) -> None:
+        entry = self._entries.get(subject)
+        if entry is not None and entry.seq < seq:
+            del self._entries[subject]
+            self._firing.discard(subject)
+
+    def dump(self) -> list[tuple[bytes, int, int]]:
+        """(subject, sequence, next time) of every schedule."""
+        live = self._stream.store.live
+        return [(subject, entry.seq, entry.next_ns) for subject, entry in self._entries.items() if entry.seq in live]
+
+    def intervals(self) -> list[tuple[bytes, int]]:
+        """(subject, interval) of every schedule that fires at intervals."""
+        return [(subject, entry.every_ns) for subject, entry in self._entries.items() if entry.every_ns]
+
+    def load(self, schedules: Sequence[tuple[bytes, int, int]], intervals: Sequence[tuple[bytes, int]] = ()) -> None:
+        """Take back what `dump` and `intervals` gave."""
+        every = dict(intervals)
+        self._entries = {subject: Entry(seq, at, every.get(subject, 0)) for subject, seq, at in schedules}
+        self._sweep_at = 2 * len(self._entries) + SLACK
+
+    # ------------------------------------------------------------------ lead
+    def start(self) -> None:
+        """See `Part.start`."""
+        self._running = True
+        self._due = [(entry.next_ns, entry.seq, subject) for subject, entry in self._entries.items()]
+        heapq.heapify(self._due)
+        self._latest = []
+        for subject, entry in self._entries.items():
+            self._limit(subject, entry)
+        self._arm()
+
+    def stop(self) -> None:
+        """See `Part.stop`."""
+        self._running = False
+        self._due, self._latest = [], []
+        self._firing.clear()
+        self._disarm()
+
+    def _watch(self, subject: bytes, entry: Entry) -> None:
+        """See to it that a schedule is looked at when it fires next."""
+        self._look(entry.next_ns, entry.seq, subject)
+        if self._running:
+            self._limit(subject, entry)
+
+    def _limit(self, subject: bytes, entry: Entry) -> None:
+        if entry.every_ns:
+            # Half a second: intervals begin at whole ones.
+            entry.latest_ns = self._stream.clock.steady() + entry.every_ns + ROUNDED_NS
+            heapq.heappush(self._latest, (entry.latest_ns, entry.seq, subject))
+
+    def _look(self, when: int, seq: int, subject: bytes) -> None:
+        if not self._running:
+            return
+        heapq.heappush(self._due, (when, seq, subject))
+        if len(self._due) > 2 * len(self._entries) + SLACK:
+            # A schedule that is replaced leaves its old time behind. What fires at this moment comes back by itself.
+            self._due = [
+                (entry.next_ns, entry.seq, name)
+                for name, entry in self._entries.items()
+                if name not in self._firing or name == subject
+            ]
+            heapq.heapify(self._due)
+
+    def _arm(self) -> None:
+        """Make sure a timer runs for what is due next. Cheap when one does."""
+        if not self._due or not self._running or self._stream.config.sealed:
+            return
+        when = self._due[0][0]
+        if self._latest:
+            clock = self._stream.clock
+            when = min(when, self._latest[0][0] - clock.steady() + clock.now())
+        if self._timer is None or when < self._armed_for:
+            self._armed_for = when
+            self._set_timer(when + LATE_NS - self._stream.clock.now())
+
+    def _set_timer(self, delay_ns: int) -> None:
+        self._disarm()
+        delay = min(max(delay_ns, MIN_DELAY_NS), MAX_DELAY_NS)
+        self._timer = self._stream.clock.call_later(delay, self._fire)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        """Publish what is due, in the order in which the schedules were stored."""
+        self._disarm()
+        stream = self._stream
+        if not self._running or stream.config.sealed:
+            return
+        if not stream.intake.settled:
+            # What is in flight may end a schedule: this waits for it like any publish, or a while when too many do.
+            stream.intake.defer(self._fire, b"", 0)
+            self._armed_for = 0
+            self._set_timer(RETRY_NS)
+            return
+        now = stream.clock.now()
+        overdue = self._overdue()
+        due: dict[bytes, Entry] = {}
+        ending = self._ending()
+        while (overdue or (self._due and self._due[0][0] <= now)) and len(due) < MAX_FIRES:
+            late = bool(overdue)
+            _, seq, subject = overdue.pop() if late else heapq.heappop(self._due)
+            entry = self._entries.get(subject)
+            if entry is None or entry.seq != seq or subject in self._firing or (entry.next_ns > now and not late):
+                continue
+            if seq not in stream.store.live:
+                del self._entries[subject]
+            elif self._stands(subject, entry, ending):
+                due[subject] = entry
+        self._firing.update(due)
+        self._begin(sorted(due.items(), key=lambda item: item[1].seq))
+        self._arm()
+
+    def _overdue(self) -> list[tuple[int, int, bytes]]:
+        """Take off the list what has waited for its interval though the system clock says that it is not due."""
+        found: list[tuple[int, int, bytes]] = []
+        steady = self._stream.clock.steady()
+        while self._latest and self._latest[0][0] <= steady and len(found) < MAX_FIRES:
+            latest, seq, subject = heapq.heappop(self._latest)
+            entry = self._entries.get(subject)
+            if entry is not None and entry.latest_ns == latest:  # else it has fired since
+                found.append((latest, seq, subject))
+        return found
+
+    def _ending(self) -> set[bytes]:
+        """Subjects of schedules of which a message on its way says that they are over, or when they fire next."""
+        batches = [each.context for each in self._stream.uncommitted() if isinstance(each.context, Batch)]
+        blocks = [effect.schedule for batch in batches for effect in batch.effects if effect.schedule]
+        return {headers.get(block, schedule_rules.SCHEDULER) or b"" for block in blocks}
+
+    def _stands(self, subject: bytes, entry: Entry, ending: set[bytes]) -> bool:
+        """Whether nothing that is stored or on its way has replaced or ended a schedule."""
+        return subject not in ending and self._stream.view.last_of(subject) == entry.seq
+
+    def _begin(self, due: Sequence[tuple[bytes, Entry]]) -> None:
+        """Publish for these, at once where their messages are in the log."""
+        store = self._stream.store
+        elsewhere = []
+        for subject, entry in due:
+            schedule = store.read(entry.seq) if store.is_local(entry.seq) else None
+            source = self._source_of(schedule)
+            if schedule is None or (source and not store.is_local(source)):
+                elsewhere.append((subject, entry))
+            else:
+                self._publish(subject, entry, schedule, store.read(source) if source else None)
+        if elsewhere:
+            self._stream.clock.spawn(self._begin_with_history(elsewhere))
+
+    def _source_of(self, schedule: Record | None) -> int:
+        """The last sequence of the subject that a schedule names as its source; 0 when there is none."""
+        source = headers.get(schedule.header, schedule_rules.SOURCE) if schedule is not None else None
+        return self._stream.store.subjects.last(source) if source else 0
+
+    async def _begin_with_history(self, due: Sequence[tuple[bytes, Entry]]) -> None:
+        """The same where only the lake has what is needed."""
+        reader = self._stream.reader
+        for position, (subject, entry) in enumerate(due):
+            due_ns = entry.next_ns
+            try:
+                schedule = await reader.fetch(entry.seq)
+                source = self._source_of(schedule)
+                content = await reader.fetch(source) if source else None
+            except BaseException:
+                for each in due[position:]:
+                    self._again(*each)
+                raise
+            if not self._running or self._entries.get(subject) is not entry or entry.next_ns != due_ns:
+                continue  # another node led, or it fired, while the lake was read
+            if self._stream.intake.settled and self._stands(subject, entry, self._ending()):
+                self._publish(subject, entry, schedule, content)
+            else:
+                self._again(subject, entry)
+
+    def _again(self, subject: bytes, entry: Entry) -> None:
+        """Try this one later."""
+        self._firing.discard(subject)
+        self._look(self._stream.clock.now() + RETRY_NS, entry.seq, subject)
+        self._arm()
+
+    def _publish(self, subject: bytes, entry: Entry, schedule: Record | None, content: Record | None) -> None:
+        stream = self._stream
+        made = None
+        if schedule is not None:
+            made = schedule_rules.produced(schedule, content, entry.next_ns, stream.clock.now())
+        if made is None:
+            return  # there is nothing that it could publish; `_entries` is for what is applied to change
+        header = ttl.raised(made.header, stream.config)
+        size = len(header) + len(made.data)
+        if stream.no_room(size) is not None or 0 < stream.config.max_msg_size < size:
+            return  # it stays away until another node leads, as in nats-server
+        if not stream.intake.take_own(made.subject, header, made.data):
+            self._again(subject, entry)
