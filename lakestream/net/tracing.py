@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lakestream.net.accounts.guard import hides
 from lakestream.net.interest.interest import Subscription
-from lakestream.net.peers.route_wire import Routed
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol import headers, s2
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.gotime import format_time
+from lakestream.protocol.route_wire import Routed
 from lakestream.protocol.subjects import publishable
 from lakestream.stream.features.traces import DESTINATION, DISABLED, traced
 

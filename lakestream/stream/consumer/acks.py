@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.ports import ClientInfo, Subscribed
+from lakestream.protocol.domain_subjects import MARK
 from lakestream.protocol.durations import parse_duration
 from lakestream.stream.consumer.consumer import Consumer
-from lakestream.stream.mirroring.links import MARK
 
 if TYPE_CHECKING:
     from lakestream.meta.engine import Engine

@@ -22,9 +22,9 @@ from lakestream.ports import Bus, ClientInfo, Clock, Delivery, Subscribed, Timer
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.mirroring.copied_run import Run, run_of
-from lakestream.stream.mirroring.links import LINK_QUEUE
 from lakestream.stream.mirroring.origin import Origin, Start
 
 FIRST_NS = 100_000_000

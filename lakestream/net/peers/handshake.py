@@ -22,8 +22,8 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from lakestream.net.peers import peer_wire as wire
-from lakestream.net.peers.peer_wire import Hello, NodeInfo, Refused
+from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.peer_wire import Hello, NodeInfo, Refused
 
 GONE_KEPT = 64
 """Ended connections that are remembered, to tell the other nodes of them."""

@@ -16,10 +16,10 @@ from typing import Any
 from lakestream.config.errors import reason_of
 from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
-from lakestream.net.peers import peer_tls
-from lakestream.net.peers import peer_wire as wire
+from lakestream.net import tls as peer_tls
+from lakestream.net.peers.link import HANDSHAKE_TIMEOUT, Link
 from lakestream.net.peers.peer_dial import Target
-from lakestream.net.peers.peer_link import HANDSHAKE_TIMEOUT, Link
+from lakestream.protocol import peer_wire as wire
 
 DIAL_TIMEOUT_S = 2.0
 """How long a connection may take to come about, before the handshake (2 s)."""

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from lakestream.net.peers import peer_wire as wire
 from lakestream.net.peers.peer_dial import Target
-from lakestream.net.peers.peer_wire import Control, FrameReader, NodeInfo, WireError
+from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, WireError
 
 MAX_PENDING_BYTES = 64 << 20
 """Unsent bytes to one node (64 MiB). A buffer that would go beyond is dropped and counted; one of a route, which must
