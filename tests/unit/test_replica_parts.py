@@ -17,7 +17,7 @@ from lakestream.log.files import Files
 from lakestream.log.mend import take_over, verify
 from lakestream.log.record import columns, encode_record, iter_records
 from lakestream.log.store import LogOptions, SealedSegment
-from lakestream.stream.consumer.state import Ledger
+from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.features.dedupe import Dedupe
 from tests.unit.logkit import MiniStream, close_all, flip, message
 

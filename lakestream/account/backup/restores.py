@@ -35,7 +35,7 @@ from lakestream.protocol.subjects import matches, valid_subject
 from lakestream.stream.awaiting import in_thread
 from lakestream.stream.consumer import rules as consumer_rules
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.state import Delta, encode_delta
+from lakestream.stream.consumer.ledger import Delta, encode_delta
 from lakestream.stream.core.config import LAST_SEQ, StreamConfig
 from lakestream.stream.core.operations import CreateConsumer, Operation, Progress, Skip, encode
 

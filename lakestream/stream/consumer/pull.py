@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from lakestream.ports import Bus, Clock, Delivery
+from lakestream.stream.consumer.advisories import ConsumerEvents
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.due import Due
-from lakestream.stream.consumer.events import ConsumerEvents
-from lakestream.stream.consumer.outlet import heartbeat, size_of, status, status_pending
+from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.priority import Turns, Verdict, policy_of
 from lakestream.stream.consumer.pull_request import (
     BadRequest,
@@ -25,7 +25,7 @@ from lakestream.stream.consumer.pull_request import (
     check_group,
     parse_next,
 )
-from lakestream.stream.consumer.state import Ledger
+from lakestream.stream.consumer.target import heartbeat, size_of, status, status_pending
 
 EXPIRE_CHECK_NS = 1_000_000_000
 """A full queue is searched for dead requests at most this often (1 s)."""

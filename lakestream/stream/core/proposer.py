@@ -30,7 +30,7 @@ from lakestream.stream.core.state import Asked
 from lakestream.stream.core.view import ProposedView
 from lakestream.stream.features import traces
 from lakestream.stream.features.republish import Republisher
-from lakestream.stream.mirroring.copied_run import Run
+from lakestream.stream.mirroring.runs import Run
 
 if TYPE_CHECKING:
     from lakestream.stream.core.stream import Stream

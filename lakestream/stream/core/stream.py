@@ -22,12 +22,13 @@ from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.raft.group import Committed, Group, Proposal
 from lakestream.raft.member import NotLeader
+from lakestream.stream.consumer.filter_index import Audience
 from lakestream.stream.consumer.read_ahead import Room
+from lakestream.stream.consumer.retention import Retention
 from lakestream.stream.core import offline
 from lakestream.stream.core.apply import Applier
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.filter_index import Audience
 from lakestream.stream.core.operations import (
     CreateStream,
     DeleteConsumer,
@@ -42,7 +43,6 @@ from lakestream.stream.core.operations import (
 from lakestream.stream.core.parts import Part
 from lakestream.stream.core.proposer import Intake
 from lakestream.stream.core.reader import Reader
-from lakestream.stream.core.retention import Retention
 from lakestream.stream.core.state import Asked, Done, Foreign, StreamState
 from lakestream.stream.core.storage_use import AccountUse
 from lakestream.stream.core.syncing import Syncing
@@ -54,7 +54,7 @@ from lakestream.stream.features.expiry import Expiry
 from lakestream.stream.features.fast import Fast
 from lakestream.stream.features.schedules import Schedules
 from lakestream.stream.features.secure_delete import Shredding
-from lakestream.stream.mirroring.copying import Copying
+from lakestream.stream.mirroring.mirroring import Copying
 
 if TYPE_CHECKING:
     from lakestream.stream.consumer.consumer import Consumer

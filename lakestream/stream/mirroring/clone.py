@@ -23,7 +23,7 @@ from lakestream.protocol.api.errors import ApiError, invalid
 from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.core.operations import Fork
 from lakestream.stream.mirroring.origin import Origin
-from lakestream.stream.mirroring.upstream import Session, Taker
+from lakestream.stream.mirroring.session import Session, Taker
 
 if TYPE_CHECKING:
     from lakestream.stream.core.stream import Stream

@@ -16,9 +16,9 @@ from lakestream.stream.core.config import StreamSource
 from lakestream.stream.core.operations import Near, Skip
 from lakestream.stream.mirroring import source_state
 from lakestream.stream.mirroring.clone import CloneFirst
-from lakestream.stream.mirroring.copied_run import Run
 from lakestream.stream.mirroring.origin import Origin, Start
-from lakestream.stream.mirroring.upstream import Received
+from lakestream.stream.mirroring.runs import Run
+from lakestream.stream.mirroring.session import Received
 
 if TYPE_CHECKING:
     from lakestream.stream.core.stream import Stream

@@ -18,7 +18,7 @@ from lakestream.protocol.domain_subjects import DELIVER_HEADER, sign
 from lakestream.protocol.subjects import matches
 from lakestream.protocol.transforms import Transform
 from lakestream.stream.core.config import StreamSource
-from lakestream.stream.mirroring.copied_run import Run
+from lakestream.stream.mirroring.runs import Run
 
 HEARTBEAT_NS = 1_000_000_000
 LIFE_NS = 10_000_000_000

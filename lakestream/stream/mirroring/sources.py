@@ -20,10 +20,10 @@ from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.publish import NotHere, Publish
 from lakestream.stream.features import counters
 from lakestream.stream.mirroring import source_state
-from lakestream.stream.mirroring.copied_run import Run
 from lakestream.stream.mirroring.origin import Origin, Start
+from lakestream.stream.mirroring.runs import Run
+from lakestream.stream.mirroring.session import Received, Session
 from lakestream.stream.mirroring.source_state import Position
-from lakestream.stream.mirroring.upstream import Received, Session
 
 if TYPE_CHECKING:
     from lakestream.stream.core.stream import Stream

@@ -24,8 +24,8 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.proposer import NOT_NOW
-from lakestream.stream.mirroring.copied_run import Run, run_of
 from lakestream.stream.mirroring.origin import Origin, Start
+from lakestream.stream.mirroring.runs import Run, run_of
 
 FIRST_NS = 100_000_000
 """A session begins this long (100 ms) after it was asked for, and up to as much again, so that many do not at once."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from lakestream.ports import Delivery
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.state import Ledger
+from lakestream.stream.consumer.ledger import Ledger
 
 
 class Outlet(Protocol):
