@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.meta.meta_state import AssignStream
+from lakestream.meta.assignments import AssignStream
 from lakestream.protocol.api.errors import ApiError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lakestream.meta.meta_state import MetaState
+    from lakestream.meta.assignments import MetaState
     from lakestream.meta.node import JetStreamCluster
 
 _MIRROR = b'"mirror":{'

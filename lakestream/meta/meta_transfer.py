@@ -22,7 +22,7 @@ from lakestream.log.segment_log import begin_segment
 from lakestream.log.sequences import SequenceSet
 from lakestream.log.store import LOG_DIRECTORY
 from lakestream.log.subject_index import SubjectIndex
-from lakestream.meta.meta import GROUP, Log, Meta
+from lakestream.meta.meta_group import GROUP, Log, Meta
 from lakestream.ports import Io
 from lakestream.raft.group import Replacement
 from lakestream.raft.hard_state import NAME as RAFT

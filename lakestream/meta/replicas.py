@@ -27,7 +27,7 @@ from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.mirroring.clone_replica import AGAIN_NS, Bases, BaseUnreadable
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.meta.shared import Shared
     from lakestream.stream.core.stream import Stream
 

@@ -24,7 +24,7 @@ from lakestream.stream.core.stream import Stream
 from lakestream.stream.features.batches import BatchLimits, BatchRoom
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.meta.node import JetStreamCluster
     from lakestream.meta.replicas import ReplicaStores
 

@@ -16,7 +16,7 @@ from lakestream.log.files import Files, Io, naming
 from lakestream.log.recovery import UNKNOWN, StoreRoot, Survey, Tell
 from lakestream.log.store import LogOptions, Store
 from lakestream.log.subject_index import SCRATCH
-from lakestream.net.peers.replica_stores import ReplicaStores
+from lakestream.meta.replica_stores import ReplicaStores
 
 PARTS = ("log", "checkpoint", "synced", "base", "leaving", "replica", "raft", "sending-", "repairing-", SCRATCH)
 """Prefixes of the names in a stream's directory."""

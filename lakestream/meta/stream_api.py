@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.account.api.streams import LIST_LIMIT, NAMES_LIMIT, StreamApi, StreamNamesRequest, stated
+from lakestream.account.backup.restore_cluster import AssignAsked, ClusterRestores
 from lakestream.account.backup.restores import Target
 from lakestream.meta.alternates import Alternates
-from lakestream.meta.meta_state import Applied, Assignment, AssignStream, ChangeStream, RemoveStream
+from lakestream.meta.assignments import Applied, Assignment, AssignStream, ChangeStream, RemoveStream
 from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
 from lakestream.meta.placement import choose
 from lakestream.meta.ports import of_account
-from lakestream.meta.restores import AssignAsked, ClusterRestores
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import Request, Where
@@ -40,7 +40,7 @@ from lakestream.stream.mirroring.clone import check_update
 from lakestream.stream.mirroring.origin_rules import check_filters
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 CREATED = "created"
 """Stage of a STREAM.CREATE: the stream was assigned for it."""

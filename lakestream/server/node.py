@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.account.api.subjects import Api
+from lakestream.account.engine import Engine
+from lakestream.account.engines import Engines
 from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import Options
 from lakestream.logging import Logger
-from lakestream.meta.engine import Engine
-from lakestream.meta.engines import Engines
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import Authenticator
 from lakestream.net.accounts.imports import AccountLinks

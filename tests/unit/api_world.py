@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from lakestream.account.api.subjects import Api
+from lakestream.account.engines import Engines
 from lakestream.log.record import Record
 from lakestream.log.store import Store
 from lakestream.logging import Logger
-from lakestream.meta.engines import Engines
 from lakestream.meta.shared import EngineOptions, Shared, Stores
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.log.errors import LogError
 from lakestream.log.record import Record
 from lakestream.logging import Logger
-from lakestream.meta.engines import Engines
 from lakestream.meta.replica import Replica
 from lakestream.meta.replicas import Replicas
 from lakestream.meta.shared import EngineOptions, Shared

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.log.errors import CorruptLog, LogError, LogFrozen
 from lakestream.logging import Logger
 from lakestream.meta import stores
-from lakestream.meta.engines import Engines
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub

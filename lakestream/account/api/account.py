@@ -18,7 +18,7 @@ from lakestream.stream.core.account_limits import JetStreamLimits
 from lakestream.stream.core.confirming import when_all_applied
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.meta.node import JetStreamCluster
 
 UNLIMITED = -1

@@ -32,7 +32,7 @@ from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, Re
 from lakestream.stream.mirroring import sourcing
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.stream.core.stream import Stream
 
 NAMES_LIMIT = 1024

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from lakestream.meta.api import PeerRequest, placement_of
-from lakestream.meta.meta_state import AbandonStream, ChangeStream, RemoveStream
-from lakestream.meta.moves import Moves
+from lakestream.account.api.moves import Moves
+from lakestream.account.api.peers import PeerRequest, placement_of
+from lakestream.meta.assignments import AbandonStream, ChangeStream, RemoveStream
 from lakestream.meta.placement import choose, choose_leader, peer_id
 from lakestream.meta.requests import MAX_HOPS
 from lakestream.protocol.api.errors import ApiError, api_error
@@ -25,8 +25,8 @@ from lakestream.raft.messages import Membership
 from lakestream.stream.core.config import Placement
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
-    from lakestream.meta.engines import Engines
+    from lakestream.account.engine import Engine
+    from lakestream.account.engines import Engines
     from lakestream.meta.node import JetStreamCluster
 
 HAND_OVER_NS = 300_000_000

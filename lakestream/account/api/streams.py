@@ -40,7 +40,7 @@ from lakestream.stream.mirroring.clone import check_update
 from lakestream.stream.mirroring.origin_rules import Find, check_filters
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 NAMES_LIMIT = 1024
 """Names in one reply of STREAM.NAMES."""

@@ -38,7 +38,7 @@ from lakestream.stream.core.batch import Effect
 from lakestream.stream.core.reader import HistoryUnavailableError
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.stream.core.stream import Stream
 
 PREFIX = "$LAKE.API."

@@ -13,7 +13,7 @@ from lakestream.protocol.api.request import Request
 from lakestream.protocol.gotime import format_time
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 
 class BackupEvents:

@@ -18,7 +18,7 @@ from lakestream.stream.core.operations import Restored
 from lakestream.stream.core.stream import Stream
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 
 class LocalTarget:

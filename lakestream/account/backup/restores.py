@@ -40,7 +40,7 @@ from lakestream.stream.core.config import LAST_SEQ, StreamConfig
 from lakestream.stream.core.operations import CreateConsumer, Operation, Progress, Skip, encode
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 STALL_NS = 5_000_000_000
 """A restore in which nothing comes for so long (5 s) is given up, without a word, as by nats-server."""

@@ -33,7 +33,7 @@ from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.core.stream import Stream
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 CHUNK_BYTES, CHUNK_LEAST, CHUNK_MOST = 128 << 10, 1 << 10, 1 << 20
 """Bytes in a chunk: by default (128 KiB), and the bounds into which a request's `chunk_size` is brought."""

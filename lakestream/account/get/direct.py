@@ -24,7 +24,7 @@ from lakestream.protocol.api.request import level_refused, prefixes
 from lakestream.stream.core.reader import HistoryUnavailableError
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.stream.core.stream import Stream
 
 QUEUE: Final = b"_sys_"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from lakestream.meta.engine import Engine
+from lakestream.account.engine import Engine
 from lakestream.meta.info import meta_shown, unhealthy
 from lakestream.net.identity import API_LEVEL
 from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams

@@ -23,7 +23,7 @@ from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol.api.errors import ApiError, api_error
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.server.lake.keeper import LakeKeeper
     from lakestream.stream.core.stream import Stream
 

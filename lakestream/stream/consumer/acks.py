@@ -17,7 +17,7 @@ from lakestream.protocol.durations import parse_duration
 from lakestream.stream.consumer.consumer import Consumer
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 ACKS = frozenset((b"", b"+ACK", b"+OK"))
 NAK, PROGRESS, TERM, NEXT = b"-NAK", b"+WPI", b"+TERM", b"+NXT"

@@ -17,7 +17,7 @@ from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.segment_log import SegmentLog
 from lakestream.log.store import LogOptions, Store
-from lakestream.meta.meta_state import Applied, MetaOp, MetaState, decode_op, encode_op
+from lakestream.meta.assignments import Applied, MetaOp, MetaState, decode_op, encode_op
 from lakestream.meta.ports import Nodes
 from lakestream.ports import Clock, Io
 from lakestream.protocol.api.errors import ApiError, api_error

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakestream.account.api.streams import info_of
-from lakestream.meta.meta_state import Applied, Assignment, ChangeStream
+from lakestream.meta.assignments import Applied, Assignment, ChangeStream
 from lakestream.meta.placement import choose
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request, Where

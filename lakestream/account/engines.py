@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lakestream.account.engine import Engine
 from lakestream.meta import leaving
-from lakestream.meta.engine import Engine
 from lakestream.meta.shared import LakeLink, Shared
 from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
 from lakestream.stream.core.stream import Stream

@@ -20,7 +20,7 @@ import msgspec
 
 from lakestream.account.backup.restores import Part
 from lakestream.log.frame import Kind
-from lakestream.meta.meta_state import AbandonStream, RestoredStream
+from lakestream.meta.assignments import AbandonStream, RestoredStream
 from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
 from lakestream.meta.ports import of_account
 from lakestream.protocol.api.errors import ApiError, api_error
@@ -31,7 +31,7 @@ from lakestream.stream.core.operations import Restored, encode
 from lakestream.stream.core.stream import Stream
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 ASSIGN, PUT, SHOW = "restore.assign", "restore.put", "restore.show"
 """The calls: to the leader of the meta group, and to the stream's leader."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.meta.engine import Engine
+from lakestream.account.engine import Engine
 
 if TYPE_CHECKING:
     from lakestream.meta.node import JetStreamCluster

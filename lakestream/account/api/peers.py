@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.meta.moves import Moves
+from lakestream.account.api.moves import Moves
 from lakestream.meta.node import JetStreamCluster
 from lakestream.meta.placement import choose_leader, peer_id
 from lakestream.meta.stream_api import ClusterStreamApi
@@ -22,7 +22,7 @@ from lakestream.protocol.api.request import Request, Routes, Where
 from lakestream.stream.core.config import Placement
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 
 class StepdownRequest(msgspec.Struct, frozen=True, kw_only=True):
