@@ -22,6 +22,7 @@ from lakestream.meta.shared import EngineOptions as EngineOptions
 from lakestream.meta.shared import Stores as Stores
 from lakestream.ports import Bus, Subscribed
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
+from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer.acks import Acks
 from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
 from lakestream.stream.core.config import StreamConfig
@@ -29,7 +30,6 @@ from lakestream.stream.core.events import StreamEvents
 from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
 from lakestream.stream.core.state import StreamState
 from lakestream.stream.core.storage_use import AccountUse
-from lakestream.stream.core.stream import Stream
 
 if TYPE_CHECKING:
     from lakestream.meta.node import JetStreamCluster

@@ -17,7 +17,7 @@ from lakestream.protocol.api.errors import ApiError
 
 if TYPE_CHECKING:
     from lakestream.meta.node import JetStreamCluster
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 AGAIN_NS = 500_000_000
 """How soon a stream that could not be assigned is tried again."""

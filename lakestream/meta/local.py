@@ -27,7 +27,7 @@ from lakestream.stream.core.operations import CreateStream, UpdateStream
 if TYPE_CHECKING:
     from lakestream.account.engines import Engines
     from lakestream.meta.replicas import Replicas
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 STEP_NS = 100_000_000
 """How soon the leader of a stream on its way to other members looks again."""

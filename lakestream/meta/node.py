@@ -36,7 +36,7 @@ from lakestream.stream.core.config import StreamConfig
 if TYPE_CHECKING:
     from lakestream.account.engines import Engines
     from lakestream.raft.multi import Groups
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 PROPOSE = "meta.propose"
 """The call that asks the leader of the meta group to log an entry."""

@@ -23,11 +23,11 @@ from lakestream.raft.disk import Replacement
 from lakestream.raft.group import Committed, Group
 from lakestream.raft.messages import Install, Membership
 from lakestream.raft.telling import Diverged
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.offline import Unsupported
 from lakestream.stream.core.operations import CreateStream, decode_operation, encode
 from lakestream.stream.core.state import StreamState
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.mirroring.clone_replica import AGAIN_NS, YIELD_NS, BaseUnreadable, Holding, held_from, prepare
 
 if TYPE_CHECKING:

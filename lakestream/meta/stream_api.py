@@ -30,12 +30,12 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import Request, Where
 from lakestream.protocol.subjects import overlaps
+from lakestream.stream import rules as stream_rules
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core import account_limits
-from lakestream.stream.core import rules as stream_rules
 from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
 from lakestream.stream.core.confirming import when_all_applied
 from lakestream.stream.core.operations import UpdateStream
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.mirroring.clone import check_update
 from lakestream.stream.mirroring.origin_rules import check_filters
 

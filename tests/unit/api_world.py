@@ -24,7 +24,7 @@ from lakestream.net.interest.interest import Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.subjects import matches
-from lakestream.stream.core.stream import Stream
+from lakestream.stream.assembly import Stream
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo
 
 Got = tuple[bytes, bytes, bytes]

@@ -33,9 +33,9 @@ from lakestream.raft.messages import Membership
 from lakestream.raft.multi import Groups
 from lakestream.raft.ports import Channel
 from lakestream.server.lake.keeper import LakeKeeper
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateConsumer, CreateStream
-from lakestream.stream.core.stream import Stream
 from tests.unit.consumer_world import CLIENT, MS, SECOND, VirtualClock
 from tests.unit.stream_world import Inbox
 

@@ -20,11 +20,11 @@ from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub
 from lakestream.net.turn import Turn
 from lakestream.protocol.api.errors import ApiError, for_clients
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core import proposer as intake
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import DeleteMessage, Purge, Remove
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.features import expiry
 from tests.unit.consumer_world import World as ConsumerWorld
 from tests.unit.logkit import FaultyFiles

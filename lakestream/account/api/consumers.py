@@ -33,7 +33,7 @@ from lakestream.stream.mirroring import sourcing
 
 if TYPE_CHECKING:
     from lakestream.account.engine import Engine
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 NAMES_LIMIT = 1024
 LIST_LIMIT = 256

@@ -25,10 +25,10 @@ from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
 from lakestream.meta.ports import of_account
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.stream.assembly import Stream
 from lakestream.stream.awaiting import pause, told
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Restored, encode
-from lakestream.stream.core.stream import Stream
 
 if TYPE_CHECKING:
     from lakestream.account.engine import Engine

@@ -26,11 +26,11 @@ from lakestream.protocol.api.jsonio import Int, dumps, shown
 from lakestream.protocol.api.request import Request
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.subjects import publishable
+from lakestream.stream.assembly import Stream
 from lakestream.stream.awaiting import Signal, in_thread
 from lakestream.stream.consumer.consumer import Consumer
 from lakestream.stream.core.info import config_shown, state_shown
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream.stream.core.stream import Stream
 
 if TYPE_CHECKING:
     from lakestream.account.engine import Engine

@@ -25,7 +25,7 @@ from lakestream.stream.core.reader import HistoryUnavailableError
 
 if TYPE_CHECKING:
     from lakestream.account.engine import Engine
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 QUEUE: Final = b"_sys_"
 """Direct gets are served in this queue group, as on nats-server: mirrors may take their share in it."""

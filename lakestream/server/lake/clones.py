@@ -31,8 +31,8 @@ from lakestream.log.segment_log import SegmentLog
 from lakestream.logging import Logger
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.runtime import LoopClock, ThreadIo
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig, StreamSource
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.mirroring.clone import Copied, NotCopied, why_not
 from lakestream.stream.mirroring.origin import selected
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from lakestream.account.get.as_it_was import past_of
 from lakestream.config.options import LakeOptions
 from lakestream.lake.delta import policy
 from lakestream.lake.delta.position import PositionWatch
@@ -32,9 +31,10 @@ from lakestream.server.lake import leaving
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
 from lakestream.server.lake.kept import Found, Kept, Lag
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
-from lakestream.stream.core.stream import Stream
+from lakestream.stream.features.time_travel import past_of
 from lakestream.stream.mirroring.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
 from lakestream.stream.mirroring.clone_replica import BaseUnreadable
 

@@ -27,8 +27,8 @@ from lakestream.lake.write.compaction import repair
 from lakestream.log.errors import LogError
 from lakestream.log.segment import SealedSegment
 from lakestream.server.lake.history import ThreadHistory
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.stream import Stream
 
 IDLE_POLLS = 30
 """Of a stream that is all in its table, the table is looked at only every so many polls."""

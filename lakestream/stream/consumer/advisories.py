@@ -11,7 +11,7 @@ from lakestream.protocol.api.advisory import advise, measure
 from lakestream.protocol.gotime import format_time
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 class ConsumerEvents:

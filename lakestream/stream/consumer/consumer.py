@@ -30,7 +30,7 @@ from lakestream.stream.core import offline
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, UpdateConsumer
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 class Consumer:

@@ -16,7 +16,7 @@ from lakestream.stream.consumer.read_ahead import ReadAhead, Run
 from lakestream.stream.consumer.selection import Everything, Found, Selection, selection
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 BLOCK_BYTES = 1 << 20
 """At most this many bytes (1 MiB) are read for one block; one larger message still comes alone."""

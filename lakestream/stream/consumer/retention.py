@@ -16,8 +16,8 @@ from lakestream.protocol.subjects import matches
 from lakestream.stream.core.operations import Expire, Remove
 
 if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
     from lakestream.stream.consumer.consumer import Consumer
-    from lakestream.stream.core.stream import Stream
 
 RELEASED_AT_ONCE = 1000
 """Messages that are looked at before others have their turn, when a consumer's end may release the whole stream."""

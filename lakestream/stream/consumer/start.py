@@ -17,7 +17,7 @@ from lakestream.stream.awaiting import in_thread
 from lakestream.stream.consumer.config import ConsumerConfig
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 AT_ONCE = 20_000

@@ -17,7 +17,7 @@ from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.rules import REQUIRED_LEVEL
+from lakestream.stream.rules import REQUIRED_LEVEL
 
 C = TypeVar("C", StreamConfig, ConsumerConfig)
 

@@ -29,7 +29,7 @@ from lakestream.stream.features.batches import (
 )
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 MAX_ATOMIC_BYTES = 48 << 20
 """Bytes (48 MiB) of one atomic batch: it is one entry of the log, which goes to the other nodes in one piece."""

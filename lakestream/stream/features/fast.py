@@ -23,7 +23,7 @@ from lakestream.stream.features import traces
 from lakestream.stream.features.batches import MAX_ID_CHARS, BatchRoom, OpenBatches, check_size, number, without_level
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 MAX_INTERVAL = 500
 """Messages between two acks of all open batches of a stream together; each gets its share."""

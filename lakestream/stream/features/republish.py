@@ -17,7 +17,7 @@ from lakestream.stream.core.batch import After, Batch
 from lakestream.stream.core.config import RePublish
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 _API = b"$JS."
 

@@ -21,7 +21,7 @@ from lakestream.stream.mirroring.runs import Run
 from lakestream.stream.mirroring.session import Received
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 NEAR = 10

@@ -16,7 +16,7 @@ from lakestream.stream.mirroring.source_state import Positions
 from lakestream.stream.mirroring.sources import Source
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 class Copying:

@@ -26,7 +26,7 @@ from lakestream.stream.mirroring.session import Received, Session
 from lakestream.stream.mirroring.source_state import Position
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 class Source:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from lakestream.stream.consumer.config import ConsumerConfig
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 _LETTERS = string.digits + string.ascii_letters
 

@@ -27,7 +27,7 @@ from lakestream.stream.awaiting import in_thread
 from lakestream.stream.core.config import StreamConfig
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 TIME_TRAVEL: Final = "lakestream.time_travel"
 RETENTION: Final = "lakestream.retention"

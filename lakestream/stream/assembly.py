@@ -26,7 +26,7 @@ from lakestream.stream.consumer.filter_index import Audience
 from lakestream.stream.consumer.read_ahead import Room
 from lakestream.stream.consumer.retention import Retention
 from lakestream.stream.core import offline
-from lakestream.stream.core.apply import Applier
+from lakestream.stream.core.applier import Applier
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import (
@@ -45,8 +45,8 @@ from lakestream.stream.core.proposer import Intake
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.state import Asked, Done, Foreign, StreamState
 from lakestream.stream.core.storage_use import AccountUse
-from lakestream.stream.core.syncing import Syncing
 from lakestream.stream.features.ages import Ages
+from lakestream.stream.features.async_persist import Syncing
 from lakestream.stream.features.atomic import Atomic
 from lakestream.stream.features.batches import BatchRoom
 from lakestream.stream.features.dedupe import Dedupe

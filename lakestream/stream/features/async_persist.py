@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lakestream.ports import Timer
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 ASYNC_SYNC_NS = 1_000_000_000
 """The longest time between a write of such a stream and its sync (1 s)."""

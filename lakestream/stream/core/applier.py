@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lakestream.account.get.as_it_was import past_of, travels
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record, columns, iter_records, record_length, time_of
 from lakestream.log.store import Appended
@@ -36,12 +35,13 @@ from lakestream.stream.core.operations import (
     decode_operation,
     decode_progress,
 )
+from lakestream.stream.features.time_travel import past_of, travels
 from lakestream.stream.mirroring.clone import apply_fork
 from lakestream.stream.mirroring.origin import key_of
 
 if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
     from lakestream.stream.consumer.consumer import Consumer
-    from lakestream.stream.core.stream import Stream
 
 
 class Applier:
