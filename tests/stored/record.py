@@ -1,0 +1,112 @@
+"""Record what the server of this checkout writes: `python -m tests.stored.record [standalone] [cluster] [lake]`.
+
+Recordings are made when the formats on disk gain something that older recordings do not have; the ones that are there
+stay, because stores like them are in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.nodes import Cluster
+from tests.servers import Kind, Server
+from tests.stored import accounts, cluster, standalone
+from tests.stored.recordings import pack
+from tests.wire import Wire
+
+PROGRESS_S = 1.0
+"""Deliveries are logged at most this long after they happened."""
+
+
+def record_standalone(root: Path, stopped: bool) -> dict[str, Any]:
+    """Write a store with a checkpoint and a log tail behind it, by a server that is stopped, or killed."""
+    with running(root, standalone.CONFIG) as server:
+        with Wire(server.address, timeout=30) as wire:
+            standalone.fill(wire, server.url)
+            standalone.wait_copied(wire, *standalone.COPIES)
+        server.stop()
+        server.start()
+        with Wire(server.address, timeout=30) as wire:
+            standalone.go_on(wire, 10)
+            standalone.wait_copied(wire, *standalone.COPIES)
+            time.sleep(PROGRESS_S)
+            facts = standalone.facts(server)
+            standalone.start_passing(wire)
+            time.sleep(PROGRESS_S)
+        if stopped:
+            assert server.stop() == 0
+        return facts
+
+
+def record_accounts(root: Path) -> dict[str, Any]:
+    """Write a store of two accounts, by a server that is killed."""
+    with running(root, accounts.CONFIG) as server:
+        accounts.fill(server)
+        time.sleep(PROGRESS_S)
+        return accounts.facts(server)
+
+
+def record_cluster(root: Path) -> dict[str, Any]:
+    """Write the stores of three nodes: one is killed before the others store more, then one is stopped, one killed."""
+    nodes = Cluster(Kind.OURS, root, config=cluster.CONFIG)
+    try:
+        nodes.start()
+        cluster.fill(nodes)
+        # the only replica of ONE has to stay
+        lost = next(node for node in nodes.nodes if node is not nodes.stream_leader("ONE"))
+        lost.kill()
+        nodes.wait_ready()
+        cluster.go_on(nodes)
+        time.sleep(PROGRESS_S)
+        facts = cluster.facts(nodes)
+        time.sleep(PROGRESS_S)
+        stopped, killed = nodes.running
+        assert stopped.stop() == 0
+        killed.kill()
+    finally:
+        nodes.kill()
+    for node in nodes.nodes:
+        (root / f"{node.name}.conf").unlink()
+    return {"streams": facts, "lost": lost.name}
+
+
+@contextlib.contextmanager
+def running(root: Path, config: str) -> Iterator[Server]:
+    """Start a server over `root`/store; kill it at the end if it still runs."""
+    server = Server(Kind.OURS, root / "store", config=config)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+        (root / "store.conf").unlink()
+
+
+RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "standalone-stopped": functools.partial(record_standalone, stopped=True),
+    "standalone-killed": functools.partial(record_standalone, stopped=False),
+    "accounts": record_accounts,
+    "cluster": record_cluster,
+}
+
+
+def main(wanted: list[str]) -> None:
+    """Make the recordings whose names begin with one of `wanted`, or all."""
+    for name, record in RECORDERS.items():
+        if not wanted or any(name.startswith(each) for each in wanted):
+            with tempfile.TemporaryDirectory(prefix="recording-") as directory:
+                root = Path(directory, "data")
+                root.mkdir()
+                facts = record(root)
+                print(f"{name}: {pack(name, root, facts):,} bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

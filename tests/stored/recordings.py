@@ -1,0 +1,84 @@
+"""Recorded directories: what a server wrote, packed with the facts that were true of it.
+
+A recording is `<name>.tar.xz` beside this module: a directory `data` and the file `facts.json`. Delta logs may hold
+absolute paths (a shallow clone names its origin's files), so the root is written as a placeholder when a recording is
+packed, and replaced with the new root when it is unpacked.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import tarfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PLACEHOLDER = b"@RECORDED-ROOT@"
+TEXT = {".json", ".crc", ""}
+"""Suffixes of the files in which the root may be replaced. All others must not contain it."""
+
+
+class NotMovable(Exception):
+    """A file holds the absolute path of the recording's root, and is no text in which it could be replaced."""
+
+
+def archive(name: str) -> Path:
+    """Return the path of a recording."""
+    return HERE / f"{name}.tar.xz"
+
+
+def pack(name: str, root: Path, facts: dict[str, Any]) -> int:
+    """Write a recording of everything under `root`; return its size in bytes.
+
+    Raises:
+        NotMovable: a binary file contains the path of `root`.
+    """
+    with (
+        lzma.open(archive(name), "wb", preset=9 | lzma.PRESET_EXTREME) as packed,
+        tarfile.open(fileobj=packed, mode="w") as tar,
+    ):
+        _add(tar, tarfile.TarInfo("facts.json"), json.dumps(facts, sort_keys=True).encode())
+        inodes: dict[int, str] = {}
+        for path in sorted(root.rglob("*")):
+            info = tar.gettarinfo(path, f"data/{path.relative_to(root)}")
+            info.uid = info.gid = 0
+            info.uname = info.gname = ""
+            if not path.is_file():
+                tar.addfile(info)
+                continue
+            inode = path.stat().st_ino
+            if inode in inodes:  # a staged segment is a hard link to one of the log
+                info.type, info.linkname, info.size = tarfile.LNKTYPE, inodes[inode], 0
+                tar.addfile(info)
+                continue
+            inodes[inode] = info.name
+            info.type = tarfile.REGTYPE
+            _add(tar, info, _movable(path, str(root).encode()))
+    return archive(name).stat().st_size
+
+
+def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> None:
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
+
+
+def _movable(path: Path, root: bytes) -> bytes:
+    data = path.read_bytes()
+    if root not in data:
+        return data
+    if path.suffix not in TEXT:
+        raise NotMovable(str(path))
+    return data.replace(root, PLACEHOLDER)
+
+
+def unpack(name: str, directory: Path) -> tuple[Path, dict[str, Any]]:
+    """Unpack a recording into an empty directory; return its root there, and its facts."""
+    with tarfile.open(archive(name), "r:xz") as tar:
+        tar.extractall(directory, filter="data")
+    root = directory / "data"
+    for path in root.rglob("*"):
+        if path.is_file() and path.suffix in TEXT and PLACEHOLDER in (data := path.read_bytes()):
+            path.write_bytes(data.replace(PLACEHOLDER, str(root).encode()))
+    return root, json.loads((directory / "facts.json").read_bytes())
