@@ -15,32 +15,12 @@ import msgspec
 from lakestream.log.departures import Point
 from lakestream.log.files import Io as Io  # the log needs it too, and knows nothing of JetStream
 from lakestream.log.record import Record
-
-
-class ClientInfo(msgspec.Struct, frozen=True):
-    """Who sent a message: shown in advisories and used to tell one account's streams from another's."""
-
-    id: int
-    host: str
-    account: str
-    user: str = ""
-    name: str = ""
-    lang: str = ""
-    version: str = ""
-    kind: str = "Client"
-    start_ns: int = 0
-    """When it connected; 0: not known."""
-    rtt_ns: int = 0
-    """How long its last answer to a PING took, or its CONNECT; 0: not known."""
-    service: str = ""
-    """The account whose service brought it here from its own; "": it is in its own."""
-
+from lakestream.protocol.api.errors import PublicError
+from lakestream.protocol.client import ClientInfo as ClientInfo
+from lakestream.protocol.client import Delivery as Delivery
 
 Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]
 """Called in the event loop for each message: (subject, reply, header, payload, client). Must not block."""
-
-Delivery = tuple[bytes, bytes, bytes, bytes]
-"""One message on its way to a client: (subject shown, reply, header, payload); `b""` where there is none."""
 
 Many = Callable[[Sequence[Delivery], int], int]
 """Called in the event loop with messages that came together, and the place of the first that is to be taken; returns
@@ -197,10 +177,6 @@ class Past(Protocol):
         Right after `up_to_seq` was stored; or, when that is 0, of what was stored before `before_ns`.
         Raises PastUnavailableError.
         """
-
-
-class PublicError(Exception):
-    """An error whose text clients may see: it names no file and no address of the server's."""
 
 
 class PastUnavailableError(PublicError):

@@ -17,14 +17,14 @@ from lakestream.log.errors import LogError, LogFrozen
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.store import Store
 from lakestream.meta import leaving
-from lakestream.meta.shared import GLOBAL, LakeLink, Shared
 from lakestream.meta.shared import EngineOptions as EngineOptions
+from lakestream.meta.shared import LakeLink, Shared
 from lakestream.meta.shared import Stores as Stores
 from lakestream.ports import Bus, Subscribed
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT, UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer.acks import Acks
-from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.events import StreamEvents
 from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
@@ -34,7 +34,7 @@ from lakestream.stream.core.storage_use import AccountUse
 if TYPE_CHECKING:
     from lakestream.meta.node import JetStreamCluster
 
-ACCOUNT = GLOBAL
+ACCOUNT = GLOBAL_ACCOUNT
 
 MAX_WAITING = 10_000
 """Requests that may wait until an account's streams are open; further ones are refused (10008)."""

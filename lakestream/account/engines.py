@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from lakestream.account.engine import Engine
 from lakestream.meta import leaving
 from lakestream.meta.shared import LakeLink, Shared
+from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.stream.assembly import Stream
-from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
 
 MARK_NS = 1_000_000_000
 """Pause between two rounds in which the synced marks of all logs are brought up to date (log/synced.py)."""

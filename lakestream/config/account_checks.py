@@ -9,19 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
-from lakestream.config.account_options import (
-    GLOBAL_ACCOUNT,
-    SYSTEM_ACCOUNT,
-    AccountOptions,
-    ServiceExport,
-    ServiceImport,
-    StreamExport,
-    StreamImport,
-)
+from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.config.errors import StartError
 from lakestream.config.export_index import ExportIndex
 from lakestream.config.import_subjects import ImportSubjects, prefixed
 from lakestream.config.options import JetStreamOptions, Options
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 from lakestream.protocol.subjects import matches, overlaps, publishable, valid_subject
 from lakestream.protocol.transforms import TransformError
 

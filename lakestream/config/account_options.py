@@ -10,13 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from lakestream.stream.core.account_limits import JetStreamLimits
-
-GLOBAL_ACCOUNT = "$G"
-"""The account of everybody who is in no other one."""
-
-SYSTEM_ACCOUNT = "$SYS"
-"""The system account where the configuration names none."""
+from lakestream.protocol.accounts import JetStreamLimits
 
 RESPONSE_THRESHOLD_NS = 120_000_000_000
 """How long a stream of answers may pause before its way back is closed, where an export does not say (2 min)."""

@@ -31,9 +31,9 @@ from lakestream.config.values import (
     go_kind,
     number_in,
 )
+from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.subjects import valid_subject
 from lakestream.protocol.transforms import TransformError, check_destination
-from lakestream.stream.core.account_limits import JetStreamLimits
 
 _PUBLIC_NKEY = re.compile(r"A[A-Z2-7]{55}")
 

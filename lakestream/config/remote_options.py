@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.config.errors import StartError
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 SECOND = 1_000_000_000
 LEAF = "nats-leaf"

@@ -17,6 +17,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+
 if TYPE_CHECKING:
     from lakestream.lake.delta.time_travel import AsOf, CommitLog, Progress, TimeTravelError, as_of, instant, version_at
     from lakestream.lake.errors import LakeError
@@ -39,7 +41,7 @@ _MODULES = {"LakeError": "lakestream.lake.errors", "Session": "lakestream.lake.s
 """Modules of the names that the time travel module does not define."""
 
 
-def table_path(lake: str | os.PathLike[str], stream: str, account: str = "$G") -> str:
+def table_path(lake: str | os.PathLike[str], stream: str, account: str = GLOBAL_ACCOUNT) -> str:
     """Path or URL of a stream's Delta table.
 
     Args:

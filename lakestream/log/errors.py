@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 
+from lakestream.protocol.api.errors import PublicError
 
-class LogError(Exception):
+
+class LogError(PublicError):
     """The root of all errors of log/. The message names files and is for the server's log.
 
     Args:
@@ -18,8 +20,7 @@ class LogError(Exception):
     """
 
     def __init__(self, message: str, for_clients: str = "") -> None:
-        super().__init__(message)
-        self.for_clients = for_clients or "the stream's log cannot be used; the server's log says why"
+        super().__init__(message, for_clients or "the stream's log cannot be used; the server's log says why")
 
 
 class CorruptRecord(LogError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from lakestream.meta.shared import GLOBAL
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.raft.ports import Peers
 
 
@@ -81,4 +81,4 @@ class Nodes(Peers, Protocol):
 
 def of_account(method: str, account: str) -> str:
     """The name of a call that is about one account: each account's engine serves its own."""
-    return method if account == GLOBAL else f"{method} {account}"
+    return method if account == GLOBAL_ACCOUNT else f"{method} {account}"

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import msgspec
 
-from lakestream.meta.shared import GLOBAL
 from lakestream.ports import ClientInfo, Clock, Timer
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.request import Request, Where
 from lakestream.raft.ports import Calls
@@ -44,7 +44,7 @@ class Forwarded(msgspec.Struct, array_like=True, frozen=True):
     hops: int
     stage: str
     origin: str
-    account: str = GLOBAL
+    account: str = GLOBAL_ACCOUNT
     """Whose API is asked: not the client's account, which may have imported it."""
 
 
@@ -53,7 +53,7 @@ class _Answer(msgspec.Struct, array_like=True, frozen=True):
 
     reply: bytes
     body: bytes
-    account: str = GLOBAL
+    account: str = GLOBAL_ACCOUNT
     header: bytes = b""
 
 
@@ -138,7 +138,7 @@ class Requests:
             return False
         # Without the account's name where it is the global one: nodes of an earlier release know no other.
         answer: tuple[object, ...] = (reply, body, account, header) if header else (reply, body, account)
-        if account == GLOBAL and not header:
+        if account == GLOBAL_ACCOUNT and not header:
             answer = (reply, body)
         return self._calls.tell(origin, ANSWER, msgspec.msgpack.encode(answer))
 

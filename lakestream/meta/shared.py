@@ -16,6 +16,7 @@ from lakestream.log.errors import LogError
 from lakestream.log.store import Store
 from lakestream.meta.turns import Turns
 from lakestream.ports import Bus, Clock, Io
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.events import StreamEvents
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from lakestream.account.engine import Engine
     from lakestream.meta.node import JetStreamCluster
     from lakestream.meta.replicas import ReplicaStores
-
-GLOBAL = "$G"
-"""The account of everybody who is in no other one."""
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +180,7 @@ class Shared:
         options: EngineOptions,
         log: Log,
         bus_of: Callable[[str], Bus],
-        system: str = GLOBAL,
+        system: str = GLOBAL_ACCOUNT,
     ) -> None:
         self.clock, self.io, self.stores, self.options, self.log = clock, io, stores, options, log
         self.bus_of, self.system = bus_of, system

@@ -16,6 +16,7 @@ from lakestream.logging import Logger
 from lakestream.net.interest.interest import Interest, Match, Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery, Handler, Many
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.route_wire import Batch, Routed
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Hub:
         dirty, soon: see `Turn`.
     """
 
-    def __init__(self, turn: Turn, log: Logger, account: str = "$G") -> None:
+    def __init__(self, turn: Turn, log: Logger, account: str = GLOBAL_ACCOUNT) -> None:
         self.account = account
         self.system = ClientInfo(id=0, host="", account=account, kind="System")
         self.interest_graph = Interest()

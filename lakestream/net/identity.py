@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from lakestream import __version__
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 NATS_VERSION = "2.15.1"
 """The nats-server release that the wire contract is taken from."""
@@ -73,7 +74,7 @@ class Identity(msgspec.Struct, frozen=True):
         second: bool,
         lame_duck: bool,
         auth_required: bool | None = None,
-        account: str = "$G",
+        account: str = GLOBAL_ACCOUNT,
         is_system: bool = False,
         max_payload: int = 0,
         cluster: str = "",

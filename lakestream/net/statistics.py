@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from lakestream.config.account_options import GLOBAL_ACCOUNT
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 MAX_CLOSED = 10_000
 """Closed connections that /connz?state=closed remembers; the oldest are forgotten first."""

@@ -16,10 +16,10 @@ from lakestream.net.interest.interest import Subscription
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol import headers, s2
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, traced
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.route_wire import Routed
 from lakestream.protocol.subjects import publishable
-from lakestream.stream.features.traces import DESTINATION, DISABLED, traced
 
 if TYPE_CHECKING:
     from lakestream.net.hub import Hub, Sink
@@ -99,7 +99,9 @@ class Tracing:
             subject = subject if mapped is None else mapped
             if headers.get(header, _ACCOUNT) is not None:
                 # Only servers may ask for traces in another account's name: nobody shall take it for such a request.
-                header = headers.append(headers.remove(header, [DESTINATION]), [(DESTINATION, DISABLED)])
+                header = headers.append(
+                    headers.remove(header, [TRACE_DESTINATION]), [(TRACE_DESTINATION, TRACE_DISABLED)]
+                )
             return self._hub.route(origin, client, subject, reply, header, payload)
         subject = trace.subject
         found = False
@@ -169,7 +171,7 @@ class Tracing:
         if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
             return b""  # with a status it is no message of a client's own
         fields = parsed(header)
-        to = fields.get(DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
+        to = fields.get(TRACE_DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
         return to if publishable(to) and _ACCOUNT.decode() not in fields else b""
 
     def _begin(
@@ -187,7 +189,7 @@ class Tracing:
             return None  # with a status it is no message of a client's own
         cid, name, kind = source
         fields = parsed(header)
-        to = fields.get(DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
+        to = fields.get(TRACE_DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
         if not publishable(to) or (kind == CLIENT_KIND and _ACCOUNT.decode() in fields):
             return None
         event: dict[str, Any] = {"type": "in", "ts": self.now(), "kind": kind, "cid": cid}

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.ports import Delivery
+from lakestream.protocol.client import Delivery
 
 MAX_LINE = 64 * 1024
 """Longest line that is read, in bytes: what nats-server says of itself can be long."""

@@ -7,13 +7,23 @@ more. Anything that keeps state (who subscribes to what) is the interest graph's
 
 from __future__ import annotations
 
+import hashlib
 import re
+import string
 from collections.abc import Callable, Iterable
 from typing import Any
 
 _BLANKS = re.compile(rb"[ \t\r\n\f]")
 _HAS_WILDCARD = re.compile(rb"(?:^|\.)(?:\*(?:\.|\Z)|>\Z)")
 _ANY_WILDCARD_TOKEN = re.compile(rb"(?:^|\.)[*>](?:\.|\Z)")
+
+
+_HASH_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+
+
+def short_hash(text: str) -> str:
+    """Return a token of eight letters and digits for a text: the first bytes of its SHA-256, as in nats-server."""
+    return "".join(_HASH_DIGITS[byte % len(_HASH_DIGITS)] for byte in hashlib.sha256(text.encode()).digest()[:8])
 
 
 def tokens(subject: bytes) -> list[bytes]:

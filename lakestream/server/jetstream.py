@@ -16,7 +16,6 @@ from lakestream.account.api.system import SystemApi
 from lakestream.account.api.transfer import TransferApi
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
-from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, Options
 from lakestream.log.errors import LogError
@@ -28,6 +27,7 @@ from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.service_imports import replaces_api
 from lakestream.net.identity import API_LEVEL, Identity
 from lakestream.net.peers.cluster import Cluster
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.lake.keeper import LakeKeeper

@@ -19,7 +19,6 @@ from lakestream import __version__
 from lakestream.account.api.subjects import Api
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
-from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import Options
 from lakestream.logging import Logger
@@ -35,6 +34,7 @@ from lakestream.net.turn import Turn
 from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim

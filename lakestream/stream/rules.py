@@ -12,10 +12,11 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import api_error, invalid
 from lakestream.protocol.subjects import Filters, overlaps, valid_subject
 from lakestream.protocol.transforms import Transform, TransformError, check_destination
-from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits, check_size
+from lakestream.stream.core.account_limits import check_size
 from lakestream.stream.core.config import LAST_SEQ, StreamConfig, StreamConsumerLimits
 from lakestream.stream.core.names import valid_name
 from lakestream.stream.mirroring.origin_rules import Find, checked_origins

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from lakestream.config.account_options import GLOBAL_ACCOUNT, AccountOptions
+from lakestream.config.account_options import AccountOptions
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
@@ -20,10 +20,10 @@ from lakestream.net.interest.interest import Subscription
 from lakestream.net.peers.routes import Routes
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT, UNLIMITED
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import Record, decode
 from lakestream.raft.ports import Channel
-from lakestream.stream.core.account_limits import UNLIMITED
 from tests.unit.stream_world import ManualClock
 
 A, B, C = "a", "b", "c"

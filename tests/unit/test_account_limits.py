@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 
+from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError
-from lakestream.stream.core.account_limits import (
-    UNLIMITED,
-    JetStreamLimits,
-    check_consumers,
-    check_reserved,
-    check_size,
-    check_streams,
-    lowest,
-)
+from lakestream.stream.core.account_limits import check_consumers, check_reserved, check_size, check_streams, lowest
 from lakestream.stream.core.config import StreamConfig
 from tests.unit.api_world import ApiWorld
 

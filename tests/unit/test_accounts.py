@@ -10,7 +10,7 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
 from lakestream.net.turn import Turn
-from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
+from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 
 pytestmark = pytest.mark.unit
 

@@ -30,7 +30,7 @@ from lakestream.config.conf import ConfError
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, Options, reload
 from lakestream.config.settings import read_settings
-from lakestream.stream.core.account_limits import JetStreamLimits
+from lakestream.protocol.accounts import JetStreamLimits
 from tests.unit.account_confs import Case, cases
 from tests.unit.conf_files import Load
 

@@ -23,8 +23,8 @@ from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.turn import Turn
+from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.stream.core.account_limits import JetStreamLimits
 from tests.unit.api_world import Client
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo
 

@@ -34,7 +34,7 @@ from lakestream.ops.monitoring.jetstream import _api
 from lakestream.ops.monitoring.pages import Answer, Pages
 from lakestream.ops.monitoring.port import MAX_BODY, MAX_OPEN
 from lakestream.ops.monitoring.text import uptime_text
-from lakestream.stream.core.account_limits import JetStreamLimits
+from lakestream.protocol.accounts import JetStreamLimits
 
 pytestmark = pytest.mark.unit
 

@@ -9,6 +9,7 @@ from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.remote_node import FORGOTTEN_IN_A_TURN, HIGH_WATER, MARK_EVERY, MAX_MARKS
 from lakestream.net.peers.route_interest import CHANGES_IN_A_BUFFER, buffers
 from lakestream.ports import ClientInfo
+from lakestream.protocol.accounts import UNLIMITED
 from lakestream.protocol.route_wire import (
     Batch,
     Hold,
@@ -22,7 +23,6 @@ from lakestream.protocol.route_wire import (
     decode,
     encode,
 )
-from lakestream.stream.core.account_limits import UNLIMITED
 from tests.unit.route_world import ACCOUNTS, DEFAULT, ONE, TWO, A, B, C, Cluster
 from tests.unit.test_routes import Directory
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from lakestream.protocol.subjects import short_hash
 from lakestream.stream.core.config import (
     ExternalStream,
     StreamConsumerSource,
     StreamSource,
     SubjectTransformConfig,
 )
-from lakestream.stream.mirroring.origin import Origin, Start, key_of, short_hash
+from lakestream.stream.mirroring.origin import Origin, Start, key_of
 from lakestream.stream.mirroring.source_state import MAX_SOURCES, Position, Positions, of_stream, with_source
 
 

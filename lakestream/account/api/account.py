@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from lakestream.meta.ports import of_account
+from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.api.request import API_LEVEL, Request, Routes, Where
-from lakestream.stream.core.account_limits import JetStreamLimits
 from lakestream.stream.core.confirming import when_all_applied
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lakestream.ports import Bus, ClientInfo, Clock
+from lakestream.ports import Bus, Clock
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import PREFIX, Request
+from lakestream.protocol.client import client_shown
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.nuid import nuid
 
@@ -47,27 +48,6 @@ class Audit:
         if self._domain:
             event["domain"] = self._domain
         self._bus.publish(SUBJECT, b"", b"", dumps(event))
-
-
-def client_shown(client: ClientInfo, server: str, cluster: str = "") -> dict[str, Any]:
-    """Who asked, as advisories show it. `server` is the node that the client is connected to."""
-    fields: dict[str, Any] = {
-        "start": format_time(client.start_ns) if client.start_ns else "",
-        "host": client.host,
-        "id": client.id,
-        "acc": client.account,
-        "svc": client.service,
-        "user": client.user,
-        "name": client.name,
-        "lang": client.lang,
-        "ver": client.version,
-        "rtt": client.rtt_ns,
-        "server": server,
-        "cluster": cluster,
-        "kind": client.kind,
-        "client_type": "nats" if client.kind == "Client" else "",
-    }
-    return {name: value for name, value in fields.items() if value}
 
 
 def subject_of(pattern: str, tokens: Sequence[str]) -> str:

@@ -21,8 +21,8 @@ from typing import Annotated, Any
 import msgspec
 
 from lakestream.log.record import MAX_SUBJECT, Record
-from lakestream.ports import PublicError
 from lakestream.protocol import s2
+from lakestream.protocol.api.errors import PublicError
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Int, Time, Uint64, parse
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lakestream.account.api.audit import client_shown
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.request import Request
+from lakestream.protocol.client import client_shown
 from lakestream.protocol.gotime import format_time
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from lakestream.lake.errors import UnsupportedLake
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
-DEFAULT_ACCOUNT = "$G"
+DEFAULT_ACCOUNT = GLOBAL_ACCOUNT
 OBJECT_SCHEME = "s3"
 """The kind of object store that a lake may be in, as its URL begins."""
 STREAMS = "streams"

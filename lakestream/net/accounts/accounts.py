@@ -9,21 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from lakestream.config.account_options import (
-    GLOBAL_ACCOUNT,
-    SYSTEM_ACCOUNT,
-    AccountOptions,
-    Permissions,
-    SubjectMapping,
-    User,
-)
+from lakestream.config.account_options import AccountOptions, Permissions, SubjectMapping, User
 from lakestream.config.mappings import Mappings
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.permissions import Rules
 from lakestream.net.hub import Hub
 from lakestream.net.turn import Turn
-from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, UNLIMITED, JetStreamLimits
 
 if TYPE_CHECKING:
     from lakestream.net.connection import Connection

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from lakestream.account.api.audit import client_shown
 from lakestream.config.account_options import AccountOptions, Latency
 from lakestream.config.account_options import ServiceImport as Configured
 from lakestream.config.import_subjects import ImportSubjects
@@ -25,7 +24,7 @@ from lakestream.net.interest.interest import Subscription
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol import headers
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.stream.features.traces import DESTINATION, DISABLED
+from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, client_shown
 
 if TYPE_CHECKING:
     from lakestream.net.tracing import MessageTrace
@@ -116,11 +115,11 @@ class ServiceImport:
         trace.crosses(self.exporter.hub.account, self._there(subject), subject)
         if self.service.allow_trace:
             # What other nodes tell of it comes back like an answer.
-            to = headers.get(header, DESTINATION) or b""
+            to = headers.get(header, TRACE_DESTINATION) or b""
             way = self.exporter.open(self.importer, subject, to, "stream", self.service.threshold_ns)
             self._ask(subject, reply, header, payload, client, trace, way)
         elif not trace.only:
-            self._ask(subject, reply, header, payload, client, None, DISABLED)
+            self._ask(subject, reply, header, payload, client, None, TRACE_DISABLED)
         elif reply:
             self.nobody(subject, reply)
 
@@ -147,8 +146,8 @@ class ServiceImport:
         if headers.REQUEST_INFO in header:
             header = headers.remove(header, [headers.REQUEST_INFO])
         if traced_to:
-            lines = [(headers.REQUEST_INFO, self._info), (DESTINATION, traced_to)]
-            header = headers.append(headers.remove(header, [DESTINATION]), lines)
+            lines = [(headers.REQUEST_INFO, self._info), (TRACE_DESTINATION, traced_to)]
+            header = headers.append(headers.remove(header, [TRACE_DESTINATION]), lines)
         else:
             header = headers.append(header, [(headers.REQUEST_INFO, self._info)]) if header else self._block
         exporter, service = self.exporter, self.service

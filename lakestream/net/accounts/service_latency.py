@@ -13,12 +13,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from lakestream.account.api.audit import client_shown
 from lakestream.config.account_options import Latency
 from lakestream.net.hub import Hub
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol import headers
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.client import client_shown
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.nuid import nuid
 

@@ -18,8 +18,8 @@ from lakestream.net.accounts.responses import Responses
 from lakestream.net.hub import Hub, Requester
 from lakestream.net.interest.interest import Subscription
 from lakestream.ports import ClientInfo, Delivery
+from lakestream.protocol.client import traced
 from lakestream.protocol.subjects import intersection
-from lakestream.stream.features.traces import traced
 
 if TYPE_CHECKING:
     from lakestream.net.tracing import MessageTrace

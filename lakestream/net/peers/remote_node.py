@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.net.hub import Hub, Remote
 from lakestream.net.interest.interest import Subscription
 from lakestream.ports import ClientInfo, Delivery
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, Within, encode
 from lakestream.raft.ports import Channel

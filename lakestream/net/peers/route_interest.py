@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.peers.remote_node import Links, RemoteNode
 from lakestream.net.turn import Turn
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.route_wire import Interest, Record, Within, encode
 from lakestream.raft.ports import Channel
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from lakestream.net.hub import Hub
 from lakestream.ports import ClientInfo, Clock, Subscribed, Timer
-from lakestream.stream.mirroring.origin import short_hash
+from lakestream.protocol.subjects import short_hash
 
 LOOK_NS = 250_000_000
 """Pause between two looks at the other nodes (0.25 s)."""

@@ -27,7 +27,7 @@ from lakestream.ports import Clock
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.leaf_wire import Names
-from lakestream.stream.mirroring.origin import short_hash
+from lakestream.protocol.subjects import short_hash
 
 GREETING_TIMEOUT_S = 5.0
 """How long the other side may take to say INFO, and again to answer the greeting (5 s)."""

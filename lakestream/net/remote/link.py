@@ -21,7 +21,7 @@ from lakestream.net.remote.connection import RemoteConnection, RemoteServer
 from lakestream.net.remote.dial import Redial
 from lakestream.ports import Clock, Delivery, Subscribed, Timer
 from lakestream.protocol.delivered import Message
-from lakestream.stream.mirroring.origin import short_hash
+from lakestream.protocol.subjects import short_hash
 
 MAX_CONTROL_LINE = 4096
 """Longest subject, reply and queue group together with the sizes (4096 bytes): what servers take where nobody has

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.statistics import Closed
 from lakestream.ops.monitoring.monitored import Live, Monitored, Watched, account_of
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.text import uptime_text
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import matches, valid_literal

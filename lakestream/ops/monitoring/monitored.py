@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from lakestream.account.engine import Engine
-from lakestream.config.account_options import GLOBAL_ACCOUNT, AccountOptions
+from lakestream.config.account_options import AccountOptions
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.meta.node import JetStreamCluster
@@ -20,7 +20,7 @@ from lakestream.net.identity import Identity
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.peers.cluster import Cluster
 from lakestream.net.statistics import Counted, Statistics
-from lakestream.stream.core.account_limits import JetStreamLimits
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT, JetStreamLimits
 
 
 class Live(Counted, Protocol):

@@ -5,9 +5,8 @@ Belongs here: the envelope that all events share (api.md §11). What they tell i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from lakestream.ports import Bus, Clock
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.nuid import nuid
@@ -18,7 +17,24 @@ ADVISORY_TYPE = "io.nats.jetstream.advisory.v1."
 METRIC_TYPE = "io.nats.jetstream.metric.v1."
 
 
-def advise(bus: Bus, clock: Clock, domain: str, subject: str, kind: str, fields: dict[str, Any]) -> None:
+class Publisher(Protocol):
+    """The account's clients, as advisories reach them."""
+
+    def interest(self, subject: bytes) -> bool:
+        """Return True if somebody subscribes to `subject`."""
+
+    def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
+        """Publish one message."""
+
+
+class WallClock(Protocol):
+    """The time that advisories show."""
+
+    def now(self) -> int:
+        """Return ns since the epoch."""
+
+
+def advise(bus: Publisher, clock: WallClock, domain: str, subject: str, kind: str, fields: dict[str, Any]) -> None:
     """Tell those who listen to `$JS.EVENT.ADVISORY.<subject>`; nothing is made when nobody does.
 
     Args:
@@ -29,12 +45,12 @@ def advise(bus: Bus, clock: Clock, domain: str, subject: str, kind: str, fields:
     _send(bus, clock, domain, ADVISORY + subject, ADVISORY_TYPE + kind, fields)
 
 
-def measure(bus: Bus, clock: Clock, domain: str, subject: str, kind: str, fields: dict[str, Any]) -> None:
+def measure(bus: Publisher, clock: WallClock, domain: str, subject: str, kind: str, fields: dict[str, Any]) -> None:
     """The same for a metric: `$JS.EVENT.METRIC.<subject>`."""
     _send(bus, clock, domain, METRIC + subject, METRIC_TYPE + kind, fields)
 
 
-def _send(bus: Bus, clock: Clock, domain: str, subject: str, event_type: str, fields: dict[str, Any]) -> None:
+def _send(bus: Publisher, clock: WallClock, domain: str, subject: str, event_type: str, fields: dict[str, Any]) -> None:
     to = subject.encode()
     if not bus.interest(to):
         return

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lakestream.log.errors import LogError
-from lakestream.ports import PublicError
+
+class PublicError(Exception):
+    """An error with a text for clients.
+
+    Args:
+        message: for the server's log.
+        for_clients: the same without file names and addresses of the server; "": `message` has none.
+    """
+
+    def __init__(self, message: str, for_clients: str = "") -> None:
+        super().__init__(message)
+        self.for_clients = for_clients or message
 
 
-class ApiError(Exception):
+class ApiError(PublicError):
     """A refusal in the API's own terms.
 
     Args:
@@ -319,10 +329,8 @@ def for_clients(error: BaseException | None) -> str:
 
     An error that is not known to be free of them is only in the server's log: log it where this is used.
     """
-    if isinstance(error, LogError):
+    if isinstance(error, PublicError):
         return error.for_clients
-    if isinstance(error, ApiError | PublicError):
-        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return "it failed on the server, whose log says why"

@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from lakestream.ports import ClientInfo
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import dumps, parse
+from lakestream.protocol.client import ClientInfo
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -24,7 +24,7 @@ from lakestream.log.errors import LogError
 from lakestream.log.files import Files
 from lakestream.log.store import SealedSegment, Store
 from lakestream.logging import Logger
-from lakestream.meta.shared import GLOBAL
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake import leaving
@@ -367,4 +367,4 @@ class LakeKeeper:
 def _shown(key: tuple[str, str]) -> str:
     """A stream's account and name as one: what SQL calls it, too."""
     account, name = key
-    return name if account == GLOBAL else f"{account}/{name}"
+    return name if account == GLOBAL_ACCOUNT else f"{account}/{name}"

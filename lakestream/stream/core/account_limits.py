@@ -7,33 +7,9 @@ hold is rules.py's.
 
 from __future__ import annotations
 
-import msgspec
-
+from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.api.errors import api_error
 from lakestream.stream.core.config import StreamConfig
-
-
-class JetStreamLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`jetstream` of an account; -1: none. Bytes; `max_consumers` is of one stream.
-
-    0 is no limit either, but for `max_memory` and `max_file`: there it means nothing at all (as in nats-server).
-    """
-
-    max_memory: int = -1
-    max_file: int = -1
-    max_streams: int = -1
-    max_consumers: int = -1
-    max_ack_pending: int = -1
-    memory_max_stream_bytes: int = -1
-    disk_max_stream_bytes: int = -1
-    max_bytes_required: bool = False
-
-    def storage(self, storage: str) -> int:
-        """What all streams of one storage may hold together."""
-        return self.max_memory if storage == "memory" else self.max_file
-
-
-UNLIMITED = JetStreamLimits()
 
 
 def check_streams(limits: JetStreamLimits, others: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.log.record import Record
 from lakestream.log.sequences import SequenceSet
-from lakestream.ports import PublicError
+from lakestream.protocol.api.errors import PublicError
 
 if TYPE_CHECKING:
     from lakestream.ports import History

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream

@@ -6,20 +6,16 @@ went besides, and how a trace is sent, is the hub's part of it (net/tracing.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from lakestream.ports import ClientInfo
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError
+from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, Trace, TracedClient
 from lakestream.stream.core.batch import After
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
     from lakestream.stream.core.publish import Publish
-
-DESTINATION = b"Nats-Trace-Dest"
-DISABLED = b"trace disabled"
-"""What a stored message has as its destination: whoever gets it from the stream is not traced again."""
 
 _BATCH, _COMMIT = b"Nats-Batch-Id", b"Nats-Batch-Commit"
 _BARE = frozenset({10060, 10070, 10071, 10077, 10111})
@@ -33,32 +29,6 @@ _OTHERWISE = {
 _WITH_SUBJECT = frozenset({10077, 10165})
 """Refusals that come when the message is stored: the trace has its subject by then."""
 _MAX = (1 << 64) - 1
-
-
-class Trace(Protocol):
-    """The trace of one message."""
-
-    @property
-    def only(self) -> bool:
-        """The message is traced and goes nowhere."""
-
-    def reached(self, stream: str) -> None:
-        """A stream has the message before it; the trace waits for `settled`."""
-
-    def settled(self, subject: bytes = b"", *, unwanted: bool = False, error: str = "") -> None:
-        """What became of it there. `unwanted`: nobody is interested, so that it is not kept."""
-
-
-class TracedClient(ClientInfo, frozen=True, kw_only=True):
-    """The sender of a message that is traced."""
-
-    trace: Trace
-
-
-def traced(client: ClientInfo, trace: Trace) -> TracedClient:
-    """The client with the trace of one of its messages."""
-    fields = {name: getattr(client, name) for name in ClientInfo.__struct_fields__}
-    return TracedClient(**fields, trace=trace)
 
 
 def begin(stream: Stream, message: Publish) -> None:
@@ -119,12 +89,12 @@ def storing(stream: Stream, message: Publish) -> After | None:
 
 def disabled(header: bytes) -> bytes:
     """The header block with its destination replaced, in place."""
-    start = header.find(b"\r\n" + DESTINATION + b":")
+    start = header.find(b"\r\n" + TRACE_DESTINATION + b":")
     if start < 0:
         return header
-    start += len(DESTINATION) + 3
+    start += len(TRACE_DESTINATION) + 3
     end = header.find(b"\r\n", start)
-    return header[:start] + b" " + DISABLED + (header[end:] if end >= 0 else b"")
+    return header[:start] + b" " + TRACE_DISABLED + (header[end:] if end >= 0 else b"")
 
 
 def expected(value: bytes, last: int, what: str) -> str:

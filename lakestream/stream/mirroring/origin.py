@@ -6,8 +6,6 @@ Belongs here: the names of an origin, the requests that lead to a consumer of it
 
 from __future__ import annotations
 
-import hashlib
-import string
 from typing import Any
 
 import msgspec
@@ -15,7 +13,7 @@ import msgspec
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.domain_subjects import DELIVER_HEADER, sign
-from lakestream.protocol.subjects import matches
+from lakestream.protocol.subjects import matches, short_hash
 from lakestream.protocol.transforms import Transform
 from lakestream.stream.core.config import StreamSource
 from lakestream.stream.mirroring.runs import Run
@@ -27,7 +25,6 @@ ACK_WAIT_NS = 79_200_000_000_000
 """22 h: what nats-server asks for; nothing is acked."""
 
 _API = b"$JS.API."
-_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -175,8 +172,3 @@ def key_of(source: StreamSource) -> str:
     """Tells the sources of a stream from each other, also those of one origin."""
     filters, destinations = selected(source)
     return " ".join((index_of(source), "\f".join(filters), "\f".join(destinations)))
-
-
-def short_hash(text: str) -> str:
-    """Eight letters and digits for a text, as nats-server makes them: the first bytes of its SHA-256."""
-    return "".join(_DIGITS[byte % len(_DIGITS)] for byte in hashlib.sha256(text.encode()).digest()[:8])

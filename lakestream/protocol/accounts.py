@@ -1,0 +1,37 @@
+"""Accounts by name, and the JetStream limits of one.
+
+Belongs here: the facts about accounts that every part shares. Users, imports and exports are configuration.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+GLOBAL_ACCOUNT = "$G"
+"""The account of clients without one of their own."""
+
+SYSTEM_ACCOUNT = "$SYS"
+"""The default name of the system account."""
+
+
+class JetStreamLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """`jetstream` of an account: bytes and counts; -1: no limit. `max_consumers` applies to each stream.
+
+    0 means no limit too, except for `max_memory` and `max_file`, where it allows nothing (as in nats-server).
+    """
+
+    max_memory: int = -1
+    max_file: int = -1
+    max_streams: int = -1
+    max_consumers: int = -1
+    max_ack_pending: int = -1
+    memory_max_stream_bytes: int = -1
+    disk_max_stream_bytes: int = -1
+    max_bytes_required: bool = False
+
+    def storage(self, storage: str) -> int:
+        """Return the limit of all streams of one storage type together."""
+        return self.max_memory if storage == "memory" else self.max_file
+
+
+UNLIMITED = JetStreamLimits()

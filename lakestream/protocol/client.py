@@ -1,0 +1,95 @@
+"""The sender of a message.
+
+Belongs here: the facts about a client that travel with its messages, how advisories show them, and the trace that a
+traced message carries (`Nats-Trace-Dest`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from lakestream.protocol.gotime import format_time
+
+Delivery = tuple[bytes, bytes, bytes, bytes]
+"""One message for a subscriber: (subject shown, reply, header, payload); `b""` for absent parts."""
+
+TRACE_DESTINATION = b"Nats-Trace-Dest"
+TRACE_DISABLED = b"trace disabled"
+"""Value of `Nats-Trace-Dest` in stored messages, so that reading them from the stream does not trace them again."""
+
+
+class ClientInfo(msgspec.Struct, frozen=True):
+    """The client that sent a message: shown in advisories, and the account whose streams it reaches.
+
+    Attributes:
+        start_ns: time of the connection, ns since the epoch; 0: unknown.
+        rtt_ns: round-trip time of its last PING, or of its CONNECT; 0: unknown.
+        service: the account whose service import brought the message here; "": the client's own account.
+    """
+
+    id: int
+    host: str
+    account: str
+    user: str = ""
+    name: str = ""
+    lang: str = ""
+    version: str = ""
+    kind: str = "Client"
+    start_ns: int = 0
+    rtt_ns: int = 0
+    service: str = ""
+
+
+class Trace(Protocol):
+    """The trace of one message, as a stream reports to it."""
+
+    @property
+    def only(self) -> bool:
+        """Return True if the message is traced without being delivered or stored."""
+
+    def reached(self, stream: str) -> None:
+        """Note that a stream received the message; the trace is sent after `settled`."""
+
+    def settled(self, subject: bytes = b"", *, unwanted: bool = False, error: str = "") -> None:
+        """Note the stream's decision.
+
+        Args:
+            subject: under which the message is stored.
+            unwanted: no consumer is interested, so the message is not kept.
+            error: why the message is rejected.
+        """
+
+
+class TracedClient(ClientInfo, frozen=True, kw_only=True):
+    """The sender of a traced message."""
+
+    trace: Trace
+
+
+def traced(client: ClientInfo, trace: Trace) -> TracedClient:
+    """Return `client` with the trace of one of its messages."""
+    fields = {name: getattr(client, name) for name in ClientInfo.__struct_fields__}
+    return TracedClient(**fields, trace=trace)
+
+
+def client_shown(client: ClientInfo, server: str, cluster: str = "") -> dict[str, Any]:
+    """Return the client as advisories show it. `server` is the node that it is connected to."""
+    fields: dict[str, Any] = {
+        "start": format_time(client.start_ns) if client.start_ns else "",
+        "host": client.host,
+        "id": client.id,
+        "acc": client.account,
+        "svc": client.service,
+        "user": client.user,
+        "name": client.name,
+        "lang": client.lang,
+        "ver": client.version,
+        "rtt": client.rtt_ns,
+        "server": server,
+        "cluster": cluster,
+        "kind": client.kind,
+        "client_type": "nats" if client.kind == "Client" else "",
+    }
+    return {name: value for name, value in fields.items() if value}
