@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import time
 
-from lakestream.config.errors import StartError
-
 _COLORS = {"INF": "32", "DBG": "36", "TRC": "33", "WRN": "0;93", "ERR": "31", "FTL": "31"}
 _ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\x1b": "\\x1b"})
 _STDERR = 2
@@ -29,7 +27,7 @@ class Logger:
         descriptor: where to write without a file; stderr by default.
 
     Raises:
-        StartError: the file cannot be opened.
+        OSError: the file cannot be opened.
 
     Attributes:
         debugging: whether `debug` writes anything; ask before building a costly text.
@@ -72,10 +70,7 @@ class Logger:
         self._stamp = ""
         self._fd = descriptor
         if file:
-            try:
-                self._fd = _open(file)
-            except OSError as error:
-                raise StartError(f"cannot open log file {file!r}: {error.strerror}") from error
+            self._fd = _open(file)
         colored = not file and os.isatty(self._fd)
         self._labels = {
             level: f"[\x1b[{color}m{level}\x1b[0m] " if colored else f"[{level}] " for level, color in _COLORS.items()

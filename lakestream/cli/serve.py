@@ -60,17 +60,24 @@ def start(
         if command.test_config:
             _say(f"configuration file {options.config_file} is valid ({options.config_digest})")
             return 0
-        log = Logger(
+        log = _logger(options)
+    except StartError as error:
+        _say(str(error))
+        return 1
+    return run(options, log)
+
+
+def _logger(options: Options) -> Logger:
+    try:
+        return Logger(
             options.log_file,
             debug=options.debug,
             trace=options.trace,
             logtime=options.logtime,
             utc=options.logtime_utc,
         )
-    except StartError as error:
-        _say(str(error))
-        return 1
-    return run(options, log)
+    except OSError as error:
+        raise StartError(f"cannot open log file {options.log_file!r}: {error.strerror}") from error
 
 
 def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] | None = None) -> int:

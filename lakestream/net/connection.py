@@ -1,13 +1,13 @@
 """One client connection.
 
-Belongs here: the thin asyncio shell around the protocol parser: what each verb does to this client's state, what is
-written back, when the connection ends and with which words. Routing is the hub's; bytes are the parser's.
+Belongs here: the asyncio shell around the protocol parser: the effect of each verb on the client's state, the order of
+checks that a published message passes (connection, guard, hub), and the end of the connection. Output is outbox.py's,
+routing the hub's, bytes are the parser's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
@@ -15,35 +15,35 @@ from msgspec.structs import replace
 from lakestream.config.account_options import lower_limit
 from lakestream.config.options import Options
 from lakestream.logging import Logger
-from lakestream.net.accounts import refusals
+from lakestream.net.accounts import permissions
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
-from lakestream.net.accounts.guard import RESERVED_REPLIES, RESERVED_SUBJECT, Guard
-from lakestream.net.hub import TRACED
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
+from lakestream.net.accounts.permissions import Refusal
+from lakestream.net.hub import TRACED, MessageTracing
+from lakestream.net.interest.subscription import Congested, Subscription
+from lakestream.net.outbox import HIGH_WATER, Outbox
 from lakestream.net.tracer import Tracer
-from lakestream.net.turn import Congested
-from lakestream.net.unsent import Receiver, Unsent
-from lakestream.ports import ClientInfo, Clock, Delivery, Timer
+from lakestream.net.unsent import Unsent
+from lakestream.ports import ClientInfo, Clock, Timer
+from lakestream.protocol import frames
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
+from lakestream.protocol.goquote import quoted
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.subjects import subscribable, valid_literal
 
-HIGH_WATER = 1 << 20
-"""Unsent bytes (default 1 MiB) above which a connection counts as congested and JetStream holds its deliveries.
-What one turn gathers is written as soon as it comes to this, so that this limit and max_pending count within it too."""
-
 CLOSE_WAIT_NS = 2_000_000_000
-"""A connection that ends is cut when its last bytes have not left after this long (2 s)."""
+"""Time that the last bytes of a closing connection may take (2 s)."""
 
 FIRST_PING_NS = 2_000_000_000
-"""The first PING leaves this long after the connection began (2 s), to measure the round trip."""
+"""Time of the first PING after the connection is made (2 s): it measures the round trip."""
 
 RESERVED_QUEUE = b"_sys_"
+RESERVED_REPLIES = (b"$JS.ACK.", b"_R_.")
 
 
 class Owner(Protocol):
-    """What a connection needs of the server that accepted it."""
+    """The server, as a connection needs it."""
 
     options: Options
     accounts: Accounts
@@ -56,23 +56,36 @@ class Owner(Protocol):
         """Time and timers."""
 
     def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:
-        """The INFO frame for this client; `second` is the one after the first PONG (protocol.md §3), `lame_duck` one
-        that sends it to another server."""
+        """Return the INFO frame for this client.
+
+        Args:
+            second: the one after the first PONG (protocol.md §3).
+            lame_duck: tell the client to connect to another server.
+        """
 
     def opened(self, connection: Connection) -> bool:
-        """Register; False when the server is full."""
+        """Register a new connection; False when the server is full."""
 
     def joined(self, connection: Connection) -> None:
-        """It has said who it is, and is in its account."""
+        """Announce a client that authenticated and is in its account."""
 
     def closed(self, connection: Connection) -> None:
-        """Forget."""
+        """Unregister a connection."""
 
 
-class Connection(Receiver, asyncio.Protocol):
-    """A client's side of the wire. One instance per accepted socket; everything runs in the event loop."""
+class Connection(Outbox, asyncio.Protocol):
+    """One accepted socket. Runs in the event loop.
+
+    Attributes:
+        ready: the client authenticated, or need not.
+        login: the user that it authenticated as.
+        max_payload: bytes of the largest message that it may publish.
+    """
 
     def __init__(self, owner: Owner, identifier: int) -> None:
+        self.account: Account = owner.accounts.default
+        client = ClientInfo(id=identifier, host="", account=self.account.name)
+        super().__init__(self.account.hub, client, owner.unsent)
         self.owner = owner
         self.id = identifier
         self.echo = True
@@ -80,73 +93,57 @@ class Connection(Receiver, asyncio.Protocol):
         self.host, self.port = "", 0
         self.start_ns = self.last_ns = owner.clock.now()
         self.rtt_ns = 0
-        self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
-        self.subs: dict[bytes, Subscription] = {}
-        self.close_reason = ""
-        self.account: Account = owner.accounts.default
+        self.in_msgs = self.in_bytes = 0
         self.login: Login = ANYBODY
-        self.guard: Guard | None = None
-        self.client = ClientInfo(id=identifier, host="", account=self.account.name)
-        self._hub = self.account.hub
+        self.ready = owner.authenticator.anonymous is not None
+        self.max_payload = owner.options.max_payload
         self._parser = Parser(owner.options.max_control_line, owner.options.max_payload)
-        self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
-        self._gathered = 0
-        self._dirty = False
-        self._headers = False
         self._no_responders = False
         # nats-server leaves both on until a CONNECT turns them off (checklist, surprise 1).
         self._verbose = self._pedantic = True
         self._protocol = 0
-        self._ready = owner.authenticator.anonymous is not None
         self._first_pong = True
-        self._paused = False
         self._stalled = False
-        self._drained: list[Callable[[], None]] = []
         self._pings_out = 0
         self._ping_sent_ns = 0
         self._max_subscriptions = owner.options.max_subscriptions or -1
-        self.max_payload = owner.options.max_payload
-        self._tracer: Tracer | None = None
         self._timer: Timer | None = None
         self._auth_timer: Timer | None = None
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=HIGH_WATER)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1])
         self.client = ClientInfo(id=self.id, host=self.host, account=self.account.name)
         log, label = self.owner.log, f"{self.host}:{self.port} - cid:{self.id}"
-        self._tracer = Tracer(log, label) if log.tracing else None
+        self.tracer = Tracer(log, label) if log.tracing else None
         log.debug(f"{label} - Client connection created")
         if not self.owner.opened(self):
             self._fail("maximum connections exceeded", "Maximum Connections Exceeded")
             return
-        self._send(self.owner.info(self))
+        self.send(self.owner.info(self))
         if (login := self.owner.authenticator.anonymous) is not None and not self._bind(login):
             return
         options = self.owner.options
-        if not self._ready:
+        if not self.ready:
             self._auth_timer = self.owner.clock.call_later(options.auth_timeout_ns, self._auth_timeout)
         self._timer = self.owner.clock.call_later(min(FIRST_PING_NS, options.ping_interval_ns), self._ping)
 
     def data_received(self, data: bytes) -> None:
         self.last_ns = self.owner.clock.now()
         self._pings_out = 0
-        publish = self._publish
-        commands = self._parser.feed(data)
-        if self._tracer is not None:
-            self._tracer.inbound(commands)
-        turn = self._hub.turn
+        publish, commands = self._publish, self._parser.feed(data)
+        if self.tracer is not None:
+            self.tracer.inbound(commands)
+        turn = self.hub.turn
         turn.overrun = None
         for command in commands:
             if type(command) is Publish:
                 publish(command)
             else:
                 self._control(command)
-                publish = self._publish  # a CONNECT may have bound it to another
             if self.close_reason:
                 return
         turn.read(len(data))
@@ -155,7 +152,7 @@ class Connection(Receiver, asyncio.Protocol):
 
     def _stall(self, receiver: Congested) -> None:
         """Read no more from this client until what it publishes to has drained (or is gone), or the turn is over."""
-        transport = self._transport
+        transport = self.transport
         if self._stalled or transport is None or transport.is_closing():
             return
         self._stalled = True
@@ -164,8 +161,8 @@ class Connection(Receiver, asyncio.Protocol):
 
     def _go_on(self) -> None:
         self._stalled = False
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def eof_received(self) -> bool:
         return False
@@ -187,138 +184,18 @@ class Connection(Receiver, asyncio.Protocol):
         self._timer = self._auth_timer = None
         subs, self.subs = self.subs, {}
         for sub in subs.values():
-            self._hub.leave(sub)
+            self.hub.leave(sub)
         self.account.forget(self)
-        self._release()
+        self.release()
 
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._release()
-
-    def _release(self) -> None:
-        drained, self._drained = self._drained, []
-        for callback in drained:
-            callback()
-
-    # ------------------------------------------------------------------ sink
-    @property
-    def congested(self) -> bool:
-        """See `Sink.congested`."""
-        return self._paused and not self.close_reason
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes handed to the socket but not yet sent."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Sink.on_drain`."""
-        if self.congested:
-            self._drained.append(callback)
-        else:
-            callback()
-
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        """See `Sink.receive`."""
-        if self.close_reason:
-            return
-        if header and self._headers:
-            n = len(header)
-            frame = b"HMSG %b %b %b%d %d\r\n%b%b\r\n" % (
-                subject,
-                sub.sid,
-                reply + b" " if reply else b"",
-                n,
-                n + len(payload),
-                header,
-                payload,
-            )
-        elif reply:
-            frame = b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sub.sid, reply, len(payload), payload)
-        else:
-            frame = b"MSG %b %b %d\r\n%b\r\n" % (subject, sub.sid, len(payload), payload)
-        self._out.append(frame)
-        self.out_msgs += 1
-        self.out_bytes += len(payload)
-        self._gathered += len(frame)
-        if not self._dirty:
-            self._dirty = True
-            self._hub.dirty(self)
-        if self._gathered > HIGH_WATER:
-            self._write()
-        sub.delivered += 1
-        if sub.maximum and sub.delivered >= sub.maximum:
-            self._drop(sub)
-
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        """See `Sink.receive_many`."""
-        if self.close_reason:
-            return
-        if sub.maximum or not self._headers:
-            for subject, reply, header, payload in messages:
-                if sub.maximum and sub.delivered >= sub.maximum:
-                    return
-                self.receive(sub, subject, reply, header, payload, self.client)
-            return
-        append, sid, size, headers = self._out.append, sub.sid, 0, 0
-        for subject, reply, header, payload in messages:
-            length = len(payload)
-            size += length
-            if header:
-                n = len(header)
-                headers += n
-                gap = reply + b" " if reply else b""
-                append(b"HMSG %b %b %b%d %d\r\n%b%b\r\n" % (subject, sid, gap, n, n + length, header, payload))
-            elif reply:
-                append(b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sid, reply, length, payload))
-            else:
-                append(b"MSG %b %b %d\r\n%b\r\n" % (subject, sid, length, payload))
-        sub.delivered += len(messages)
-        self.out_msgs += len(messages)
-        self.out_bytes += size
-        self._gathered += size + headers
-        if not self._dirty:
-            self._dirty = True
-            self._hub.dirty(self)
-        if self._gathered > HIGH_WATER:
-            self._write()
-
-    def flush(self) -> None:
-        """Write what this turn gathered."""
-        self._dirty = False
-        self._write()
-
-    def _write(self) -> None:
-        """Write what was gathered so far; a receiver too far behind is cut (max_pending, max_pending_total)."""
-        out, self._out = self._out, []
-        self._gathered = 0
-        transport = self._transport
-        if not out or transport is None or transport.is_closing():
-            return
-        if self._tracer is not None:
-            self._tracer.outbound(out)
-        data = b"".join(out)
-        transport.write(data)
-        self.owner.unsent.wrote(self, len(data), transport.get_write_buffer_size())
-
+    # ------------------------------------------------------------------ ends and announcements
     def cut(self, reason: str, detail: str) -> None:
         """See `Receiver.cut`."""
         if not self.close_reason:
             self.close_reason, self.slow = reason, detail
             self._leave()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _send(self, frame: bytes) -> None:
-        self._out.append(frame)
-        if not self._dirty:
-            self._dirty = True
-            self._hub.dirty(self)
+        if self.transport is not None:
+            self.transport.abort()
 
     def send_info(self, *, lame_duck: bool = False) -> None:
         """Announce a change (lame duck, other servers) to clients that understand asynchronous INFO.
@@ -326,47 +203,69 @@ class Connection(Receiver, asyncio.Protocol):
         Before its first PONG a client hears of nothing: the INFO after that one tells it all.
         """
         if self._protocol >= 1 and not self._first_pong:
-            self._send(self.owner.info(self, lame_duck=lame_duck))
+            self.send(self.owner.info(self, lame_duck=lame_duck))
 
     # ------------------------------------------------------------------ verbs
     def _publish(self, command: Publish) -> None:
-        if not self._ready:
+        if not self.ready:
             self._fail("Authorization Violation", "Authentication Failure")
             return
-        subject, reply, header, payload = command.subject, command.reply, command.header, command.payload
+        came, reply, header, payload = command.subject, command.reply, command.header, command.payload
         self.in_msgs += 1
         self.in_bytes += len(payload) + len(header)
-        if header and not self._headers:
+        if header and not self.headers:
             self.close("Message Header Violation")
             return
-        if self._pedantic and not valid_literal(subject):
+        if self._pedantic and not valid_literal(came):
             self._error("Invalid Publish Subject")
-        if subject.startswith(RESERVED_SUBJECT):
-            self.refuse(refusals.publish(subject))
-            return
+        tracing = self.hub.tracing if header and TRACED in header else None
+        subject, mapped = came, None
+        if self.guard is None:
+            if came.startswith(RESERVED_SUBJECT):
+                self.refuse(permissions.publish_refusal(came))
+                return
+        else:
+            mapped = self.guard.mapped(came)
+            subject = came if mapped is None else mapped
+            if self._rejected(self.guard, command, subject, mapped, tracing):
+                return
         if reply and reply.startswith(RESERVED_REPLIES):
-            self.refuse(refusals.reply(reply))
+            self.refuse(permissions.reply_refusal(reply))
             return
         if self._verbose:
-            self._send(b"+OK\r\n")
-        tracing = self._hub.tracing if header and TRACED in header else None
-        route = self._hub.route if tracing is None else tracing.route
-        found = route(self, self.client, subject, reply, header, payload)
+            self.send(frames.OK)
+        if tracing is None:
+            found = self.hub.route(self, self.client, subject, reply, header, payload)
+        else:
+            found = tracing.route(self, self.client, came, reply, header, payload, mapped)
         if not found and reply and self._no_responders:
-            self._nobody(subject, reply)
+            self._report_no_responders(subject, reply)
 
-    def _nobody(self, subject: bytes, reply: bytes) -> None:
-        """503 to the requester, if this very client listens on the reply (protocol.md §7)."""
-        for sub in self._hub.interest_graph.match(reply).plain:
+    def _rejected(
+        self, guard: Guard, command: Publish, subject: bytes, mapped: bytes | None, tracing: MessageTracing | None
+    ) -> bool:
+        """Report a message that the guard rejects; return False when it does not."""
+        if tracing is not None and (refusal := guard.rejects_trace(tracing, command.header)) is not None:
+            self.refuse(refusal)
+            return True
+        refusal = guard.rejects(subject, mapped=mapped is not None, tracing=self.hub.tracing)
+        if refusal is None:
+            return False
+        self.refuse(refusal)
+        if tracing is not None:
+            tracing.refused(self.client, command.subject, mapped, command.header, command.payload, refusal.error)
+        return True
+
+    def _report_no_responders(self, subject: bytes, reply: bytes) -> None:
+        """Send a 503 to the requester if it subscribes to the reply subject itself (protocol.md §7)."""
+        for sub in self.hub.interest_graph.match(reply).plain:
             if sub.sink is self:
                 self.unheard(sub, subject, reply)
                 return
 
     def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
-        """See `Requester.unheard`."""
         if self._no_responders:
-            header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
-            self.receive(sub, reply, b"", header, b"", self.client)
+            self.receive(sub, reply, b"", frames.no_responders(subject), b"", self.client)
 
     def _control(self, command: Command) -> None:
         match command:
@@ -378,22 +277,22 @@ class Connection(Receiver, asyncio.Protocol):
                 self._connect(command.options)
             case Violation():
                 self._fail(command.text, command.reason)
-            case Subscribe() if self._ready:
+            case Subscribe() if self.ready:
                 self._subscribe(command)
-            case Unsubscribe() if self._ready:
+            case Unsubscribe() if self.ready:
                 self._unsubscribe(command)
             case _:
                 self._fail("Authorization Violation", "Authentication Failure")
 
     def _on_ping(self) -> None:
-        if not self._ready:
+        if not self.ready:
             self._fail("Authorization Violation", "Authentication Failure")
             return
-        self._send(b"PONG\r\n")
+        self.send(frames.PONG)
         if self._first_pong:
             self._first_pong = False
             if self._protocol >= 1:
-                self._send(self.owner.info(self, second=True))
+                self.send(self.owner.info(self, second=True))
 
     def _on_pong(self) -> None:
         self._pings_out = 0
@@ -417,13 +316,13 @@ class Connection(Receiver, asyncio.Protocol):
         self._verbose = bool(options.get("verbose", self._verbose))
         self._pedantic = bool(options.get("pedantic", self._pedantic))
         self.echo = bool(options.get("echo", self.echo))
-        self._headers = bool(options.get("headers", self._headers))
+        self.headers = bool(options.get("headers", self.headers))
         self._no_responders = bool(options.get("no_responders", self._no_responders))
         protocol = options.get("protocol", self._protocol)
         if protocol not in (0, 1):
             self._fail("invalid client protocol", "Bad Client Protocol Version")
             return
-        if self._no_responders and not self._headers:
+        if self._no_responders and not self.headers:
             self._fail("no responders requires headers support", "No Responders Requires Headers")
             return
         self._protocol = protocol
@@ -438,7 +337,7 @@ class Connection(Receiver, asyncio.Protocol):
             start_ns=self.start_ns,
             rtt_ns=self.rtt_ns,
         )
-        self._ready = True
+        self.ready = True
         if self._auth_timer is not None:
             self._auth_timer.cancel()
             self._auth_timer = None
@@ -461,8 +360,8 @@ class Connection(Receiver, asyncio.Protocol):
             self.account.forget(self)
             moved, self.subs = self.subs, {}
             for sub in moved.values():
-                self._hub.leave(sub)
-            self.account, self._hub = account, account.hub
+                self.hub.leave(sub)
+            self.account, self.hub = account, account.hub
             self.client = replace(self.client, account=account.name)
         self.login = login
         self.limit()
@@ -470,15 +369,10 @@ class Connection(Receiver, asyncio.Protocol):
         for sid, sub in moved.items():
             if self.guard is None or self.guard.may_subscribe(sub.subject, sub.queue):
                 self.subs[sid] = sub
-                self._hub.join(sub)
+                self.hub.join(sub)
             else:
                 self._removed(sub)
         return True
-
-    @property
-    def ready(self) -> bool:
-        """It has said who it is, or need not."""
-        return self._ready
 
     def limit(self) -> None:
         """Keep to the limits as they are now: the account's, and the server's where they are lower."""
@@ -488,27 +382,22 @@ class Connection(Receiver, asyncio.Protocol):
         self._parser.max_payload = self.max_payload
 
     def permit(self) -> None:
-        """Keep to what the user may do now, and to its account's mappings. What it may hear no more ends."""
-        rules, mappings = self.account.rules(self.login.user), self._hub.mappings
-        if self.guard is not None and self.guard.same(rules, mappings):
+        """Apply the user's permissions and its account's mappings. Subscriptions that they deny end."""
+        rules, mappings = self.account.rules(self.login.user), self.hub.mappings
+        if self.guard is not None and self.guard.is_same(rules, mappings):
             return
-        for name in ("_publish", "receive", "receive_many"):
-            self.__dict__.pop(name, None)
         if rules is None and mappings is None:
             self.guard = None
             return
-        self.guard = guard = Guard(self, rules, mappings)
-        self._publish = guard.publish  # type: ignore[method-assign]
-        if rules is not None:
-            self.receive, self.receive_many = guard.receive, guard.receive_many  # type: ignore[method-assign]
+        self.guard = guard = Guard(rules, mappings, self.owner.clock)
         for sub in list(self.subs.values()):
             if not guard.may_subscribe(sub.subject, sub.queue):
-                self._drop(sub)
+                self.unsubscribe(sub)
                 self._removed(sub)
 
     def _removed(self, sub: Subscription) -> None:
-        refusal = refusals.removed(sub.subject, sub.sid, self.user)
-        self._error(refusal.told)
+        refusal = permissions.removal_refusal(sub.subject, sub.sid, self.user)
+        self._error(refusal.error)
         self.owner.log.info(refusal.logged)
 
     def _subscribe(self, command: Subscribe) -> None:
@@ -516,7 +405,7 @@ class Connection(Receiver, asyncio.Protocol):
         if command.queue == RESERVED_QUEUE or (
             guard is not None and not guard.may_subscribe(command.subject, command.queue)
         ):
-            self.refuse(refusals.subscribe(command.subject, command.queue, command.sid))
+            self.refuse(permissions.subscribe_refusal(command.subject, command.queue, command.sid))
             return
         if command.sid not in self.subs:  # a second SUB with a live sid changes nothing (protocol.md §1)
             if not subscribable(command.subject):
@@ -525,11 +414,11 @@ class Connection(Receiver, asyncio.Protocol):
             limit = self._max_subscriptions
             if 0 <= limit <= len(self.subs):
                 text = "maximum subscriptions exceeded"
-                self.refuse(refusals.Refusal(text, text))
+                self.refuse(Refusal(text, text))
                 return
             sub = Subscription(self, command.subject, command.queue, command.sid)
             self.subs[command.sid] = sub
-            self._hub.join(sub)
+            self.hub.join(sub)
         self._ok()
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
@@ -537,31 +426,29 @@ class Connection(Receiver, asyncio.Protocol):
         if sub is not None:
             sub.maximum = command.maximum
             if not sub.maximum or sub.delivered >= sub.maximum:
-                self._drop(sub)
+                self.unsubscribe(sub)
         self._ok()
-
-    def _drop(self, sub: Subscription) -> None:
-        if self.subs.pop(sub.sid, None) is not None:
-            self._hub.leave(sub)
 
     # ------------------------------------------------------------------ words and ends
     def _ok(self) -> None:
         if self._verbose:
-            self._send(b"+OK\r\n")
+            self.send(frames.OK)
 
     def _error(self, text: str) -> None:
-        self._send(b"-ERR '%b'\r\n" % text.encode())
+        self.send(frames.error(text))
 
-    def refuse(self, refusal: refusals.Refusal) -> None:
-        """It may not do that."""
-        self._error(refusal.told)
+    def refuse(self, refusal: Refusal) -> None:
+        """Send -ERR for a permission violation and log it."""
+        self._error(refusal.error)
         self.owner.log.error(f"{self.described()} - {refusal.logged}")
 
     def described(self) -> str:
-        """Return the client's address, name and user as the log shows them."""
-        who = (self.version, self.lang, self.name)
-        user = self.login.user.user if self.login.user is not None else ""
-        return refusals.described(f"{self.host}:{self.port} - cid:{self.id}", who, (self.account.name, user))
+        """Return the address, name and user of the client as the log shows them."""
+        words = [word for word in (f"v{self.version}" if self.version else "", self.lang, self.name) if word]
+        shown = [f"{self.host}:{self.port} - cid:{self.id}"] + ([quoted(":".join(words))] if words else [])
+        if self.login.user is not None:
+            shown.append(quoted(f"{self.account.name}/user:{self.login.user.user}"))
+        return " - ".join(shown)
 
     def _fail(self, text: str, reason: str) -> None:
         if text:
@@ -578,15 +465,15 @@ class Connection(Receiver, asyncio.Protocol):
         if self.close_reason:
             return
         self.close_reason = reason
-        self._write()
+        self.write()
         self._leave()
-        if self._transport is not None:
-            self._transport.close()
+        if self.transport is not None:
+            self.transport.close()
             # A peer that does not read must not keep its connection by that.
-            self._timer = self.owner.clock.call_later(CLOSE_WAIT_NS, self._transport.abort)
+            self._timer = self.owner.clock.call_later(CLOSE_WAIT_NS, self.transport.abort)
 
     def _auth_timeout(self) -> None:
-        if not self._ready:
+        if not self.ready:
             self._fail("Authentication Timeout", "Authentication Timeout")
 
     def _ping(self) -> None:
@@ -596,5 +483,5 @@ class Connection(Receiver, asyncio.Protocol):
             return
         self._pings_out += 1
         self._ping_sent_ns = self.owner.clock.steady()
-        self._send(b"PING\r\n")
+        self.send(frames.PING)
         self._timer = self.owner.clock.call_later(options.ping_interval_ns, self._ping)

@@ -10,69 +10,49 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol
 
+from lakestream.config.mappings import Mappings
 from lakestream.logging import Logger
-from lakestream.net.interest.interest import Interest, Match, Subscription
+from lakestream.net.interest.interest import Interest
+from lakestream.net.interest.subscription import Match, Named, Requester, Sink, Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery, Handler, Many
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.route_wire import Batch, Routed
 
-if TYPE_CHECKING:
-    from lakestream.config.mappings import Mappings
-    from lakestream.net.tracing import Named, Tracing
-
 TRACED = b"Nats-Trace-Dest:"
 """A message without these bytes in its headers is not traced."""
 
 
-class Sink(Protocol):
-    """Something that takes messages: a client connection or an internal subscriber."""
+class MessageTracing(Protocol):
+    """Routing of traced messages; see `Tracing` in tracing.py."""
 
-    echo: bool
+    def route(
+        self,
+        origin: Sink,
+        client: ClientInfo,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        mapped: bytes | None = None,
+    ) -> bool:
+        """Route a client's message like `Hub.route`. `mapped`: what the account maps the subject to."""
 
-    @property
-    def congested(self) -> bool:
-        """More unsent bytes than the high-water mark."""
+    def arrived(self, node: Named, message: Routed, client: ClientInfo, subs: Sequence[Subscription]) -> None:
+        """Hand a message from another node to these subscriptions."""
 
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    def refused(
+        self, client: ClientInfo, subject: bytes, mapped: bytes | None, header: bytes, payload: bytes, error: str
     ) -> None:
-        """Take one message for the subscription `sub`."""
+        """Trace a message that permissions reject."""
 
-    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        """Take a batch for the subscription `sub`."""
+    def destination(self, header: bytes) -> bytes:
+        """Return the subject that the trace would be sent to; b"" without a trace."""
 
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back once when no longer congested, or when gone."""
-
-
-class Carrier(Sink, Protocol):
-    """Another server, which takes messages for all of its subscribers at once."""
-
-    def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
-        """Take a batch for the subscribers of `to` there: members of the queue group, or (b"") those in none."""
-
-
-class Remote(Carrier, Protocol):
-    """Another node of the cluster."""
-
-    name: str
-
-    def holds(self, to: bytes) -> bool:
-        """Like `congested`, for what goes to `to`: a receiver there may be slow though the way to it is free."""
-
-    def on_release(self, to: bytes, callback: Callable[[], None]) -> None:
-        """Call back once when it no longer holds `to`, or is gone."""
-
-
-@runtime_checkable
-class Requester(Protocol):
-    """A sink that may want to know that nobody listens to its request."""
-
-    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
-        """Nobody listens to `subject`; `sub` is where the answer would have come."""
+    def of_domain(self, subject: bytes) -> bytes:
+        """Return the subject without the prefix of this server's domain."""
 
 
 class Imports(Protocol):
@@ -179,7 +159,7 @@ class Hub:
         self.interest_graph = Interest()
         self.turn = turn
         self.log = log
-        self.tracing: Tracing | None = None
+        self.tracing: MessageTracing | None = None
         self.imports: Imports | None = None
         self.mappings: Mappings | None = None
         self.responses: Ways | None = None
@@ -280,9 +260,9 @@ class Hub:
         """Another node had no subscriber any more for a request of a client here: if there is none anywhere now, the
         client hears of it, as it would have when publishing."""
         if not self.interest_graph.interest(subject):
-            self.alone(subject, reply)
+            self.no_responders(subject, reply)
 
-    def alone(self, subject: bytes, reply: bytes) -> None:
+    def no_responders(self, subject: bytes, reply: bytes) -> None:
         """Nobody hears a request of a client here: it is told."""
         for sub in self.interest_graph.match(reply).plain:
             if isinstance(sub.sink, Requester) and not sub.subject.startswith((b"*", b">")):
@@ -292,7 +272,7 @@ class Hub:
         """See `Bus.declined`. Another subscriber may be an import: who listens there may take it."""
         match = self.interest_graph.match(subject)
         if len(match.plain) + len(match.queues) <= 1:
-            self.alone(subject, reply)
+            self.no_responders(subject, reply)
 
     def delivered(self, batch: Batch) -> bool:
         """Hand a batch that another node delivers to the subscribers of this node. False: nobody here."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import platform
 import secrets
+import socket
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from lakestream import __version__
+from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 NATS_VERSION = "2.15.1"
@@ -48,6 +50,24 @@ def advertised(text: str, port: int) -> tuple[str, int] | None:
     if colon and own.isdecimal() and (":" not in host or host.endswith("]")):
         return host.strip("[]"), int(own)
     return text.strip("[]"), port
+
+
+_WILDCARDS = ("", "0.0.0.0", "::")
+
+
+def addresses(host: str) -> list[str]:
+    """Return the hosts under which a listener on `host` is reached: `host`, or for a wildcard those of this machine."""
+    if host not in _WILDCARDS:
+        return [host]
+    found = ["127.0.0.1"]
+    # The address of outgoing connections; connecting a datagram socket sends nothing.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            found.append(probe.getsockname()[0])
+        except OSError:
+            return found  # no network: only local clients
+    return list(dict.fromkeys(found))
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -127,4 +147,4 @@ class Identity(msgspec.Struct, frozen=True):
         if self.domain:
             fields["domain"] = self.domain
         fields["api_lvl"] = API_LEVEL
-        return b"INFO %b \r\n" % msgspec.json.encode(fields)
+        return frames.INFO % msgspec.json.encode(fields)

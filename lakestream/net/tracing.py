@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from lakestream.net.accounts.guard import hides
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.hub import Hub
+from lakestream.net.interest.subscription import Named, Sink, Subscription, hides
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol import headers, s2
 from lakestream.protocol.api.jsonio import dumps
@@ -20,9 +20,6 @@ from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, traced
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.route_wire import Routed
 from lakestream.protocol.subjects import publishable
-
-if TYPE_CHECKING:
-    from lakestream.net.hub import Hub, Sink
 
 CLIENT_KIND, NODE_KIND = 0, 1
 """How nats-server numbers clients, and other servers of the cluster."""
@@ -43,14 +40,6 @@ _EVENTS = b"$JS.EVENT."
 _MAPPED = (b"STREAM.", b"CONSUMER.", b"DIRECT.", b"META.", b"SERVER.", b"ACCOUNT.")
 _STORES = (b"$KV.", b"$OBJ.")
 _SNAPPY = b"\xff\x06\x00\x00sNaPpY"
-
-
-@runtime_checkable
-class Named(Protocol):
-    """A receiver that a trace can name: a client, or another node. What belongs to this server is not named."""
-
-    id: int
-    name: str
 
 
 @runtime_checkable

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from lakestream.net.interest.subscription import Congested
+
 TURN_BYTES = 16 << 20
 """Bytes for subscribers (16 MiB) after which publishers wait for the next turn, so that many large messages with many
 subscribers do not keep the other clients waiting."""
@@ -19,13 +21,6 @@ class Flushable(Protocol):
 
     def flush(self) -> None:
         """Write everything gathered."""
-
-
-class Congested(Protocol):
-    """Somebody who has more to send than leaves."""
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back once when that is over, or when it is gone."""
 
 
 class Turn:

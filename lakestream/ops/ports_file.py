@@ -7,29 +7,12 @@ appear whole or not at all: whoever watches the directory never reads half a fil
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from lakestream.config.errors import StartError
-
-_WILDCARDS = ("", "0.0.0.0", "::")
-
-
-def addresses(host: str) -> list[str]:
-    """Hosts under which a listener on `host` is reached: itself, or for a wildcard those of this machine."""
-    if host not in _WILDCARDS:
-        return [host]
-    found = ["127.0.0.1"]
-    # The address that would be used towards the outside; connecting a datagram socket sends nothing.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            found.append(probe.getsockname()[0])
-        except OSError:
-            return found  # a machine without a network: it is reached locally only
-    return list(dict.fromkeys(found))
+from lakestream.net.identity import addresses
 
 
 def urls(scheme: str, host: str, port: int) -> list[str]:

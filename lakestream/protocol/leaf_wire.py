@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from lakestream.protocol.client import Delivery
+from lakestream.protocol.frames import LEAF_HMSG, LEAF_MSG
 
 MAX_LINE = 64 * 1024
 """Longest line that is read, in bytes: what nats-server says of itself can be long."""
@@ -184,16 +185,6 @@ def _shown(line: bytes) -> str:
     return f"{line[:64]!r}"
 
 
-def connect(fields: dict[str, Any]) -> bytes:
-    """CONNECT."""
-    return b"CONNECT %b\r\n" % msgspec.json.encode(fields)
-
-
-def listen(subject: bytes, group: bytes) -> bytes:
-    """LS+: messages for this subject come here, or to another member of the group."""
-    return b"LS+ %b %b 1\r\n" % (subject, group)
-
-
 class Names:
     """The names of this server's own subjects on the other side of a leaf connection.
 
@@ -253,7 +244,7 @@ class Names:
                 if header.startswith(_CONTROL):
                     header = header.replace(_STALLED, self._stalled)
                 n = len(header)
-                append(b"HMSG %b %b%d %d\r\n%b%b\r\n" % (to, asks, n, n + length, header, payload))
+                append(LEAF_HMSG % (to, asks, n, n + length, header, payload))
             else:
-                append(b"LMSG %b %b%d\r\n%b\r\n" % (to, asks, length, payload))
+                append(LEAF_MSG % (to, asks, length, payload))
         return frames

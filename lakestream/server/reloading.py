@@ -61,8 +61,8 @@ def reload_clients(
             connection.turn_away("Authorization Violation", "Authentication Failure")
     for account in accounts:
         limit = account.options.limits.max_connections
-        for connection in list(account.connections.values())[limit:] if limit >= 0 else ():
-            connection.turn_away("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
+        for client in list(account.connections.values())[limit:] if limit >= 0 else ():
+            client.turn_away("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
 
 
 def _login(connection: Connection, authenticator: Authenticator, same_token: bool) -> tuple[Login | None, bool]:

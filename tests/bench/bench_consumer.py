@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.stream.consumer.acks import Acks
 from lakestream.stream.consumer.config import ConsumerConfig

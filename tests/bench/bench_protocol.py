@@ -9,7 +9,8 @@ import timeit
 from collections.abc import Callable
 from typing import Any, cast
 
-from lakestream.net.interest.interest import Interest, Subscription
+from lakestream.net.interest.interest import Interest
+from lakestream.net.interest.subscription import Subscription
 from lakestream.protocol import headers
 from lakestream.protocol.parser import Parser
 

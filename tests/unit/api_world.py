@@ -20,7 +20,7 @@ from lakestream.log.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared, Stores
 from lakestream.net.hub import Hub
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.subjects import matches

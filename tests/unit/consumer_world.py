@@ -22,7 +22,7 @@ from lakestream.log.store import LogOptions, Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.net.hub import Hub
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.stream.consumer.consumer import Consumer

@@ -15,7 +15,7 @@ from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.imports import AccountLinks
 from lakestream.net.accounts.service_imports import Whereabouts
 from lakestream.net.hub import Hub
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from tests.unit.stream_world import ManualClock

@@ -26,7 +26,7 @@ from lakestream.meta.replicas import Replicas
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.raft.messages import Membership

@@ -16,7 +16,7 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.imports import AccountLinks
 from lakestream.net.accounts.service_imports import Whereabouts
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.routes import Routes
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery

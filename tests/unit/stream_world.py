@@ -17,7 +17,7 @@ from lakestream.log.files import Files
 from lakestream.log.store import LogOptions, Store
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.stream.assembly import Stream

@@ -21,7 +21,7 @@ from lakestream.account.backup.archive import Archive, ArchiveError
 from lakestream.account.backup.archive_tar import TarArchive
 from lakestream.log.record import Record
 from lakestream.meta.shared import RESTORES_AHEAD, RESTORES_READ
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.protocol import s2
 from lakestream.stream.core.operations import CreateStream, Restored, Skip, decode_operation, encode
 from tests.unit.api_world import ApiWorld

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from lakestream.log.files import Files
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.protocol import headers
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.operations import Purge, UpdateStream

@@ -21,7 +21,7 @@ from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.server.lake.keeper import LakeKeeper

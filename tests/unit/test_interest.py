@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lakestream.net.interest.cache import MAX_CACHED_SUBJECT
-from lakestream.net.interest.interest import SAMPLE_EVERY, Interest, Match, Subscription
+from lakestream.net.interest.interest import SAMPLE_EVERY, Interest
+from lakestream.net.interest.subscription import Match, Subscription
 from lakestream.protocol.subjects import matches, subscribable
 
 pytestmark = pytest.mark.unit

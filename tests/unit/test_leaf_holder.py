@@ -8,7 +8,7 @@ import pytest
 
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.remote.leaf_holder import Holder
 from lakestream.net.turn import Turn
 from lakestream.ports import Clock

@@ -26,7 +26,7 @@ from lakestream.config.options import SECOND, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import MAX_CLOSED, REFUSED, Statistics
 from lakestream.net.turn import Turn
 from lakestream.ops.monitoring import port as monitoring

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.tracing import Tracing, encoded, parsed
 from lakestream.ports import ClientInfo
 from lakestream.protocol import headers

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from tests.unit.imports_world import Client, World
 
 pytestmark = pytest.mark.unit

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.remote_node import MARK_EVERY, MAX_MARKS
-from lakestream.net.peers.route_interest import CHANGES_IN_A_BUFFER
+from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER
 from lakestream.protocol.route_wire import (
     Batch,
     Hold,

@@ -16,7 +16,7 @@ from lakestream.config.account_options import (
     StreamExport,
     StreamImport,
 )
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.protocol.route_wire import Routed, decode
 from lakestream.protocol.subjects import matches
 from tests.unit.route_world import Client, Cluster

@@ -7,7 +7,7 @@ import pytest
 from lakestream.config.account_options import AccountOptions, ServiceImport
 from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.remote_node import FORGOTTEN_IN_A_TURN, HIGH_WATER, MARK_EVERY, MAX_MARKS
-from lakestream.net.peers.route_interest import CHANGES_IN_A_BUFFER, buffers
+from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, buffers
 from lakestream.ports import ClientInfo
 from lakestream.protocol.accounts import UNLIMITED
 from lakestream.protocol.route_wire import (

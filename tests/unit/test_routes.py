@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from lakestream.net.interest.subscription import MAX_WEIGHT
 from lakestream.net.peers.api_relay import ApiRelay
-from lakestream.net.peers.remote_node import HIGH_WATER, MAX_WEIGHT
+from lakestream.net.peers.remote_node import HIGH_WATER
 from lakestream.ports import ClientInfo
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import Interest, Routed
@@ -100,7 +101,7 @@ def test_a_request_is_answered_across_nodes_before_anything_settles(cluster: Clu
 
 def test_changes_of_interest_can_be_told_before_the_turn_ends(cluster: Cluster) -> None:
     cluster.client(A).subscribe(b"_INBOX.1")
-    cluster[A].routes.tell_changes()
+    cluster[A].routes.announce_changes()
     cluster.arrive(A, B)
     assert cluster[B].hub.interest(b"_INBOX.1")
 

@@ -12,7 +12,7 @@ import pytest
 
 from lakestream.log.store import Store
 from lakestream.meta.shared import Stores
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from tests.unit.api_world import ApiWorld, Client
 from tests.unit.logkit import FaultyFiles
 from tests.unit.stream_world import ManualIo

@@ -26,7 +26,7 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import ANYBODY, Login
 from lakestream.net.identity import Identity
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.client_counts import ClientCounts
 from lakestream.net.statistics import REFUSED, Statistics
 from lakestream.net.turn import Turn

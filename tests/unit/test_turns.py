@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from tests.unit.api_world import ApiWorld, Client
 
 pytestmark = pytest.mark.unit

@@ -22,6 +22,7 @@ from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.ports import Handler as Listener
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import PREFIX, ApiPart, Handler, Request, Where, level_refused, prefixes
+from lakestream.protocol.frames import no_responders
 
 if TYPE_CHECKING:
     from lakestream.account.engine import Engine
@@ -236,7 +237,7 @@ class Api:
 
         def mapped(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
             if not bus.publish(subject[start:], reply, header, body) and reply:
-                bus.publish(reply, b"", b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject[start:], b"")
+                bus.publish(reply, b"", no_responders(subject[start:]), b"")
 
         for stores in STORES:
             self._listen_to(prefix + stores, mapped)

@@ -7,19 +7,33 @@ hub's; what of them crosses to another is in stream_imports.py and service_impor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lakestream.config.account_options import AccountOptions, Permissions, SubjectMapping, User
 from lakestream.config.mappings import Mappings
 from lakestream.config.options import Options
 from lakestream.logging import Logger
+from lakestream.net.accounts.auth import Login
 from lakestream.net.accounts.permissions import Rules
 from lakestream.net.hub import Hub
+from lakestream.net.interest.subscription import Subscription
+from lakestream.net.statistics import Counted
 from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, UNLIMITED, JetStreamLimits
 
-if TYPE_CHECKING:
-    from lakestream.net.connection import Connection
+
+class Client(Counted, Protocol):
+    """A client connection, as its account and monitoring see it."""
+
+    login: Login
+    subs: dict[bytes, Subscription]
+
+    @property
+    def pending_bytes(self) -> int:
+        """Return the bytes not yet sent."""
+
+    def turn_away(self, text: str, reason: str) -> None:
+        """Close with -ERR `text`; `reason` is shown by monitoring."""
 
 
 class Account:
@@ -41,7 +55,7 @@ class Account:
         self.name = options.name
         self.hub = hub
         self.is_system = is_system
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[int, Client] = {}
         self.others: Callable[[], int] = lambda: 0
         self._mapped: tuple[tuple[SubjectMapping, ...], str] = ((), "")
         self.configure(options, jetstream)
@@ -68,7 +82,7 @@ class Account:
             self._rules[permissions] = Rules(permissions)
         return self._rules[permissions]
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: Client) -> bool:
         """Count a client in. False: the account has as many as it may."""
         limit = self.options.limits.max_connections
         if 0 <= limit <= len(self.connections) + self.others() and connection.id not in self.connections:
@@ -76,7 +90,7 @@ class Account:
         self.connections[connection.id] = connection
         return True
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Client) -> None:
         """A client is in this account no more."""
         self.connections.pop(connection.id, None)
 

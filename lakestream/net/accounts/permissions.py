@@ -1,19 +1,60 @@
-"""What one user may publish and subscribe to.
+"""The permissions of one user.
 
-Belongs here: the decisions, from subjects and queue groups alone, and which answers a user may still send. What a
-refused client is told, and what becomes of a message that may not be delivered, is in guard.py.
+Belongs here: decisions from subjects and queue groups alone, the answers that a user may still send, and the texts of
+violations (-ERR and log line) as nats-server has them. What becomes of a denied message is in guard.py.
 
-A permission that names a subject of a wildcard's is read as nats-server reads it, but where that would let more
-through than was written: `orders.*` does not allow a subscription to `orders.>` here, and what is denied stays so
-for a queue group when another group is denied by name.
+Permissions with wildcards are read as in nats-server, except where that would allow more than is written: `orders.*`
+does not allow a subscription to `orders.>`, and a subject stays denied for a queue group when another group is denied
+by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
+from lakestream.protocol.goquote import quoted
 from lakestream.protocol.subjects import Filters, covers, is_literal, matches, overlaps
+
+
+class Refusal(NamedTuple):
+    """A permission violation: the text of -ERR, and the line in the log."""
+
+    error: str
+    logged: str
+
+
+def publish_refusal(subject: bytes) -> Refusal:
+    """Return the violation of a publish to `subject`."""
+    shown = quoted(subject)
+    return Refusal(f"Permissions Violation for Publish to {shown}", f"Publish Violation - Subject {shown}")
+
+
+def reply_refusal(subject: bytes) -> Refusal:
+    """Return the violation of a publish with the reply subject `subject`."""
+    shown = quoted(subject)
+    return Refusal(f"Permissions Violation for Publish with Reply of {shown}", f"Publish Violation - Reply {shown}")
+
+
+def subscribe_refusal(subject: bytes, queue: bytes, sid: bytes) -> Refusal:
+    """Return the violation of a SUB."""
+    error = f"Permissions Violation for Subscription to {quoted(subject)}"
+    logged = f"Subscription Violation - Subject {quoted(subject)}"
+    if queue:
+        error += f" using queue {quoted(queue)}"
+        logged += f", Queue: {quoted(queue)}"
+    return Refusal(error, f"{logged}, SID {sid.decode('utf-8', 'replace')}")
+
+
+def removal_refusal(subject: bytes, sid: bytes, user: str) -> Refusal:
+    """Return the violation of a live subscription that changed permissions no longer allow."""
+    which = f"{quoted(subject)} (sid {quoted(sid)})"
+    return Refusal(
+        f"Permissions Violation for Subscription to {which}",
+        f"Removed sub {which} for User {quoted(user)} - not authorized",
+    )
+
 
 MAX_REMEMBERED = 4096
 """Decisions remembered for all connections of a user (default 4,096 each for publishing and for what is filtered out of

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 from lakestream.net.accounts.service_latency import REQUESTER_GONE, TIMEOUT, UNAVAILABLE, Measured
 from lakestream.net.hub import Hub
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import ClientInfo, Clock, Delivery, Timer
 
 MAX_WAYS = 131_072

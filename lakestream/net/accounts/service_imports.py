@@ -20,7 +20,7 @@ from lakestream.config.account_options import ServiceImport as Configured
 from lakestream.config.import_subjects import ImportSubjects
 from lakestream.net.accounts.responses import Kind, Responses
 from lakestream.net.accounts.service_latency import BAD_REQUEST, Measured, Sampler
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol import headers
 from lakestream.protocol.api.jsonio import dumps
@@ -205,7 +205,7 @@ class ServiceImport:
         """See `Asker.nobody`: unless somebody in the importer's own account has the request."""
         match = self.importer.hub.interest_graph.match(subject)
         if not match.queues and all(type(sub.sink) is ServiceImport for sub in match.plain):
-            self.importer.hub.alone(subject, reply)
+            self.importer.hub.no_responders(subject, reply)
 
 
 def replaces_api(options: AccountOptions) -> bool:

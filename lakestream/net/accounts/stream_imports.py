@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from lakestream.config.import_subjects import ImportSubjects
 from lakestream.net.accounts.responses import Responses
-from lakestream.net.hub import Hub, Requester
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.hub import Hub
+from lakestream.net.interest.subscription import Requester, Subscription
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.client import traced
 from lakestream.protocol.subjects import intersection

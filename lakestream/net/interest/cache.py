@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from lakestream.net.interest.trie import Match
+from lakestream.net.interest.subscription import Match
 
 MAX_CACHED = 8192
 """Entries in each cache (default). When one is full, its older half goes."""

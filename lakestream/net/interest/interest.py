@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lakestream.net.interest.cache import MAX_CACHED, MAX_CACHED_SUBJECT, MAX_DEPTH, Caches, prefixes_of
-from lakestream.net.interest.trie import NOBODY, Leaf, Match, Node, Subscription, Trie, merge
+from lakestream.net.interest.subscription import Match, Subscription
+from lakestream.net.interest.trie import NOBODY, Leaf, Node, Trie, merge
 from lakestream.protocol.subjects import is_literal
-
-__all__ = ["Interest", "Match", "Subscription"]
 
 _DOT = 46
 

@@ -7,63 +7,9 @@ filters. Caches, and who asks, are the interest graph's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from lakestream.net.interest.subscription import Match, Subscription
 from lakestream.protocol.domain_subjects import LINK_QUEUE
-
-if TYPE_CHECKING:
-    from lakestream.net.hub import Carrier, Remote, Sink
-
-
-class Subscription:
-    """One subscription of one sink.
-
-    Attributes:
-        sink: who takes the messages.
-        subject: the filter, valid for SUB; never changes.
-        queue: the queue group, b"" for none; never changes.
-        sid: the client's own name for it.
-        maximum: deliveries since SUB after which it ends; 0 = no end. Kept by the sink.
-        delivered: deliveries so far. Kept by the sink.
-        local: the other nodes do not hear of it.
-        remote: the node whose interest this is; None for a subscription on this node.
-        carrier: takes what is delivered together with where to; None: the sink knows that from the subscription.
-        weight: how many members of the queue group it stands for; more than 1 only for a remote one.
-    """
-
-    __slots__ = ("carrier", "delivered", "local", "maximum", "queue", "remote", "sid", "sink", "subject", "weight")
-
-    def __init__(self, sink: Sink, subject: bytes, queue: bytes, sid: bytes) -> None:
-        self.sink = sink
-        self.subject = subject
-        self.queue = queue
-        self.sid = sid
-        self.maximum = 0
-        self.delivered = 0
-        self.local = False
-        self.remote: Remote | None = None
-        self.carrier: Carrier | None = None
-        self.weight = 1
-
-
-class Match:
-    """Whoever listens to one subject. Never changes once made: a change of interest makes another.
-
-    Attributes:
-        plain: subscriptions without a queue group; each gets the message. Of another node or a carrier at most one.
-        queues: for each queue group its subscriptions, one of each gets the message; that of another node as many
-            times as it has members, so that every member of the cluster has the same chance.
-        here: the part of it that a message from another node goes to (on this node, and not local); None when that is
-            all of it.
-    """
-
-    __slots__ = ("here", "plain", "queues")
-
-    def __init__(self, plain: list[Subscription], queues: list[list[Subscription]], here: Match | None = None) -> None:
-        self.plain = plain
-        self.queues = queues
-        self.here = here
-
 
 NOBODY = Match([], [])
 

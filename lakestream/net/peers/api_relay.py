@@ -103,4 +103,4 @@ class _Relay:
         if node is not None:
             node.of(self._account.name).relay(subject, reply, header, payload)
         elif reply:
-            self._account.hub.alone(subject, reply)
+            self._account.hub.no_responders(subject, reply)

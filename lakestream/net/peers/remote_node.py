@@ -12,18 +12,16 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from lakestream.net.hub import Hub, Remote
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.hub import Hub
+from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
+from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, Within, encode
 from lakestream.raft.ports import Channel
-
-if TYPE_CHECKING:
-    from lakestream.net.peers.routes import Routes
 
 HIGH_WATER = 1 << 20
 """Bytes for one node (1 MiB) that are gathered at most; more leave before the end of the turn."""
@@ -34,9 +32,6 @@ MARK_EVERY = 1 << 20
 MAX_MARKS = 8
 """So many of these without an answer count as congestion: no more than some 8 MiB are on their way to a node, however
 much the sockets would take, so that a node that says `Hold` gets no more than that for its slow client."""
-
-MAX_WEIGHT = 1000
-"""Members of a queue group that one node counts for. A node with more of them gets no more messages than that."""
 
 FORGOTTEN_IN_A_TURN = 1000
 """Subscriptions of a node that is gone that are forgotten in one turn (about 10 ms): heartbeats go on meanwhile."""
@@ -61,6 +56,19 @@ class Links(Protocol):
 
     def on_drain(self, node: str, callback: Callable[[], None]) -> None:
         """Call back once when the node is no longer congested, or gone; at once if it is not congested."""
+
+
+class Routing(Protocol):
+    """The routing of this node, as a connected node needs it."""
+
+    links: Links
+    turn: Turn
+
+    def hub(self, account: str) -> Hub:
+        """Return the hub of an account on this node."""
+
+    def announce_changes(self) -> None:
+        """Send the changes of interest of this turn: they precede every message."""
 
 
 class RemoteAccount(Remote):
@@ -228,7 +236,7 @@ class RemoteNode:
         in_msgs, in_bytes, out_msgs, out_bytes: messages and their headers and payloads, from and to the node.
     """
 
-    def __init__(self, info: NodeInfo, routes: Routes) -> None:
+    def __init__(self, info: NodeInfo, routes: Routing) -> None:
         self.id = next(_numbers)
         self.name = info.name
         self.accounts = info.accounts
@@ -311,7 +319,7 @@ class RemoteNode:
 
     def _write(self) -> None:
         if self._out and not self.gone:
-            self._routes.tell_changes()
+            self._routes.announce_changes()
             self._unmarked += self._gathered
             if self._unmarked >= MARK_EVERY:
                 self._unmarked = 0

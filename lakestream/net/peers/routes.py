@@ -1,26 +1,27 @@
 """Interest and messages between the nodes of the cluster.
 
-Belongs here: what becomes of what another node sends, and what is done when a node comes or goes. What goes to a node
-is remote_node.py's, what it is told of who listens here route_interest.py's. Every node is connected to every other, so
-what came from one node goes to none of them again; the only exception is a message for a queue group that has just lost
-its last member here.
+Belongs here: announcing the interest of this node, handling the records of other nodes, and what happens when a node
+connects or is lost. Sending to a node is remote_node.py's. Every node is connected to every other, so a message from
+one node is never forwarded to another; the only exception is a message for a queue group that has just lost its last
+member here.
 
-Back-pressure: a node is congested while its connection is, and while it has not yet said that it handed on what was
-sent before. Whoever publishes to such a node is not read from until it has drained; JetStream holds its deliveries,
-also while a node says that the receiver itself is congested.
+Back-pressure: a node is congested while its connection is, and while it has not acknowledged (`Took`) what was sent
+before. Publishers to a congested node are not read from until it drains; JetStream holds its deliveries, also while the
+node reports that the receiver itself is congested (`Hold`).
 
-Everything that has a subject is of an account (`Within` in route_wire.py), and nothing goes from one account to another
-here: imports are subscriptions of the account whose messages they take, on the node whose clients want them.
+Every subject belongs to an account (`Within`). Nothing crosses accounts here: imports are subscriptions in the
+exporting account, on the node of the importing client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.hub import Hub, Sink
+from lakestream.net.hub import Hub
+from lakestream.net.interest.subscription import Sink, Subscription
 from lakestream.net.peers.remote_node import Links, RemoteAccount, RemoteNode
-from lakestream.net.peers.route_interest import CHANGES_IN_A_BUFFER, Telling
+from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import (
@@ -34,8 +35,134 @@ from lakestream.protocol.route_wire import (
     Unheard,
     Within,
     decode,
+    encode,
 )
 from lakestream.raft.ports import Channel
+
+CHANGES_IN_A_BUFFER = 1000
+"""Subscriptions announced in one buffer, and taken in from another node in one turn (about 10 ms), so that heartbeats
+go on while a node with very many clients connects."""
+
+Change = tuple[bytes, bytes, int]
+
+
+class _Account:
+    """Interest of one account, as the other nodes know it."""
+
+    def __init__(self, name: str, announcer: InterestAnnouncer) -> None:
+        self.name = name
+        self._announcer = announcer
+        self._counts: dict[tuple[bytes, bytes], int] = {}
+        self._changed: set[tuple[bytes, bytes]] = set()
+
+    def observed(self, sub: Subscription, joined: bool) -> None:
+        """See `Interest.observe`."""
+        if sub.local or sub.remote is not None:
+            return
+        key = sub.subject, sub.queue
+        count = self._counts.get(key, 0) + (1 if joined else -1)
+        assert count >= 0, f"more subscriptions of {key} left than came"
+        if count:
+            self._counts[key] = count
+        else:
+            del self._counts[key]
+        # Outside of queue groups only the first and the last subscription matter.
+        if (sub.queue or count == joined) and self._announcer.heard:
+            if not self._changed:
+                self._announcer.changed(self)
+            self._changed.add(key)
+
+    def all(self) -> list[Change]:
+        return [(subject, queue, count) for (subject, queue), count in self._counts.items()]
+
+    def changes(self) -> list[Change]:
+        """Return the changes since the last call."""
+        changed, self._changed = self._changed, set()
+        return [(subject, queue, self._counts.get((subject, queue), 0)) for subject, queue in changed]
+
+
+class InterestAnnouncer:
+    """Announces the interest of this node to the connected nodes.
+
+    Announced are the subscriptions of clients and streams by (subject, queue group) with their number: all when a
+    connection is made, changes afterwards, gathered over a turn of the event loop. Changes leave before any message or
+    call of their turn, so whoever answers a request on another node knows the inbox by then.
+
+    Args:
+        nodes: the connected nodes by name; updated by the caller.
+        links: the connections to them.
+        turn: of this node.
+    """
+
+    def __init__(self, nodes: Mapping[str, RemoteNode], links: Links, turn: Turn) -> None:
+        self._nodes, self._links, self._turn = nodes, links, turn
+        self._accounts: list[_Account] = []
+        self._changed: list[_Account] = []
+        self._dirty = False
+
+    def follow(self, hub: Hub) -> None:
+        """Announce an account from now on. Its interest graph must be empty."""
+        account = _Account(hub.account, self)
+        self._accounts.append(account)
+        hub.interest_graph.observe(account.observed)
+
+    @property
+    def heard(self) -> bool:
+        """Return True if any node is connected."""
+        return bool(self._nodes)
+
+    def changed(self, account: _Account) -> None:
+        """Note that an account has changes to announce."""
+        self._changed.append(account)
+        if not self._dirty:
+            self._dirty = True
+            self._turn.dirty(self)
+
+    def flush(self) -> None:
+        """See `Flushable.flush`."""
+        self._dirty = False
+        self.announce_changes()
+
+    def announce_changes(self) -> None:
+        """Send the changes of this turn to the other nodes now."""
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, []
+        announced = [(account.name, account.changes()) for account in changed]
+        everything = buffers(announced)
+        # Nodes of versions without accounts cannot read records of other accounts.
+        without = everything
+        if not all(node.accounts for node in self._nodes.values()):
+            without = buffers((name, changes) for name, changes in announced if name == GLOBAL_ACCOUNT)
+        for name, node in list(self._nodes.items()):
+            for buffer in everything if node.accounts else without:
+                # A node whose queue is full loses its connection meanwhile; then this sends nothing.
+                self._links.send(name, Channel.ROUTE, buffer)
+
+    def announce_all(self, node: RemoteNode) -> None:
+        """Send the whole interest to a node that has just connected."""
+        announced = [(one.name, one.all()) for one in self._accounts if node.accounts or one.name == GLOBAL_ACCOUNT]
+        for buffer in buffers(announced):
+            self._links.send(node.name, Channel.ROUTE, buffer)
+
+
+def buffers(announced: Iterable[tuple[str, Sequence[Change]]]) -> list[bytes]:
+    """Return the interest of accounts as buffers; accounts with few changes share one."""
+    made: list[bytes] = []
+    records: list[Record] = []
+    within, room = GLOBAL_ACCOUNT, CHANGES_IN_A_BUFFER
+    for account, changes in announced:
+        for at in range(0, len(changes), CHANGES_IN_A_BUFFER):
+            some = list(changes[at : at + CHANGES_IN_A_BUFFER])
+            if len(some) > room:
+                made.append(encode(records))
+                records, within, room = [], GLOBAL_ACCOUNT, CHANGES_IN_A_BUFFER
+            if account != within:
+                within = account
+                records.append(Within(account))
+            records.append(Interest(some))
+            room -= len(some)
+    return [*made, encode(records)] if records else made
 
 
 class Routes:
@@ -57,15 +184,15 @@ class Routes:
         self._accounts = accounts
         self._log = accounts.default.hub.log
         self._warned: set[str] = set()
-        self._telling = Telling(self.nodes, links, self.turn)
-        self.tell_changes = self._telling.tell_changes
-        accounts.watch(lambda account: self._telling.follow(account.hub))
+        self._announcer = InterestAnnouncer(self.nodes, links, self.turn)
+        self.announce_changes = self._announcer.announce_changes
+        accounts.watch(lambda account: self._announcer.follow(account.hub))
         links.receive(Channel.ROUTE, self._received)
         links.watch_links(self._link)
 
     def catch_up(self, name: str) -> None:
         """Send what was gathered for a node in this turn: what goes there by another way must not overtake it."""
-        self.tell_changes()
+        self.announce_changes()
         node = self.nodes.get(name)
         if node is not None:
             node.flush()
@@ -81,7 +208,7 @@ class Routes:
             old.leave()
         if up:
             node = self.nodes[info.name] = RemoteNode(info, self)
-            self._telling.tell_all(node)
+            self._announcer.announce_all(node)
             if not node.accounts and not self._accounts.alone and info.name not in self._warned:
                 self._warned.add(info.name)
                 self._log.warn(

@@ -18,6 +18,7 @@ from lakestream.net.remote.dial import dial, secure
 from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed, unsent
 from lakestream.net.remote.login import login, read
 from lakestream.ports import Clock
+from lakestream.protocol import frames
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.delivered import Answered, Asked, Delivered, DeliveredError, Info, Message, Said
 
@@ -115,7 +116,7 @@ class RemoteConnection(asyncio.Protocol):
             clock,
             PING_NS,
             PINGS_OUT,
-            lambda: self._write([b"PING\r\n"]),
+            lambda: self._write([frames.PING]),
             lambda: (self._written, unconfirmed(self._transport)),
             lambda: self.end("it does not answer PINGs"),
         )
@@ -138,7 +139,7 @@ class RemoteConnection(asyncio.Protocol):
             if self.reason:
                 return self.reason
             who = login(self._options, self._address, keys, self.server.nonce)
-            self._write([b"CONNECT %b\r\n" % dumps(self._connect(who))])
+            self._write([frames.CONNECT % dumps(self._connect(who))])
             self._alive.begin()
             await self._within(self._taken_in)
             if self.is_up:
@@ -223,7 +224,7 @@ class RemoteConnection(asyncio.Protocol):
     # ------------------------------------------------------------------ what is said
     def _control(self, event: object) -> None:
         if type(event) is Asked:
-            self._write([b"PONG\r\n"])
+            self._write([frames.PONG])
         elif type(event) is Answered:
             self._answered()
         elif type(event) is Info:

@@ -10,12 +10,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import msgspec
+
 from lakestream.logging import Logger
-from lakestream.net.hub import TRACED, Hub, Sink
+from lakestream.net.hub import TRACED, Hub
+from lakestream.net.interest.subscription import Sink
 from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed
 from lakestream.net.remote.leaf_interest import MAX_SUBJECTS, Listeners
 from lakestream.ports import ClientInfo, Clock
-from lakestream.protocol import leaf_wire
+from lakestream.protocol import frames, leaf_wire
 from lakestream.protocol.leaf_wire import Info, LeafParser, Left, Listens, Message, Names, Refused, Said, Word
 from lakestream.protocol.subjects import is_literal, matches
 
@@ -80,7 +83,7 @@ class LeafConnection(asyncio.Protocol):
             clock,
             PING_NS,
             MAX_PINGS,
-            lambda: self.write(b"PING\r\n"),
+            lambda: self.write(frames.PING),
             lambda: (self._written, unconfirmed(self.transport)),
             lambda: self.end("Stale Connection"),
         )
@@ -159,13 +162,13 @@ class LeafConnection(asyncio.Protocol):
     def _nobody(self, came: Message) -> None:
         """The other side can not tell that nobody listens: to it, this server does. Only for what leads nowhere else:
         to other subjects somebody may listen there."""
-        header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % came.subject
+        header = frames.no_responders(came.subject)
         self.send(self._names.deliveries(came.reply, b"", ((came.reply, b"", header, b""),)), 1, len(header))
 
     def _control(self, said: Said) -> None:
         match said:
             case Word(b"PING"):
-                self.write(b"PONG\r\n")
+                self.write(frames.PONG)
             case Word(b"PONG"):
                 self._answered()
             case Listens():
@@ -216,7 +219,9 @@ class LeafConnection(asyncio.Protocol):
         )
         self._below = tuple(one[:-1] for one in subjects if one.endswith(b".>") and is_literal(one[:-2]))
         self._subjects = tuple(one for one in subjects if one[:-1] not in self._below)
-        self.write(leaf_wire.connect(fields) + b"".join(leaf_wire.listen(one, group) for one in subjects))
+        self.write(
+            frames.CONNECT % msgspec.json.encode(fields) + b"".join(frames.LEAF_SUB % (one, group) for one in subjects)
+        )
         self._alive.begin()
 
     def _too_large(self, subject: bytes, size: int) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from lakestream.net.hub import Hub
-from lakestream.net.interest.interest import Subscription
-from lakestream.net.peers.remote_node import MAX_WEIGHT
+from lakestream.net.interest.subscription import MAX_WEIGHT, Subscription
 from lakestream.ports import ClientInfo, Delivery
+from lakestream.protocol.frames import no_responders
 from lakestream.protocol.leaf_wire import Left, Listens, Names
 
 ANSWERS = (b"_INBOX.", b"_R_.", b"_GR_.", b"$JSC.R.", b"$JS.M.", b"$JS.S.")
@@ -148,5 +148,5 @@ class Listeners:
 
     def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         """See `Requester.unheard`."""
-        header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
+        header = no_responders(subject)
         self.carry(b"", reply, ((reply, b"", header, b""),))

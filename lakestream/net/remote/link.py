@@ -20,6 +20,7 @@ from lakestream.net.hub import Hub
 from lakestream.net.remote.connection import RemoteConnection, RemoteServer
 from lakestream.net.remote.dial import Redial
 from lakestream.ports import Clock, Delivery, Subscribed, Timer
+from lakestream.protocol import frames
 from lakestream.protocol.delivered import Message
 from lakestream.protocol.subjects import short_hash
 
@@ -66,7 +67,7 @@ class _Listening(Subscribed):
     @property
     def frame(self) -> bytes:
         """SUB."""
-        return b"SUB %b %b%b%b\r\n" % (self.subject, self.queue, b" " if self.queue else b"", self.sid)
+        return frames.SUB % (self.subject, self.queue + b" " if self.queue else b"", self.sid)
 
     def cancel(self) -> None:
         """See `Subscribed.cancel`."""
@@ -269,9 +270,9 @@ class Link:
         gap = reply + b" " if reply else b""
         if header:
             n = len(header)
-            frame = b"HPUB %b %b%d %d\r\n%b%b\r\n" % (subject, gap, n, n + len(payload), header, payload)
+            frame = frames.HPUB % (subject, gap, n, n + len(payload), header, payload)
         else:
-            frame = b"PUB %b %b%d\r\n%b\r\n" % (subject, gap, len(payload), payload)
+            frame = frames.PUB % (subject, gap, len(payload), payload)
         self.out_msgs += 1
         self.out_bytes += len(header) + len(payload)
         self._say(frame)
@@ -327,7 +328,7 @@ class Link:
     def leave(self, listening: _Listening) -> None:
         """A subscription has ended."""
         if self._listening.pop(listening.sid, None) is not None and self.up:
-            self._say(b"UNSUB %b\r\n" % listening.sid)
+            self._say(frames.UNSUB % listening.sid)
 
     def came(self, messages: list[Message]) -> None:
         """See `Carried.came`."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Closed
 from lakestream.ops.monitoring.monitored import Live, Monitored, Watched, account_of
 from lakestream.ops.monitoring.query import BadQuery, Query

@@ -17,7 +17,7 @@ from lakestream.meta.node import JetStreamCluster
 from lakestream.net.accounts.auth import Login
 from lakestream.net.hub import Hub
 from lakestream.net.identity import Identity
-from lakestream.net.interest.interest import Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.cluster import Cluster
 from lakestream.net.statistics import Counted, Statistics
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, JetStreamLimits

@@ -1,0 +1,139 @@
+"""Subscriptions and their sinks.
+
+Belongs here: one subscription, the set of subscriptions that match a subject, and the interfaces of what receives the
+messages: client connections, internal subscribers, other nodes. A subscription and its sink name each other, so both
+are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from lakestream.protocol.client import ClientInfo, Delivery
+
+MAX_WEIGHT = 1000
+"""Members of a queue group that the subscription of one other server counts for (default). With more members the
+server gets no more messages than that."""
+
+
+class Congested(Protocol):
+    """A receiver with more unsent bytes than its high-water mark."""
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call back once when it is no longer congested, or gone."""
+
+
+class Sink(Congested, Protocol):
+    """A receiver of messages: a client connection, an internal subscriber, or another server."""
+
+    echo: bool
+
+    @property
+    def congested(self) -> bool:
+        """Return True above the high-water mark of unsent bytes."""
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        """Take one message for the subscription `sub`."""
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        """Take a batch for the subscription `sub`."""
+
+
+class Carrier(Sink, Protocol):
+    """Another server, which takes one copy of a message for all of its subscribers."""
+
+    def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
+        """Take a batch for the subscribers of `to`: members of the queue group, or (b"") subscribers in none."""
+
+
+class Remote(Carrier, Protocol):
+    """Another node of the cluster."""
+
+    name: str
+
+    def holds(self, to: bytes) -> bool:
+        """Return True while a receiver of `to` on that node is congested."""
+
+    def on_release(self, to: bytes, callback: Callable[[], None]) -> None:
+        """Call back once when `holds(to)` ends, or the node is gone."""
+
+
+@runtime_checkable
+class Requester(Protocol):
+    """A sink that is told when its request has no responders."""
+
+    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        """Report that nobody subscribes to `subject`; the reply would have come to `sub`."""
+
+
+@runtime_checkable
+class Named(Protocol):
+    """A sink that a trace names: a client connection or another node, not an internal subscriber."""
+
+    id: int
+    name: str
+
+
+@runtime_checkable
+class Filtering(Protocol):
+    """A sink whose permissions may deny single messages of its subscriptions."""
+
+    def hides(self, subject: bytes) -> bool:
+        """Return True if a message with this subject is not delivered to the sink."""
+
+
+def hides(sink: Sink, subject: bytes) -> bool:
+    """Return True if the sink's permissions deny a message with this subject."""
+    return isinstance(sink, Filtering) and sink.hides(subject)
+
+
+class Subscription:
+    """One subscription of one sink.
+
+    Attributes:
+        sink: receives the messages.
+        subject: the filter, valid for SUB; never changes.
+        queue: the queue group, b"" for none; never changes.
+        sid: the client's id of the subscription.
+        maximum: deliveries since SUB after which it ends; 0 = no end. Kept by the sink.
+        delivered: deliveries so far. Kept by the sink.
+        local: not announced to other nodes.
+        remote: the node whose interest this is; None for a subscription on this node.
+        carrier: takes a batch together with its deliver subject; None: the sink reads that from the subscription.
+        weight: members of the queue group that it stands for; more than 1 only for another server.
+    """
+
+    __slots__ = ("carrier", "delivered", "local", "maximum", "queue", "remote", "sid", "sink", "subject", "weight")
+
+    def __init__(self, sink: Sink, subject: bytes, queue: bytes, sid: bytes) -> None:
+        self.sink = sink
+        self.subject = subject
+        self.queue = queue
+        self.sid = sid
+        self.maximum = 0
+        self.delivered = 0
+        self.local = False
+        self.remote: Remote | None = None
+        self.carrier: Carrier | None = None
+        self.weight = 1
+
+
+class Match:
+    """The subscriptions that match one subject. Immutable: a change of interest makes another match.
+
+    Attributes:
+        plain: subscriptions without a queue group; each receives the message. At most one of each other server.
+        queues: the members of each queue group, one of which receives the message; another node appears once per
+            member there, so that every member in the cluster has the same chance.
+        here: the part for messages from another node (subscriptions of this node that are not local); None: all.
+    """
+
+    __slots__ = ("here", "plain", "queues")
+
+    def __init__(self, plain: list[Subscription], queues: list[list[Subscription]], here: Match | None = None) -> None:
+        self.plain = plain
+        self.queues = queues
+        self.here = here
