@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from lakestream import __version__
 from lakestream.cli.flags import CommandLine, parse, usage
 from lakestream.config.errors import StartError
-from lakestream.config.options import Flags, Options, load
+from lakestream.config.loading import load
+from lakestream.config.options import Flags, Options
 from lakestream.logging import Logger
 
 if TYPE_CHECKING:

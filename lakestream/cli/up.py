@@ -18,7 +18,8 @@ import msgspec
 
 from lakestream.cli import serve
 from lakestream.cli.supervisor import Supervisor, Timing, Waiting
-from lakestream.config.options import Flags, Options, load
+from lakestream.config.loading import load
+from lakestream.config.options import Flags, Options
 from lakestream.logging import Logger
 from lakestream.server.node import Node
 

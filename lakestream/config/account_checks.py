@@ -9,17 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
-from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.config.errors import StartError
-from lakestream.config.export_index import ExportIndex
-from lakestream.config.import_subjects import ImportSubjects, prefixed
-from lakestream.config.options import JetStreamOptions, Options
+from lakestream.config.options import (
+    AccountOptions,
+    JetStreamOptions,
+    Options,
+    ServiceExport,
+    ServiceImport,
+    StreamExport,
+    StreamImport,
+)
+from lakestream.config.sharing import Export, ExportIndex, Import, approves, local_subject, subjects_of
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 from lakestream.protocol.subjects import matches, overlaps, publishable, valid_subject
 from lakestream.protocol.transforms import TransformError
-
-Export = StreamExport | ServiceExport
-Import = StreamImport | ServiceImport
 
 MAX_NAME = 128
 """Longest name of an account in bytes: it is a directory of the store."""
@@ -27,9 +30,6 @@ MAX_NAME = 128
 _NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+(\.[^\s.*>/\\\x00-\x1f\x7f]+)*")
 _TAKEN = ("VERSION", "LOCK", "_meta_", "_meta_.incoming", "_meta_.outgoing")
 """What else lies where the directories of the accounts lie."""
-
-_CALL = re.compile(rb"\{\{.*\}\}")
-_WILDCARD = re.compile(rb"\{\{\s*[wW]ildcard\s*\(.*\)\s*\}\}")
 
 
 class AccountsError(ValueError):
@@ -140,7 +140,7 @@ def _check_import(importer: str, wanted: Import, known: Mapping[str, _Exporter])
     try:
         subjects_of(wanted)
     except TransformError as error:
-        theirs, ours = wanted.subject, _local(wanted).decode()
+        theirs, ours = wanted.subject, local_subject(wanted).decode()
         ways = (theirs, ours) if kind == "stream" else (ours, theirs)
         raise _import_error(
             wanted,
@@ -148,44 +148,6 @@ def _check_import(importer: str, wanted: Import, known: Mapping[str, _Exporter])
         ) from error
     except ValueError as error:
         raise _import_error(wanted, str(error)) from error
-
-
-def approves(export: Export, importer: str, subject: bytes) -> bool:
-    """Whether an export that covers a subject gives it to the importer."""
-    if export.token_position:
-        tokens = subject.split(b".")
-        return export.token_position <= len(tokens) and tokens[export.token_position - 1] == importer.encode()
-    return export.accounts is None or importer in export.accounts
-
-
-def _local(wanted: Import) -> bytes:
-    """What the importer calls it."""
-    if isinstance(wanted, StreamImport) and wanted.prefix:
-        return prefixed(wanted.prefix.encode(), wanted.subject.encode())
-    return (wanted.to or wanted.subject).encode()
-
-
-def subjects_of(wanted: Import) -> ImportSubjects:
-    """Both names of what is imported.
-
-    Raises:
-        ValueError: these do not make an import; a TransformError when one does not become the other.
-    """
-    if isinstance(wanted, StreamImport) and wanted.prefix:
-        tokens = wanted.prefix.split(".")
-        if "*" in tokens or ">" in tokens:
-            raise ValueError("stream import prefix can not contain wildcard tokens")
-    local = _local(wanted)
-    for token in local.split(b"."):
-        if _CALL.fullmatch(token) and not _WILDCARD.fullmatch(token):
-            raise TransformError(
-                "invalid mapping destination: the only mapping function allowed for import transforms is "
-                f"{{{{Wildcard()}}}} in {token.decode()}"
-            )
-    subjects = ImportSubjects(wanted.subject.encode(), local, constant=isinstance(wanted, ServiceImport))
-    if not valid_subject(subjects.ours):
-        raise TransformError("invalid subject")
-    return subjects
 
 
 def _check_cycles(accounts: Iterable[AccountOptions]) -> None:

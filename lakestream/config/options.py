@@ -1,22 +1,16 @@
-"""What a server is told, as records.
+"""The settings of a server, as records.
 
-Belongs here: every setting of a server with its unit and default, and the order of precedence (flag, then
-configuration file, then default). How the file is written is in conf.py, which key sets which option in settings.py,
-how a command line is written in cli/flags.py.
+Belongs here: every setting with its unit and default. The syntax of the configuration file is in conf.py, its keys in
+settings.py and the modules of its blocks, the command line in cli/flags.py; loading.py makes these records of both.
 """
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from lakestream.config.account_options import AccountOptions, SubjectMapping, User
-from lakestream.config.errors import StartError
-from lakestream.config.remote_options import RemoteOptions
-from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.files import paths
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT, JetStreamLimits
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -24,6 +18,217 @@ KIB, MIB = 1024, 1024 * 1024
 MAX_PORT = 65535
 FREE_PORT = -1
 """As a port: let the system choose a free one."""
+
+# ---------------------------------------------------------------------- accounts
+
+RESPONSE_THRESHOLD_NS = 120_000_000_000
+"""How long a stream of answers may pause before its way back is closed, where an export does not say (2 min)."""
+
+
+class SubjectRule(msgspec.Struct, frozen=True):
+    """Subjects that are allowed (None: all) but for the denied ones. An entry may carry a queue: `orders.* workers`."""
+
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+
+
+class AllowResponses(msgspec.Struct, frozen=True):
+    """A user may publish to the reply subjects of what it received: so many answers (-1: any number), so long (ns)."""
+
+    max: int = 1
+    expires_ns: int = 120_000_000_000
+
+
+class Permissions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user may publish and subscribe to. None: everything."""
+
+    publish: SubjectRule | None = None
+    subscribe: SubjectRule | None = None
+    responses: AllowResponses | None = None
+
+
+class User(msgspec.Struct, frozen=True):
+    """One user who may connect. `password` is plain text or a bcrypt hash (`$2a$…`)."""
+
+    user: str
+    password: str
+    permissions: Permissions | None = None
+
+
+class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """`limits` of an account; -1: none. `max_subscriptions` is of one connection, `max_payload` in bytes."""
+
+    max_connections: int = -1
+    max_subscriptions: int = -1
+    max_payload: int = -1
+
+
+class StreamExport(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that other accounts may have. `accounts`: which ones, None: any.
+
+    `token_position`: the token (from 1) of the subject that must be the importer's name; 0: none.
+    """
+
+    subject: str
+    accounts: tuple[str, ...] | None = None
+    token_position: int = 0
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Where measurements of a service go, and of how many requests: percent, or 0 for those with a tracing header."""
+
+    subject: str
+    sampling: int = 100
+
+
+class ServiceExport(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that other accounts may make. `accounts`, `token_position`: see `StreamExport`.
+
+    `response`: one answer, any number, or any number up to an empty one; the latter two until they pause for
+    `threshold_ns`. `allow_trace`: a trace of the request goes on in this account.
+    """
+
+    subject: str
+    accounts: tuple[str, ...] | None = None
+    token_position: int = 0
+    response: Literal["singleton", "stream", "chunked"] = "singleton"
+    threshold_ns: int = RESPONSE_THRESHOLD_NS
+    latency: Latency | None = None
+    allow_trace: bool = False
+
+
+class StreamImport(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of another account. `subject` as there; here under `to`, or under `prefix` and a dot, or as there."""
+
+    account: str
+    subject: str
+    to: str = ""
+    prefix: str = ""
+    allow_trace: bool = False
+
+
+class ServiceImport(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests into another account. `subject` as there, `to` as here ("": the same); `share`: tell who asks."""
+
+    account: str
+    subject: str
+    to: str = ""
+    share: bool = False
+
+
+class Destination(msgspec.Struct, frozen=True):
+    """Where a mapped subject goes: with what weight (percent), and in which cluster ("": any)."""
+
+    subject: str
+    weight: int = 100
+    cluster: str = ""
+
+
+class SubjectMapping(msgspec.Struct, frozen=True):
+    """What an account's clients publish to `subject` goes to one of the destinations."""
+
+    subject: str
+    destinations: tuple[Destination, ...]
+
+
+class AccountOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """One account. `jetstream` None: it has none. `default_permissions`: of its users who have none of their own."""
+
+    name: str
+    users: tuple[User, ...] = ()
+    jetstream: JetStreamLimits | None = None
+    limits: AccountLimits = AccountLimits()
+    exports: tuple[StreamExport | ServiceExport, ...] = ()
+    imports: tuple[StreamImport | ServiceImport, ...] = ()
+    mappings: tuple[SubjectMapping, ...] = ()
+    default_permissions: Permissions | None = None
+
+
+def lower_limit(one: int, other: int) -> int:
+    """Return the lower of two limits; below 0: none."""
+    return min(one, other) if one >= 0 and other >= 0 else max(one, other)
+
+
+# ---------------------------------------------------------------------- remote servers
+
+LEAF = "nats-leaf"
+PORTS = {"nats": 4222, "tls": 4222, LEAF: 7422}
+"""The schemes of a remote's URL, and the port of one without."""
+
+
+class Address(NamedTuple):
+    """Where a remote is, and who this server is there; `user` "": what the block says."""
+
+    scheme: str
+    host: str
+    port: int
+    user: str = ""
+    password: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The URL without what nobody shall read in a log."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+class RemoteTls(msgspec.Struct, frozen=True, kw_only=True):
+    """TLS with a remote. PEM files; `ca_file` "": the system's authorities, `cert_file` "": no certificate is shown.
+
+    `insecure` takes any certificate (encrypted, but not protected from somebody in the middle). `first`: the handshake
+    comes before anything else is said. `server_name`: what the certificate has to carry, "": the host of the URL.
+    """
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    insecure: bool = False
+    first: bool = False
+    server_name: str = ""
+    timeout_ns: int = 5 * SECOND
+
+
+class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """One other NATS server that this one connects to.
+
+    Attributes:
+        urls: members of its cluster, tried in turn.
+        domain: what its JetStream is called here.
+        remote_domain: what it is called there, "": the one that answers `$JS.API`.
+        account: in which account it is known here.
+        user, password, token, nkey, nkey_file, credentials: who this server is there. `nkey` is a seed; the other two
+            name files, which are read for every connection.
+        tls: None where nothing is said: then as the URL or the remote wants it.
+        subjects: what is published there on these comes here, too; of a leaf node.
+        ignore_discovered: other members of its cluster than those in `urls` are not dialled.
+    """
+
+    urls: tuple[Address, ...]
+    domain: str = ""
+    remote_domain: str = ""
+    account: str = GLOBAL_ACCOUNT
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    nkey: str = ""
+    nkey_file: str = ""
+    credentials: str = ""
+    tls: RemoteTls | None = None
+    subjects: tuple[str, ...] = ()
+    ignore_discovered: bool = False
+
+    @property
+    def leaf(self) -> bool:
+        """It is connected to as a leaf node."""
+        return self.urls[0].scheme == LEAF
+
+    @property
+    def name(self) -> str:
+        """What the log and monitoring call it."""
+        return self.domain or self.urls[0].shown
+
+
+# ---------------------------------------------------------------------- the server
 
 
 class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,239 +428,3 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     config_digest: str = ""
     warnings: tuple[str, ...] = ()
     flags: Flags = Flags()
-
-
-RELOADABLE = frozenset(
-    {
-        "users",
-        "accounts",
-        "mappings",
-        "token",
-        "auth_timeout_ns",
-        "max_payload",
-        "max_control_line",
-        "max_pending",
-        "max_pending_total",
-        "max_connections",
-        "max_subscriptions",
-        "ping_interval_ns",
-        "ping_max",
-        "write_deadline_ns",
-        "lame_duck_duration_ns",
-        "lame_duck_grace_ns",
-        "debug",
-        "trace",
-        "logtime",
-        "logtime_utc",
-        "log_file",
-        "server_tags",
-        "server_metadata",
-        "remotes",
-        "config_digest",
-        "warnings",
-    }
-)
-"""Options that SIGHUP may change in a running server."""
-
-
-def load(flags: Flags) -> Options:
-    """Settings from the command line and the configuration file that it names.
-
-    Raises:
-        StartError: the file is wrong (with file and line), or flag and file contradict each other.
-    """
-    from_file: dict[str, Any] = {}
-    if flags.config:
-        from lakestream.config.settings import read_settings  # the parser is not needed without a file
-
-        from_file = read_settings(flags.config)
-    values: dict[str, Any] = {name: value for name, value in from_file.items() if name in Options.__struct_fields__}
-    values |= {
-        name: getattr(flags, name)
-        for name in ("host", "port", "server_name", "http_port", "client_advertise", *_LOGGING)
-        if getattr(flags, name) is not None
-    }
-    _credentials(flags, values)
-    values["jetstream"] = _jetstream(flags, from_file.get("jetstream"))
-    values["lake"] = _lake(flags, values.get("lake", LakeOptions()), values["jetstream"])
-    values["cluster"] = cluster = _cluster(flags, values.get("cluster"))
-    values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *(cluster.warnings if cluster else ()))
-    options = Options(flags=flags, config_file=flags.config, **values)
-    _check(options)
-    return options
-
-
-_LOGGING = ("debug", "trace", "logtime", "logtime_utc", "log_file", "pid_file", "ports_file_dir")
-
-
-def reload(options: Options) -> tuple[Options, list[str]]:
-    """Read the configuration file again under the same command line.
-
-    Returns:
-        The new options and the names of those that changed.
-
-    Raises:
-        StartError: the file is wrong, or it changes what only a restart can change; the old options stay good.
-    """
-    if not options.config_file:
-        raise StartError("there is no configuration file to reload; start with -c FILE")
-    new = load(options.flags)
-    # The size limits of JetStream follow the machine's free memory and disk when nobody set them: not a change.
-    if new.jetstream is not None and options.jetstream is not None:
-        same = msgspec.structs.replace(
-            new.jetstream, max_memory=options.jetstream.max_memory, max_file=options.jetstream.max_file
-        )
-        if same == options.jetstream:
-            new = msgspec.structs.replace(new, jetstream=options.jetstream)
-    changed = [name for name in Options.__struct_fields__ if getattr(new, name) != getattr(options, name)]
-    for name in changed:
-        if name == "cluster":
-            from lakestream.config.cluster import check_reload
-
-            check_reload(options.config_file, options.cluster, new.cluster)
-        elif name == "accounts":
-            from lakestream.config.accounts import check_reload as check_accounts
-
-            check_accounts(options, new)
-        elif name not in RELOADABLE:
-            raise StartError(f"{options.config_file}: a reload cannot change {name!r}; restart the server for that")
-    return new, changed
-
-
-def _credentials(flags: Flags, values: dict[str, Any]) -> None:
-    """--user/--pass and --auth replace whatever the file says about who may connect to the global account."""
-    flag = "--user" if flags.user is not None else "--auth" if flags.token is not None else ""
-    if flag and values.get("accounts"):
-        from lakestream.config.accounts import conflict_with_flags
-
-        conflict_with_flags(values["accounts"], flag)
-    if flags.user is not None:
-        values["users"] = (User(flags.user, flags.password or ""),)
-        values["token"] = ""
-    elif flags.password is not None:
-        raise StartError("--pass needs --user")
-    if flags.token is not None:
-        if flags.user is not None:
-            raise StartError("--auth cannot be used together with --user")
-        values["token"] = flags.token
-        values["users"] = ()
-
-
-def _jetstream(flags: Flags, from_file: dict[str, Any] | None) -> JetStreamOptions | None:
-    values: dict[str, Any] = dict(from_file or {})
-    enabled = values.pop("enabled", from_file is not None)
-    if flags.jetstream is not None:
-        enabled = flags.jetstream
-    in_file = values.get("store_dir", "")
-    if flags.store_dir is not None:
-        if in_file:
-            raise StartError(
-                f"{flags.config}: Duplicate 'store_dir' configuration: -sd {flags.store_dir} and {in_file}"
-            )
-        values["store_dir"] = flags.store_dir
-    if not enabled:
-        return None
-    if not values.get("store_dir"):
-        import tempfile
-
-        values["store_dir"] = os.path.join(tempfile.gettempdir(), "lakestream")
-        values["temporary_store"] = True
-    values["store_dir"] = os.path.abspath(values["store_dir"])
-    values.setdefault("max_memory", default_max_memory())
-    if "max_file" not in values:
-        values["max_file"] = default_max_file(values["store_dir"])
-    return JetStreamOptions(**values)
-
-
-def _lake(flags: Flags, lake: LakeOptions, jetstream: JetStreamOptions | None) -> LakeOptions:
-    if flags.lake is not None and jetstream is None:
-        raise StartError("--lake needs JetStream: add -js, or a jetstream block to the configuration file")
-    url = lake.url if flags.lake is None else flags.lake
-    if url and "://" not in url:
-        url = os.path.abspath(url)
-    enabled = lake.enabled if flags.no_lake is None else not flags.no_lake
-    if flags.no_lake and flags.lake is not None:
-        raise StartError("--lake cannot be used together with --no-lake")
-    if jetstream is not None and enabled:
-        try:
-            paths.root(url or os.path.join(jetstream.store_dir, "lake"))
-        except UnsupportedLake as error:
-            raise StartError(str(error)) from None
-    return msgspec.structs.replace(lake, url=url, enabled=enabled)
-
-
-def _cluster(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions | None:
-    said = (flags.cluster, flags.cluster_name, flags.routes, flags.cluster_advertise)
-    if cluster is None and all(value is None for value in said):
-        return None
-    from lakestream.config.cluster import with_flags  # a single server has no use for it
-
-    return with_flags(flags, cluster)
-
-
-def _check(options: Options) -> None:
-    for name in ("port", "http_port"):
-        port = getattr(options, name)
-        if not FREE_PORT <= port <= MAX_PORT:
-            raise StartError(f"{name} {port} is out of range: use 1 to {MAX_PORT}, or -1 for a free one")
-    if options.cluster is not None and options.jetstream is not None:
-        if not options.server_name:
-            raise StartError("jetstream cluster requires `server_name` to be set")
-        if not options.cluster.name:
-            raise StartError("jetstream cluster requires `cluster.name` to be set")
-    if options.remotes:
-        from lakestream.config.remote_options import check
-
-        own = options.jetstream.domain if options.jetstream is not None else ""
-        check(options.remotes, [account.name for account in options.accounts], own)
-    if any(char.isspace() for char in options.server_name):
-        raise StartError(f"server name {options.server_name!r} cannot contain spaces")
-    if options.accounts or options.system_account or options.no_auth_user:
-        from lakestream.config.account_checks import check_options  # few configurations have accounts
-
-        check_options(options)
-    if options.max_payload > options.max_pending:
-        raise StartError(
-            f"max_payload ({options.max_payload}) cannot be higher than max_pending ({options.max_pending})"
-        )
-
-
-def default_max_memory() -> int:
-    """Bytes for memory streams when nobody says: 75 % of the machine's memory, 256 MiB if that is unknown."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return 256 * MIB
-    return total // 4 * 3
-
-
-def default_max_file(store_dir: str) -> int:
-    """Bytes for file streams when nobody says: 75 % of what the store's disk has free or already given to the store.
-
-    Without the part that the store itself fills, a restart would lower the limit below what is stored. 1 TiB when the
-    system does not say.
-    """
-    place = store_dir
-    while not os.path.isdir(place) and os.path.dirname(place) != place:
-        place = os.path.dirname(place)
-    try:
-        disk = os.statvfs(place)
-        return (disk.f_bavail * disk.f_frsize + _size_of(store_dir)) // 4 * 3
-    except OSError:
-        return MIB * MIB
-
-
-def _size_of(folder: str) -> int:
-    total = 0
-    pending = [folder]
-    while pending:
-        try:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_size
-        except FileNotFoundError:
-            continue  # a fresh store, or a file that the compactor replaced meanwhile
-    return total

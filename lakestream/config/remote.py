@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lakestream.config.conf import Item
-from lakestream.config.options import MAX_PORT
-from lakestream.config.remote_options import LEAF, PORTS, Address, RemoteOptions, RemoteTls
+from lakestream.config.options import LEAF, MAX_PORT, PORTS, Address, RemoteOptions, RemoteTls
 from lakestream.config.values import (
     Rule,
     apply,

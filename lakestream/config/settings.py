@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakestream.config.account_options import User
 from lakestream.config.accounts import as_accounts, as_mappings, settle
 from lakestream.config.cluster import as_cluster
 from lakestream.config.conf import Item, load
 from lakestream.config.errors import StartError
-from lakestream.config.options import SECOND, LakeOptions, Options
+from lakestream.config.options import SECOND, LakeOptions, Options, User
 from lakestream.config.remote import as_remotes
 from lakestream.config.users import as_permissions, as_users, with_default
 from lakestream.config.values import (

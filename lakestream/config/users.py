@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule, User
 from lakestream.config.conf import Item
+from lakestream.config.options import AllowResponses, Permissions, SubjectRule, User
 from lakestream.config.values import Rule, apply, as_duration, as_map, as_number, as_text, go_kind
 from lakestream.protocol.subjects import valid_subject
 

@@ -12,8 +12,7 @@ from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
-from lakestream.config.account_options import lower_limit
-from lakestream.config.options import Options
+from lakestream.config.options import Options, lower_limit
 from lakestream.logging import Logger
 from lakestream.net.accounts import permissions
 from lakestream.net.accounts.accounts import Account, Accounts

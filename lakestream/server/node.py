@@ -309,7 +309,7 @@ class Node:
 
     def reload(self) -> str:
         """Read the configuration file again (SIGHUP). A wrong file changes nothing; returns what is wrong with it."""
-        from lakestream.config.options import reload
+        from lakestream.config.loading import reload
 
         try:
             options, changed = reload(self.options)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from lakestream.cli.flags import parse
-from lakestream.config.options import Options, load
+from lakestream.config.loading import load
+from lakestream.config.options import Options
 
 Load = Callable[..., Options]
 

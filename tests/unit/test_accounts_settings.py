@@ -11,12 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.config.account_checks import check_accounts, name_error
-from lakestream.config.account_options import (
+from lakestream.config.conf import ConfError
+from lakestream.config.errors import StartError
+from lakestream.config.loading import reload
+from lakestream.config.options import (
+    SECOND,
     AccountLimits,
     AccountOptions,
     AllowResponses,
     Destination,
     Latency,
+    Options,
     Permissions,
     ServiceExport,
     ServiceImport,
@@ -26,9 +31,6 @@ from lakestream.config.account_options import (
     SubjectRule,
     User,
 )
-from lakestream.config.conf import ConfError
-from lakestream.config.errors import StartError
-from lakestream.config.options import SECOND, Options, reload
 from lakestream.config.settings import read_settings
 from lakestream.protocol.accounts import JetStreamLimits
 from tests.unit.account_confs import Case, cases

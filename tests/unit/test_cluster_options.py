@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from lakestream.config.cluster import CLUSTER, CLUSTER_HARMLESS, CLUSTER_MISSING, route_url
 from lakestream.config.conf import ConfError
 from lakestream.config.errors import StartError
-from lakestream.config.options import SECOND, ClusterOptions, Options, RouteUrl, TlsOptions, reload
+from lakestream.config.loading import reload
+from lakestream.config.options import SECOND, ClusterOptions, Options, RouteUrl, TlsOptions
 from lakestream.config.settings import read_settings
 from lakestream.net.identity import Identity
 from lakestream.net.peers.cluster import client_urls

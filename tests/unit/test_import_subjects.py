@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.config.import_subjects import ImportSubjects, prefixed
+from lakestream.config.sharing import ImportSubjects, prefixed
 from lakestream.protocol.subjects import covers, is_literal, matches
 from lakestream.protocol.transforms import TransformError
 

@@ -11,18 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.config.account_options import (
+from lakestream.config.errors import StartError
+from lakestream.config.options import (
+    SECOND,
     AccountOptions,
     Destination,
     Latency,
+    Options,
     ServiceExport,
     ServiceImport,
     StreamExport,
     StreamImport,
     SubjectMapping,
 )
-from lakestream.config.errors import StartError
-from lakestream.config.options import SECOND, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity

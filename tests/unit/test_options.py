@@ -14,17 +14,8 @@ from hypothesis import strategies as st
 
 from lakestream.config.conf import ConfError
 from lakestream.config.errors import StartError
-from lakestream.config.options import (
-    MIB,
-    RELOADABLE,
-    SECOND,
-    JetStreamOptions,
-    LakeOptions,
-    Options,
-    User,
-    default_max_file,
-    reload,
-)
+from lakestream.config.loading import RELOADABLE, default_max_file, reload
+from lakestream.config.options import MIB, SECOND, JetStreamOptions, LakeOptions, Options, User
 from lakestream.config.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
 from tests.unit.conf_files import Load
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.config.remote_options import Address, RemoteOptions
+from lakestream.config.options import Address, RemoteOptions
 from lakestream.net.hub import Hub
 from lakestream.net.remote import connection as remote_connection
 from lakestream.net.remote import dial as remote_dial

@@ -13,15 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.config.account_options import (
+from lakestream.config.options import (
+    SECOND,
     AccountLimits,
     AccountOptions,
     AllowResponses,
+    Options,
     Permissions,
     SubjectRule,
 )
-from lakestream.config.account_options import User as UserOptions
-from lakestream.config.options import SECOND, Options
+from lakestream.config.options import User as UserOptions
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import ANYBODY, Login

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from lakestream.config.account_options import AccountOptions, Permissions, SubjectMapping, User
 from lakestream.config.mappings import Mappings
-from lakestream.config.options import Options
+from lakestream.config.options import AccountOptions, Options, Permissions, SubjectMapping, User
 from lakestream.logging import Logger
 from lakestream.net.accounts.auth import Login
 from lakestream.net.accounts.permissions import Rules

@@ -9,8 +9,7 @@ from __future__ import annotations
 import hmac
 from typing import Any, NamedTuple
 
-from lakestream.config.account_options import User
-from lakestream.config.options import Options
+from lakestream.config.options import Options, User
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lakestream.config.account_checks import approves, subjects_of
-from lakestream.config.account_options import AccountOptions, ServiceExport, StreamImport
-from lakestream.config.account_options import ServiceImport as ServiceWanted
-from lakestream.config.export_index import ExportIndex
-from lakestream.config.import_subjects import ImportSubjects
+from lakestream.config.options import AccountOptions, ServiceExport, StreamImport
+from lakestream.config.options import ServiceImport as ServiceWanted
+from lakestream.config.sharing import ExportIndex, ImportSubjects, approves, subjects_of
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.responses import Responses

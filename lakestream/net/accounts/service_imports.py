@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from lakestream.config.account_options import AccountOptions, Latency
-from lakestream.config.account_options import ServiceImport as Configured
-from lakestream.config.import_subjects import ImportSubjects
+from lakestream.config.options import AccountOptions, Latency
+from lakestream.config.options import ServiceImport as Configured
+from lakestream.config.sharing import ImportSubjects
 from lakestream.net.accounts.responses import Kind, Responses
 from lakestream.net.accounts.service_latency import BAD_REQUEST, Measured, Sampler
 from lakestream.net.interest.subscription import Subscription

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from lakestream.config.import_subjects import ImportSubjects
+from lakestream.config.sharing import ImportSubjects
 from lakestream.net.accounts.responses import Responses
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Requester, Subscription

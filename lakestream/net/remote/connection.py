@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from lakestream import __version__
-from lakestream.config.remote_options import Address, RemoteOptions
+from lakestream.config.options import Address, RemoteOptions
 from lakestream.net.remote.dial import dial, secure
 from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed, unsent
 from lakestream.net.remote.login import login, read

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from lakestream.config.errors import reason_of
-from lakestream.config.remote_options import Address, RemoteOptions, RemoteTls
+from lakestream.config.options import Address, RemoteOptions, RemoteTls
 from lakestream.logging import Logger
 from lakestream.net.remote.login import LoginError
 

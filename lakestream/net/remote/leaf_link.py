@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lakestream.config.remote_options import Address, RemoteOptions
+from lakestream.config.options import Address, RemoteOptions
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.identity import NATS_VERSION

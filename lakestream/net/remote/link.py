@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.config.remote_options import Address, RemoteOptions
+from lakestream.config.options import Address, RemoteOptions
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.remote.connection import RemoteConnection, RemoteServer

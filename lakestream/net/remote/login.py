@@ -10,7 +10,7 @@ import base64
 from typing import Any, NamedTuple
 
 from lakestream.config.errors import reason_of
-from lakestream.config.remote_options import Address, RemoteOptions
+from lakestream.config.options import Address, RemoteOptions
 from lakestream.protocol.nkeys import BadKeyError, credentials, key_pair
 
 

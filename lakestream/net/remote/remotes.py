@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lakestream.config.remote_options import RemoteOptions
+from lakestream.config.options import RemoteOptions
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.remote.domain import RemoteDomain

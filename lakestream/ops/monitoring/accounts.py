@@ -12,13 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lakestream.config.account_options import (
-    Latency,
-    ServiceExport,
-    ServiceImport,
-    StreamExport,
-    StreamImport,
-)
+from lakestream.config.options import Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.net.accounts.responses import Responses
 from lakestream.ops.monitoring.monitored import Monitored, Watched, account_of, configured
 from lakestream.ops.monitoring.query import BadQuery, Query

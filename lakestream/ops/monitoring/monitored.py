@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from lakestream.account.engine import Engine
-from lakestream.config.account_options import AccountOptions
-from lakestream.config.options import Options
+from lakestream.config.options import AccountOptions, Options
 from lakestream.logging import Logger
 from lakestream.meta.node import JetStreamCluster
 from lakestream.net.accounts.auth import Login

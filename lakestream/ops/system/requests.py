@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
+from lakestream.config.options import AllowResponses, Permissions, SubjectRule
 from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.accounts import statz
 from lakestream.ops.monitoring.connections import connz

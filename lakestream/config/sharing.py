@@ -1,21 +1,71 @@
-"""One import's subjects: what is called one thing in the exporting account, and another in the importing one.
+"""Exports and imports of accounts.
 
-Belongs here: pure functions over subjects as raw bytes, with the refusals of nats-server 2.15. Who subscribes to them
-is in stream_imports.py and service_imports.py.
+Belongs here: the exports that cover a subject and give it to an importer, and the two names of an imported subject,
+with the errors of nats-server 2.15. Checks across accounts are in account_checks.py; messages cross in net/accounts.
 
-Both sides are filters. A `*` in the importer's is the wildcard of the same number in the exporter's; `$n` (or
-`{{wildcard(n)}}`) names another one. A `>` at the end stands for the same on both sides.
+Both names of an import are filters. A `*` in the importer's is the wildcard of the same number in the exporter's; `$n`
+(or `{{wildcard(n)}}`) names another one. A `>` at the end stands for the same on both sides.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
+from lakestream.config.options import ServiceExport, ServiceImport, StreamExport, StreamImport
+from lakestream.protocol.subjects import covers, valid_subject
 from lakestream.protocol.transforms import TransformError
 
+Export = StreamExport | ServiceExport
+Import = StreamImport | ServiceImport
+E = TypeVar("E", StreamExport, ServiceExport, StreamExport | ServiceExport)
+
+_CALL = re.compile(rb"\{\{.*\}\}")
+_WILDCARD = re.compile(rb"\{\{\s*[wW]ildcard\s*\(.*\)\s*\}\}")
 _PLACE = re.compile(rb"\$(\d+)|\{\{\s*[wW]ildcard\s*\(\s*(\d+)\s*\)\s*\}\}")
 _MAX_PLACE = 9999
+
+
+class ExportIndex(Generic[E]):
+    """Exports of one kind, of one account. Their subjects must be valid."""
+
+    def __init__(self, exports: Iterable[E]) -> None:
+        # A node is a dict by token; b"", which is no token, has the exports that end there.
+        self._root: dict[bytes, Any] = {}
+        for export in exports:
+            node = self._root
+            for token in export.subject.encode().split(b"."):
+                node = node.setdefault(token, {})
+            node.setdefault(b"", []).append(export)
+
+    def narrowest(self, subject: bytes) -> list[E]:
+        """The exports that cover a valid filter, but for those that cover more than another one which does so."""
+        found = self._covering(subject)
+        subjects = {export.subject.encode() for export in found}
+        wider = {one for one in subjects if any(one != other and covers(one, other) for other in subjects)}
+        return [export for export in found if export.subject.encode() not in wider]
+
+    def _covering(self, subject: bytes) -> list[E]:
+        found: list[E] = []
+        nodes = [self._root]
+        for token in subject.split(b"."):
+            for node in nodes:
+                found += node.get(b">", {}).get(b"", ())
+            if token == b">":
+                return found
+            nodes = [node[name] for node in nodes for name in {token, b"*"} if name in node]
+        for node in nodes:
+            found += node.get(b"", ())
+        return found
+
+
+def approves(export: Export, importer: str, subject: bytes) -> bool:
+    """Whether an export that covers a subject gives it to the importer."""
+    if export.token_position:
+        tokens = subject.split(b".")
+        return export.token_position <= len(tokens) and tokens[export.token_position - 1] == importer.encode()
+    return export.accounts is None or importer in export.accounts
 
 
 class ImportSubjects:
@@ -100,3 +150,33 @@ def _made(makers: Sequence[int | bytes], subject: bytes, tail: int) -> bytes:
     if tail >= 0:
         made += tokens[tail:]
     return b".".join(made)
+
+
+def local_subject(wanted: Import) -> bytes:
+    """What the importer calls it."""
+    if isinstance(wanted, StreamImport) and wanted.prefix:
+        return prefixed(wanted.prefix.encode(), wanted.subject.encode())
+    return (wanted.to or wanted.subject).encode()
+
+
+def subjects_of(wanted: Import) -> ImportSubjects:
+    """Both names of what is imported.
+
+    Raises:
+        ValueError: these do not make an import; a TransformError when one does not become the other.
+    """
+    if isinstance(wanted, StreamImport) and wanted.prefix:
+        tokens = wanted.prefix.split(".")
+        if "*" in tokens or ">" in tokens:
+            raise ValueError("stream import prefix can not contain wildcard tokens")
+    local = local_subject(wanted)
+    for token in local.split(b"."):
+        if _CALL.fullmatch(token) and not _WILDCARD.fullmatch(token):
+            raise TransformError(
+                "invalid mapping destination: the only mapping function allowed for import transforms is "
+                f"{{{{Wildcard()}}}} in {token.decode()}"
+            )
+    subjects = ImportSubjects(wanted.subject.encode(), local, constant=isinstance(wanted, ServiceImport))
+    if not valid_subject(subjects.ours):
+        raise TransformError("invalid subject")
+    return subjects

@@ -1,0 +1,278 @@
+"""The options of a server, from its command line and configuration file.
+
+Belongs here: precedence (flag, then file, then default), defaults that depend on the machine, checks between settings,
+and what a reload may change.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from lakestream.config import accounts as account_settings
+from lakestream.config import cluster as cluster_settings
+from lakestream.config.account_checks import check_options
+from lakestream.config.errors import StartError
+from lakestream.config.options import (
+    FREE_PORT,
+    MAX_PORT,
+    MIB,
+    ClusterOptions,
+    Flags,
+    JetStreamOptions,
+    LakeOptions,
+    Options,
+    RemoteOptions,
+    User,
+)
+from lakestream.config.settings import read_settings
+from lakestream.lake.errors import UnsupportedLake
+from lakestream.lake.files import paths
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+
+RELOADABLE = frozenset(
+    {
+        "users",
+        "accounts",
+        "mappings",
+        "token",
+        "auth_timeout_ns",
+        "max_payload",
+        "max_control_line",
+        "max_pending",
+        "max_pending_total",
+        "max_connections",
+        "max_subscriptions",
+        "ping_interval_ns",
+        "ping_max",
+        "write_deadline_ns",
+        "lame_duck_duration_ns",
+        "lame_duck_grace_ns",
+        "debug",
+        "trace",
+        "logtime",
+        "logtime_utc",
+        "log_file",
+        "server_tags",
+        "server_metadata",
+        "remotes",
+        "config_digest",
+        "warnings",
+    }
+)
+"""Options that SIGHUP may change in a running server."""
+
+
+def load(flags: Flags) -> Options:
+    """Settings from the command line and the configuration file that it names.
+
+    Raises:
+        StartError: the file is wrong (with file and line), or flag and file contradict each other.
+    """
+    from_file: dict[str, Any] = {}
+    if flags.config:
+        from_file = read_settings(flags.config)
+    values: dict[str, Any] = {name: value for name, value in from_file.items() if name in Options.__struct_fields__}
+    values |= {
+        name: getattr(flags, name)
+        for name in ("host", "port", "server_name", "http_port", "client_advertise", *_LOGGING)
+        if getattr(flags, name) is not None
+    }
+    _credentials(flags, values)
+    values["jetstream"] = _jetstream(flags, from_file.get("jetstream"))
+    values["lake"] = _lake(flags, values.get("lake", LakeOptions()), values["jetstream"])
+    values["cluster"] = cluster = _cluster(flags, values.get("cluster"))
+    values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *(cluster.warnings if cluster else ()))
+    options = Options(flags=flags, config_file=flags.config, **values)
+    _check(options)
+    return options
+
+
+_LOGGING = ("debug", "trace", "logtime", "logtime_utc", "log_file", "pid_file", "ports_file_dir")
+
+
+def reload(options: Options) -> tuple[Options, list[str]]:
+    """Read the configuration file again under the same command line.
+
+    Returns:
+        The new options and the names of those that changed.
+
+    Raises:
+        StartError: the file is wrong, or it changes what only a restart can change; the old options stay good.
+    """
+    if not options.config_file:
+        raise StartError("there is no configuration file to reload; start with -c FILE")
+    new = load(options.flags)
+    # The size limits of JetStream follow the machine's free memory and disk when nobody set them: not a change.
+    if new.jetstream is not None and options.jetstream is not None:
+        same = msgspec.structs.replace(
+            new.jetstream, max_memory=options.jetstream.max_memory, max_file=options.jetstream.max_file
+        )
+        if same == options.jetstream:
+            new = msgspec.structs.replace(new, jetstream=options.jetstream)
+    changed = [name for name in Options.__struct_fields__ if getattr(new, name) != getattr(options, name)]
+    for name in changed:
+        if name == "cluster":
+            cluster_settings.check_reload(options.config_file, options.cluster, new.cluster)
+        elif name == "accounts":
+            account_settings.check_reload(options, new)
+        elif name not in RELOADABLE:
+            raise StartError(f"{options.config_file}: a reload cannot change {name!r}; restart the server for that")
+    return new, changed
+
+
+def _credentials(flags: Flags, values: dict[str, Any]) -> None:
+    """--user/--pass and --auth replace whatever the file says about who may connect to the global account."""
+    flag = "--user" if flags.user is not None else "--auth" if flags.token is not None else ""
+    if flag and values.get("accounts"):
+        account_settings.conflict_with_flags(values["accounts"], flag)
+    if flags.user is not None:
+        values["users"] = (User(flags.user, flags.password or ""),)
+        values["token"] = ""
+    elif flags.password is not None:
+        raise StartError("--pass needs --user")
+    if flags.token is not None:
+        if flags.user is not None:
+            raise StartError("--auth cannot be used together with --user")
+        values["token"] = flags.token
+        values["users"] = ()
+
+
+def _jetstream(flags: Flags, from_file: dict[str, Any] | None) -> JetStreamOptions | None:
+    values: dict[str, Any] = dict(from_file or {})
+    enabled = values.pop("enabled", from_file is not None)
+    if flags.jetstream is not None:
+        enabled = flags.jetstream
+    in_file = values.get("store_dir", "")
+    if flags.store_dir is not None:
+        if in_file:
+            raise StartError(
+                f"{flags.config}: Duplicate 'store_dir' configuration: -sd {flags.store_dir} and {in_file}"
+            )
+        values["store_dir"] = flags.store_dir
+    if not enabled:
+        return None
+    if not values.get("store_dir"):
+        values["store_dir"] = os.path.join(tempfile.gettempdir(), "lakestream")
+        values["temporary_store"] = True
+    values["store_dir"] = os.path.abspath(values["store_dir"])
+    values.setdefault("max_memory", default_max_memory())
+    if "max_file" not in values:
+        values["max_file"] = default_max_file(values["store_dir"])
+    return JetStreamOptions(**values)
+
+
+def _lake(flags: Flags, lake: LakeOptions, jetstream: JetStreamOptions | None) -> LakeOptions:
+    if flags.lake is not None and jetstream is None:
+        raise StartError("--lake needs JetStream: add -js, or a jetstream block to the configuration file")
+    url = lake.url if flags.lake is None else flags.lake
+    if url and "://" not in url:
+        url = os.path.abspath(url)
+    enabled = lake.enabled if flags.no_lake is None else not flags.no_lake
+    if flags.no_lake and flags.lake is not None:
+        raise StartError("--lake cannot be used together with --no-lake")
+    if jetstream is not None and enabled:
+        try:
+            paths.root(url or os.path.join(jetstream.store_dir, "lake"))
+        except UnsupportedLake as error:
+            raise StartError(str(error)) from None
+    return msgspec.structs.replace(lake, url=url, enabled=enabled)
+
+
+def _cluster(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions | None:
+    said = (flags.cluster, flags.cluster_name, flags.routes, flags.cluster_advertise)
+    if cluster is None and all(value is None for value in said):
+        return None
+    return cluster_settings.with_flags(flags, cluster)
+
+
+def _check(options: Options) -> None:
+    for name in ("port", "http_port"):
+        port = getattr(options, name)
+        if not FREE_PORT <= port <= MAX_PORT:
+            raise StartError(f"{name} {port} is out of range: use 1 to {MAX_PORT}, or -1 for a free one")
+    if options.cluster is not None and options.jetstream is not None:
+        if not options.server_name:
+            raise StartError("jetstream cluster requires `server_name` to be set")
+        if not options.cluster.name:
+            raise StartError("jetstream cluster requires `cluster.name` to be set")
+    if options.remotes:
+        own = options.jetstream.domain if options.jetstream is not None else ""
+        _check_remotes(options.remotes, [account.name for account in options.accounts], own)
+    if any(char.isspace() for char in options.server_name):
+        raise StartError(f"server name {options.server_name!r} cannot contain spaces")
+    if options.accounts or options.system_account or options.no_auth_user:
+        check_options(options)
+    if options.max_payload > options.max_pending:
+        raise StartError(
+            f"max_payload ({options.max_payload}) cannot be higher than max_pending ({options.max_pending})"
+        )
+
+
+def _check_remotes(remotes: Iterable[RemoteOptions], accounts: Iterable[str], domain: str) -> None:
+    """What must hold between the remotes and the rest. Raises StartError.
+
+    Args:
+        accounts: those that are configured.
+        domain: of this server's own JetStream.
+    """
+    known, seen = {GLOBAL_ACCOUNT, *accounts}, set[tuple[str, str]]()
+    for remote in remotes:
+        if remote.account not in known:
+            raise StartError(f"remote {remote.name!r}: there is no account {remote.account!r}")
+        if remote.leaf:
+            if not domain:
+                raise StartError(
+                    f"remote {remote.name}: set jetstream.domain, by which its mirrors address this server"
+                )
+            continue
+        if remote.domain == domain:
+            raise StartError(f"remote {remote.name!r}: this server's own JetStream has that domain; choose another")
+        if (remote.account, remote.domain) in seen:
+            raise StartError(f"remote {remote.name!r}: account {remote.account} has another remote of that domain")
+        seen.add((remote.account, remote.domain))
+
+
+def default_max_memory() -> int:
+    """Bytes for memory streams when nobody says: 75 % of the machine's memory, 256 MiB if that is unknown."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 256 * MIB
+    return total // 4 * 3
+
+
+def default_max_file(store_dir: str) -> int:
+    """Bytes for file streams when nobody says: 75 % of what the store's disk has free or already given to the store.
+
+    Without the part that the store itself fills, a restart would lower the limit below what is stored. 1 TiB when the
+    system does not say.
+    """
+    place = store_dir
+    while not os.path.isdir(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    try:
+        disk = os.statvfs(place)
+        return (disk.f_bavail * disk.f_frsize + _size_of(store_dir)) // 4 * 3
+    except OSError:
+        return MIB * MIB
+
+
+def _size_of(folder: str) -> int:
+    total = 0
+    pending = [folder]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:
+            continue  # a fresh store, or a file that the compactor replaced meanwhile
+    return total
