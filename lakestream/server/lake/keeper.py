@@ -22,7 +22,7 @@ from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.log.base import Base, Origin
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files
-from lakestream.log.store import SealedSegment, Store
+from lakestream.log.store_ import SealedSegment, Store
 from lakestream.logging import Logger
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
