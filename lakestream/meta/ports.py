@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
-from lakestream.raft.ports import Peers
+from lakestream.raft.group.ports import Peers
 
 
 class NodeFacts(Protocol):

@@ -18,7 +18,7 @@ from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, Options
-from lakestream.log.errors import LogError
+from lakestream.log.format.errors import LogError
 from lakestream.logging import Logger
 from lakestream.meta.node import JetStreamCluster
 from lakestream.meta.shared import EngineOptions, Shared

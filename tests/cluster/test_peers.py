@@ -18,7 +18,7 @@ from lakestream.net.peers.calls import PeerCalls
 from lakestream.net.peers.link import Link
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Hello, NodeInfo
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 from lakestream.runtime import LoopClock
 from tests.cluster.peer_world import WAIT_S, Stranger, World, free_port, ipv6_works
 

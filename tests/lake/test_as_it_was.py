@@ -29,7 +29,7 @@ from lakestream.lake.sql.uncompacted import Server as Asked
 from lakestream.lake.write.compaction.compaction import StreamCompaction
 from lakestream.lake.write.compaction.table import StreamTable
 from lakestream.lake.write.maintenance.maintenance import Maintainer, Policy
-from lakestream.log.segment import HEADER_SIZE
+from lakestream.log.format.segment import HEADER_SIZE
 from tests.lake.tables import records
 from tests.lake.test_end_to_end import Compaction, eventually
 from tests.lake.was import Model, Refused, ask, held, rfc3339

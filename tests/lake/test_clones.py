@@ -33,7 +33,7 @@ from lakestream.lake.write.maintenance import detach, erasure, maintenance
 from lakestream.lake.write.maintenance.detach import Detached, DetachStopped
 from lakestream.lake.write.maintenance.maintenance import Maintainer
 from lakestream.lake.write.maintenance.rewrite import Rewriter
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.conftest import job
 from tests.lake.model import T0, StreamModel, flights
 from tests.lake.tables import ALL, records

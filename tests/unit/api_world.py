@@ -15,8 +15,8 @@ from typing import Any
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.engines import Engines
-from lakestream.log.record import Record
-from lakestream.log.store_ import Store
+from lakestream.log.format.record import Record
+from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared, Stores
 from lakestream.net.hub import Hub

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.engines import Engines
-from lakestream.log import leaving
-from lakestream.log.files import Files
-from lakestream.log.store_ import LogOptions, Store
+from lakestream.log.format.files import Files
+from lakestream.log.store import root as leaving
+from lakestream.log.store.store import LogOptions, Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.net.hub import Hub

@@ -22,7 +22,7 @@ from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, UNLIMITED
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import Record, decode
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 from tests.unit.stream_world import ManualClock
 
 A, B, C = "a", "b", "c"

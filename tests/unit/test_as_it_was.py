@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.log.departures import Point
-from lakestream.log.past import PIECE, LogPast
-from lakestream.log.segment_log import LogOptions
-from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.format.departures import Point
+from lakestream.log.index.subject_index import SubjectIndex
+from lakestream.log.store.past import PIECE, LogPast
+from lakestream.log.store.segment_log import LogOptions
 from lakestream.ports import PastUnavailableError, Was
 from lakestream.stream.core.batch import Effect
 from lakestream.stream.core.operations import Purge, UpdateStream

@@ -12,7 +12,7 @@ import pytest
 
 from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.log.errors import CorruptLog, LogError, LogFrozen
+from lakestream.log.format.errors import CorruptLog, LogError, LogFrozen
 from lakestream.logging import Logger
 from lakestream.meta import stores
 from lakestream.meta.shared import EngineOptions, Shared

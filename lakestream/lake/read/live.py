@@ -40,7 +40,7 @@ from lakestream.lake.read.flush import (
     lake_flusher,
     other_account,
 )
-from lakestream.log.departures import Departures, Point
+from lakestream.log.format.departures import Departures, Point
 
 if TYPE_CHECKING:
     import pyarrow as pa

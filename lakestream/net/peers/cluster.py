@@ -20,8 +20,8 @@ from lakestream.net.peers.connect_urls import ConnectUrls
 from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.routes import Routes
 from lakestream.protocol.peer_wire import NodeInfo
-from lakestream.raft.multi import Groups
-from lakestream.raft.ports import Calls
+from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.ports import Calls
 from lakestream.runtime import LoopClock, ThreadIo
 
 

@@ -21,7 +21,7 @@ from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, Within, encode
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 
 HIGH_WATER = 1 << 20
 """Bytes for one node (1 MiB) that are gathered at most; more leave before the end of the turn."""

@@ -37,7 +37,7 @@ from lakestream.protocol.route_wire import (
     decode,
     encode,
 )
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 
 CHANGES_IN_A_BUFFER = 1000
 """Subscriptions announced in one buffer, and taken in from another node in one turn (about 10 ms), so that heartbeats

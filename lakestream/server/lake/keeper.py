@@ -19,10 +19,10 @@ from lakestream.lake.errors import LakeError, OlderLake, OlderStore
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.grace import Grace
 from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
-from lakestream.log.base import Base, Origin
-from lakestream.log.errors import LogError
-from lakestream.log.files import Files
-from lakestream.log.store_ import SealedSegment, Store
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.store.base import Base, Origin
+from lakestream.log.store.store import SealedSegment, Store
 from lakestream.logging import Logger
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients

@@ -24,8 +24,8 @@ from lakestream.lake.files.grace import Grace
 from lakestream.lake.files.staging import StagedSegment
 from lakestream.lake.files.storage import open_storage
 from lakestream.lake.write.compaction import repair
-from lakestream.log.errors import LogError
-from lakestream.log.segment import SealedSegment
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.segment import SealedSegment
 from lakestream.server.lake.history import ThreadHistory
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig

@@ -16,8 +16,8 @@ from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import open_storage
 from lakestream.lake.write.compaction import repair
-from lakestream.log.files import Files
-from lakestream.log.leaving import sealed_in
+from lakestream.log.format.files import Files
+from lakestream.log.store.root import sealed_in
 from lakestream.logging import Logger
 from lakestream.stream.core.operations import CreateStream
 

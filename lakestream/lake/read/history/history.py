@@ -40,7 +40,7 @@ from lakestream.lake.read.history.scan import (
 )
 from lakestream.lake.read.history.subjects import MAX_SUBJECTS, Choice
 from lakestream.lake.read.history.subjects import wanted as wanted_of
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import is_literal, matches
 
 T = TypeVar("T")

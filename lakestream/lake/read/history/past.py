@@ -26,7 +26,7 @@ from lakestream.lake.files.storage import open_storage
 from lakestream.lake.read import live_rows
 from lakestream.lake.read.history import rows as history_rows
 from lakestream.lake.read.live import LiveView, open_view
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 if TYPE_CHECKING:
     import pyarrow as pa

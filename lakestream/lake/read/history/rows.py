@@ -14,7 +14,7 @@ from lakestream.lake.delta import deletion_vectors as deletion
 from lakestream.lake.delta.schema import REMOVED_COLUMN, headers_type, join_headers
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.index import FileEntry, Wanted, locate
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 if TYPE_CHECKING:
     import numpy as np
