@@ -18,7 +18,7 @@ from lakestream.lake.delta.time_travel import CommitLog, as_of, rfc3339
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import staging
 from lakestream.lake.sql.session import Session
-from lakestream.lake.write.compaction.compaction import StreamCompaction
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.log.format.record import Record
 from tests.lake.model import StreamModel
 from tests.s3_server import S3Server

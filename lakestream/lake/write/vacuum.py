@@ -20,7 +20,7 @@ from collections.abc import Set
 from lakestream.lake.delta.log import Log, State, located
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.files.storage import Entry, Storage
-from lakestream.lake.write.maintenance.plan import MARGIN_NS, interval_ns, versions_until
+from lakestream.lake.write.maintenance_plan import MARGIN_NS, interval_ns, versions_until
 
 CHANGE_DATA = "_change_data"
 TOMBSTONES_PROPERTY = "delta.deletedFileRetentionDuration"

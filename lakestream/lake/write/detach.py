@@ -27,7 +27,7 @@ from lakestream.lake.delta.deletion_vectors import to_z85
 from lakestream.lake.delta.log import Add, Log, located, vector_file
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage, open_storage
-from lakestream.lake.write.maintenance.rewrite import Rewriter, plain, removal
+from lakestream.lake.write.rewrite import Rewriter, plain, removal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
