@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, columns, iter_records, record_length, time_of
-from lakestream.log.store.store import Appended
+from lakestream.log.store.log import Appended
 from lakestream.stream.core import limits, offline, publish
 from lakestream.stream.core.batch import Batch, Effect
 from lakestream.stream.core.config import StreamConfig
