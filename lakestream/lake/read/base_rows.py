@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.delta.schema import HEADER_LINE, REMOVED_COLUMN
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.log.format.files import Files
 from lakestream.log.format.outline import Outline
 from lakestream.log.format.record import FIXED
