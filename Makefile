@@ -89,15 +89,15 @@ test-sim: setup
 
 test-socket: setup
 	@echo "== socket: against lakestream and a real nats-server, with unmodified clients, with kills"
-	@$(BIN)/pytest -q -n $(WORKERS) tests/conformance tests/clients tests/chaos $(ARGS)
+	@$(BIN)/pytest -q -n $(WORKERS) tests/conformance tests/clients tests/chaos tests/stored/test_standalone.py $(ARGS)
 
 test-cluster: setup
 	@echo "== cluster: several servers, lakestream's beside nats-server's, with kills, pauses and cut links"
-	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster $(ARGS)
+	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster tests/stored/test_cluster.py $(ARGS)
 
 test-lake: setup jars
 	@echo "== lake: real Spark, and power losses"
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/lake tests/power $(ARGS)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/lake tests/power tests/stored/test_lake.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

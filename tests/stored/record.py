@@ -1,7 +1,7 @@
-"""Record what the server of this checkout writes: `python -m tests.stored.record [standalone] [cluster] [lake]`.
+"""Record what the server of this checkout writes: `python -m tests.stored.record NAME …`.
 
-Recordings are made when the formats on disk gain something that older recordings do not have; the ones that are there
-stay, because stores like them are in use.
+A recording is made, under a new name, when the formats on disk gain something that older ones do not have. Those that
+are there stay, because stores like them are in use, and are not overwritten.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.cluster.nodes import Cluster
 from tests.servers import Kind, Server
-from tests.stored import accounts, cluster, standalone
-from tests.stored.recordings import pack
+from tests.stored import accounts, cluster, lake, standalone
+from tests.stored.recordings import archive, pack
 from tests.wire import Wire
 
 PROGRESS_S = 1.0
@@ -77,6 +77,22 @@ def record_cluster(root: Path) -> dict[str, Any]:
     return {"streams": facts, "lost": lost.name}
 
 
+def record_lake(root: Path) -> dict[str, Any]:
+    """Write a store with its lake, of which a part is compacted, by a server that is killed."""
+    directory = root / "store" / "lake"
+    with running(root, lake.CONFIG) as server:
+        lake.fill(server, directory)
+        server.stop()
+        server.config = lake.UNSEALED
+        server.start()
+        with Wire(server.address, timeout=60) as wire:
+            lake.leave(wire, directory)
+        time.sleep(PROGRESS_S)
+        facts = lake.facts(server, directory) | {"past": lake.past(server)}
+    lake.leave_owing(directory)
+    return {**facts, "prices": lake.prices(directory)}
+
+
 @contextlib.contextmanager
 def running(root: Path, config: str) -> Iterator[Server]:
     """Start a server over `root`/store; kill it at the end if it still runs."""
@@ -94,19 +110,21 @@ RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "standalone-killed": functools.partial(record_standalone, stopped=False),
     "accounts": record_accounts,
     "cluster": record_cluster,
+    "lake": record_lake,
 }
 
 
 def main(wanted: list[str]) -> None:
-    """Make the recordings whose names begin with one of `wanted`, or all."""
-    for name, record in RECORDERS.items():
-        if not wanted or any(name.startswith(each) for each in wanted):
-            with tempfile.TemporaryDirectory(prefix="recording-") as directory:
-                root = Path(directory, "data")
-                root.mkdir()
-                facts = record(root)
-                print(f"{name}: {pack(name, root, facts):,} bytes")
+    """Make the recordings of these names; none that is there already."""
+    for name in wanted:
+        if archive(name).exists():
+            sys.exit(f"{archive(name)} is there and stays; give a new recording a name of its own in RECORDERS")
+        with tempfile.TemporaryDirectory(prefix="recording-") as directory:
+            root = Path(directory, "data")
+            root.mkdir()
+            facts = RECORDERS[name](root)
+            print(f"{name}: {pack(name, root, facts):,} bytes")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1:] or list(RECORDERS))

@@ -1,8 +1,8 @@
 """Recorded directories: what a server wrote, packed with the facts that were true of it.
 
 A recording is `<name>.tar.xz` beside this module: a directory `data` and the file `facts.json`. Delta logs may hold
-absolute paths (a shallow clone names its origin's files), so the root is written as a placeholder when a recording is
-packed, and replaced with the new root when it is unpacked.
+absolute paths (a shallow clone names its origin's files, and a lake must not be moved because of that), so the root is
+written as a placeholder when a recording is packed, and replaced with the new root when it is unpacked.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 HERE = Path(__file__).parent
 PLACEHOLDER = b"@RECORDED-ROOT@"
+CHECKPOINT = ".checkpoint.parquet"
 TEXT = {".json", ".crc", ""}
-"""Suffixes of the files in which the root may be replaced. All others must not contain it."""
+"""Suffixes of the other files in which the root may be replaced. None else may contain it."""
 
 
 class NotMovable(Exception):
@@ -55,7 +59,7 @@ def pack(name: str, root: Path, facts: dict[str, Any]) -> int:
                 continue
             inodes[inode] = info.name
             info.type = tarfile.REGTYPE
-            _add(tar, info, _movable(path, str(root).encode()))
+            _add(tar, info, _moved(path, str(root).encode(), PLACEHOLDER))
     return archive(name).stat().st_size
 
 
@@ -64,13 +68,31 @@ def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
-def _movable(path: Path, root: bytes) -> bytes:
+def _moved(path: Path, old: bytes, new: bytes) -> bytes:
+    """Return the content of a file with one root in the place of another."""
     data = path.read_bytes()
-    if root not in data:
+    if path.name.endswith(CHECKPOINT):
+        return _moved_checkpoint(data, old.decode(), new.decode())
+    if old not in data:
         return data
     if path.suffix not in TEXT:
         raise NotMovable(str(path))
-    return data.replace(root, PLACEHOLDER)
+    return data.replace(old, new)
+
+
+def _moved_checkpoint(data: bytes, old: str, new: str) -> bytes:
+    """Return a table's checkpoint with other paths, or as it is when it holds none of `old`."""
+    table = pq.read_table(io.BytesIO(data))
+    rows = table.to_pylist()
+    changed = [
+        row | {"add": row["add"] | {"path": row["add"]["path"].replace(old, new)}} if row["add"] else row
+        for row in rows
+    ]
+    if changed == rows:
+        return data
+    written = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(changed, schema=table.schema), written)
+    return written.getvalue()
 
 
 def unpack(name: str, directory: Path) -> tuple[Path, dict[str, Any]]:
@@ -78,7 +100,8 @@ def unpack(name: str, directory: Path) -> tuple[Path, dict[str, Any]]:
     with tarfile.open(archive(name), "r:xz") as tar:
         tar.extractall(directory, filter="data")
     root = directory / "data"
-    for path in root.rglob("*"):
-        if path.is_file() and path.suffix in TEXT and PLACEHOLDER in (data := path.read_bytes()):
-            path.write_bytes(data.replace(PLACEHOLDER, str(root).encode()))
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and (moved := _moved(path, PLACEHOLDER, str(root).encode())) != path.read_bytes():
+            path.write_bytes(moved)
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of what was there
     return root, json.loads((directory / "facts.json").read_bytes())

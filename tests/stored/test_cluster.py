@@ -75,7 +75,7 @@ def at(cluster: Cluster, node: Node, stream: str) -> list[int]:
 
 
 def same(cluster: Cluster, expected: dict[str, Any]) -> None:
-    """Everything is as it was recorded."""
+    """Assert that everything is as it was recorded."""
     found = stored.facts(cluster)
     assert found.keys() == expected.keys()
     for stream, facts in expected.items():

@@ -59,7 +59,7 @@ def test_a_recorded_store_opens_and_goes_on(name: str, start_server: StartServer
 
 
 def same(server: Server, expected: dict[str, Any]) -> None:
-    """Everything is as it was recorded."""
+    """Assert that everything is as it was recorded."""
     with Wire(server.address, timeout=SOON_S) as wire:
         standalone.wait_copied(wire, *standalone.COPIES)
     found = standalone.facts(server)
@@ -75,7 +75,7 @@ def last(wire: Wire, stream: str) -> int:
 
 
 def passed(wire: Wire) -> None:
-    """What was due meanwhile has happened or happens now."""
+    """Assert that everything that was due since the recording has happened or happens now."""
     filler = Filler(wire)
     state = until(lambda: _when_empty(wire, "AGED"), "messages beyond max_age go")
     assert state["last_seq"] == 1
@@ -112,7 +112,7 @@ def place(frame: Frame) -> tuple[int, int]:
 
 
 def publish(filler: Filler, recorded: dict[str, Any]) -> None:
-    """Sequences go on, and every rule knows what came before."""
+    """Publish: sequences go on, and every rule knows what came before."""
     for stream, subject in {"LIMITS": "limits.0.x", "PACKED": "packed.0", "PER_SUBJECT": "per.1", "WORKED": "worked.1",
                             "PAST": "past.0", "ASYNC": "async.1", "PURGED": "purged.0", "SHREDDED": "shredded.0",
                             "EMPTIED": "emptied", "FIXED": "fixed", "ODD": "odd.new", "a~name$of-its_own": "named",
@@ -135,7 +135,7 @@ def publish(filler: Filler, recorded: dict[str, Any]) -> None:
 
 
 def consume(filler: Filler, recorded: dict[str, Any]) -> None:
-    """Recorded deliveries can be acked, and the next ones follow."""
+    """Ack recorded deliveries, and get the next ones."""
     wire = filler.wire
     assert "in_memory" not in recorded["CONSUMERS"]["consumers"], "it went with its process"
     for name in ("explicit", "filtered", "by_sequence", "by_time", "headers", "backoff"):
@@ -169,7 +169,7 @@ def consume(filler: Filler, recorded: dict[str, Any]) -> None:
 
 
 def remove(filler: Filler) -> None:
-    """Messages of old segments are deleted, also securely, and a stream with its files."""
+    """Delete messages of old segments, also securely, and a stream with its files."""
     wire = filler.wire
     for seq in (10, 200):
         asked(wire, "STREAM.MSG.DELETE.SHREDDED", {"seq": seq})
@@ -180,7 +180,7 @@ def remove(filler: Filler) -> None:
 
 
 def back_up(wire: Wire, stream: str) -> None:
-    """A recorded stream goes into a backup and comes back from it."""
+    """Replace a recorded stream by a backup of it."""
     before = asked(wire, f"STREAM.INFO.{stream}", {"deleted_details": True, "subjects_filter": ">"})["state"]
     sid = wire.subscribe("BACKUP.here")
     request = asked(wire, f"STREAM.SNAPSHOT.{stream}", {"deliver_subject": "BACKUP.here"})
@@ -200,7 +200,7 @@ def back_up(wire: Wire, stream: str) -> None:
 
 
 async def use_buckets(url: str) -> None:
-    """Values and objects are written beside the old ones."""
+    """Write values and objects beside the old ones."""
     client = await nats.connect(url)
     js = client.jetstream()
     bucket = await js.key_value("config")

@@ -1,0 +1,3 @@
+"""The Spark that the tests of recorded lakes share with those in tests/lake."""
+
+from tests.lake.conftest import spark as spark
