@@ -219,7 +219,7 @@ class Meta:
 
     def _repaired(self, member: Member) -> Store:
         """A damaged log is cut to what is intact, or emptied; until the rest has come from the others this member does
-        not vote (DESIGN §4, invariant 3)."""
+        not vote (invariant 3)."""
         member.damaged()
         try:
             self._repair.salvage(self.directory)

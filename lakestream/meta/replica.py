@@ -213,7 +213,7 @@ class Replica:
 
     def open(self, membership: Membership, lost: bool = False, damage: str = "") -> Opened:
         """Open the files. Blocks. A damaged log is cut to what is intact, or emptied, if other nodes can give the rest:
-        until this one has it again it does not vote (DESIGN §4, invariant 3). `damage`: what is known already. Raises
+        until this one has it again it does not vote (invariant 3). `damage`: what is known already. Raises
         LogError, OSError."""
         groups, stores, me = self._replicas.groups, self._replicas.stores, self._replicas.peers.me
         try:

@@ -58,7 +58,7 @@ class Owner(Protocol):
         """Return the INFO frame for this client.
 
         Args:
-            second: the one after the first PONG (protocol.md §3).
+            second: the one after the first PONG (docs/internals/protocol.md#info).
             lame_duck: tell the client to connect to another server.
         """
 
@@ -406,7 +406,8 @@ class Connection(Outbox, asyncio.Protocol):
         ):
             self.refuse(permissions.subscribe_refusal(command.subject, command.queue, command.sid))
             return
-        if command.sid not in self.subs:  # a second SUB with a live sid changes nothing (protocol.md §1)
+        # a second SUB with a live sid changes nothing (docs/internals/protocol.md#verbs)
+        if command.sid not in self.subs:
             if not subscribable(command.subject):
                 self._error("Invalid Subject")
                 return

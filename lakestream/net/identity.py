@@ -19,7 +19,7 @@ from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 NATS_VERSION = "2.15.1"
-"""The nats-server release that the wire contract is taken from."""
+"""The nats-server release whose protocol and API are spoken (docs/internals)."""
 
 GIT_COMMIT = f"lakestream-{__version__}"
 GO_VERSION = f"python{platform.python_version()}"
@@ -105,7 +105,7 @@ class Identity(msgspec.Struct, frozen=True):
         Args:
             client_id: the connection's number.
             client_ip: its address.
-            second: this INFO follows the first PONG (protocol.md §3).
+            second: this INFO follows the first PONG (docs/internals/protocol.md#info).
             lame_duck: the server is about to go.
             auth_required: a client has to say who it is; None: as configured.
             account: the client's, told in the second.

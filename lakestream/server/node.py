@@ -339,7 +339,8 @@ class Node:
         return ""
 
     def enter_lame_duck(self) -> None:
-        """Take no new clients, tell the others to move, close them over `lame_duck_duration` (protocol.md §11)."""
+        """Take no new clients, tell the others to move, close them over `lame_duck_duration`
+        (docs/internals/protocol.md#lame-duck)."""
         if self.lame_duck:
             return
         self.lame_duck = True

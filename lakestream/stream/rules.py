@@ -1,8 +1,8 @@
 """Which stream configurations are allowed.
 
 Belongs here: the defaults, limits and refusals of STREAM.CREATE and STREAM.UPDATE, in the order in which nats-server
-2.15.1 tests them (streams.md §1, §2, §3), as functions over configurations. What is asked of mirrors and sources is in
-copies/origin_rules.py.
+2.15.1 tests them (docs/internals/streams.md), as functions over configurations. What is asked of mirrors and sources is
+in copies/origin_rules.py.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def updated(old: StreamConfig, new: StreamConfig, consumers: Mapping[str, Limite
 
 
 def required_level(config: StreamConfig) -> int:
-    """The API level that this configuration needs (api.md §12)."""
+    """The API level that this configuration needs (docs/internals/api.md#api-level)."""
     if config.allow_batched:
         return 4
     if config.allow_msg_counter or config.allow_atomic or config.allow_msg_schedules or config.persist_mode == "async":

@@ -83,7 +83,7 @@ class AccountApi:
         when_all_applied(list(self._engine.streams.values()), then)
 
     def usage(self) -> dict[str, Any]:
-        """The fields of an account info reply for this node (api.md §2)."""
+        """The fields of an account info reply for this node (docs/internals/api.md#account)."""
         return self._shown(self._own_usage())
 
     def _own_usage(self) -> Usage:

@@ -1,8 +1,8 @@
 """What only the system account may ask: the cluster's nodes, and everybody's streams.
 
 Belongs here: stepdown of the meta group's leader, taking a node out of the cluster, moving any account's stream, and
-removing all streams of an account (api.md §5). How a stream comes to other nodes is cluster/moves.py's and, one server
-at a time, cluster/local.py's; where these requests are taken, system.py's.
+removing all streams of an account (docs/internals/api.md#operator-requests). How a stream comes to other nodes is
+cluster/moves.py's and, one server at a time, cluster/local.py's; where these requests are taken, system.py's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who leads and who holds a stream, as clients of its account change it.
 
-Belongs here: stepdown of leaders, taking a node out of a stream, and giving up a move (api.md §3 and §4). What is
+Belongs here: stepdown of leaders, taking a node out of a stream, and giving up a move (docs/internals/api.md). What is
 reserved to the system account is in api/operator_requests.py. How the change is then made, one server at a time, is
 local.py's.
 

@@ -1,8 +1,8 @@
 """Streams as the API manages them.
 
 Belongs here: STREAM.CREATE, UPDATE, INFO, NAMES, LIST, DELETE, PURGE, MSG.GET and MSG.DELETE: reading the request,
-checking it against the stream, proposing the operation, answering (api.md §3). What a configuration may hold is in
-stream/rules.py.
+checking it against the stream, proposing the operation, answering (docs/internals/api.md#streams). What a configuration
+may hold is in stream/rules.py.
 """
 
 from __future__ import annotations

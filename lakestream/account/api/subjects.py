@@ -47,7 +47,7 @@ UNCOUNTED = "STREAM.MSG.GET.*"
 """A request whose success is neither counted nor audited, as with nats-server: it is reading."""
 
 STORES = (b"$KV.>", b"$OBJ.>")
-"""What the domain's prefix maps to the subjects of streams (api.md §1)."""
+"""What the domain's prefix maps to the subjects of streams (docs/internals/api.md#requests)."""
 
 
 def standard_parts(engine: Engine) -> list[ApiPart]:

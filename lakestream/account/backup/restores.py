@@ -1,8 +1,8 @@
 """Taking a backup: `$JS.API.STREAM.RESTORE`.
 
-Belongs here: collecting the chunks that a client sends (api.md §10), and making entries of a stream's log out of the
-archive in them. The archive's bytes are archive.py's. Where the entries go is a `Target`'s: the log of a stream that
-nobody sees before it is whole.
+Belongs here: collecting the chunks that a client sends (docs/internals/api.md#backups), and making entries of a
+stream's log out of the archive in them. The archive's bytes are archive.py's. Where the entries go is a `Target`'s: the
+log of a stream that nobody sees before it is whole.
 
 The chunks are staged in a file without a name, which is gone with the process whatever happens; only a transfer that
 came to its end is looked at. So the client waits for the work at its end, as it does with nats-server.

@@ -1,8 +1,8 @@
 """Sending a stream as a backup: `$JS.API.STREAM.SNAPSHOT`.
 
 Belongs here: what a snapshot holds (the stream as of the request: its state, its consumers, its messages wherever they
-lie), and the flow of its chunks to the client (api.md §10). The archive's bytes are archive.py's, taking one back
-restores.py's.
+lie), and the flow of its chunks to the client (docs/internals/api.md#backups). The archive's bytes are archive.py's,
+taking one back restores.py's.
 
 A message that is removed while the snapshot goes on may be missing in it; the state that it begins with still counts
 it, as in nats-server.

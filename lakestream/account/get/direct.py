@@ -1,4 +1,4 @@
-"""Direct get: stored messages without a consumer and without JSON answers (ADR-31, api.md §6).
+"""Direct get: stored messages without a consumer and without JSON answers (ADR-31, docs/internals/api.md#direct-get).
 
 Belongs here: the subscriptions of `$JS.API.DIRECT.GET.`, the fast way of a last-by-subject get, and which status a bad
 request gets. Runs of several messages are in batch.py.

@@ -1,7 +1,7 @@
 """Acks and flow control answers from clients.
 
-Belongs here: the subjects `$JS.ACK.>` and `$JS.FC.>` of a server (api.md §7), finding the consumer that one is for,
-and what its payload means. This is a hot path: one call for each ack.
+Belongs here: the subjects `$JS.ACK.>` and `$JS.FC.>` of a server (docs/internals/api.md#acks), finding the consumer
+that one is for, and what its payload means. This is a hot path: one call for each ack.
 """
 
 from __future__ import annotations

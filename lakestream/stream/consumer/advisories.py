@@ -1,6 +1,7 @@
 """Advisories and metrics about one consumer.
 
-Belongs here: the events of api.md §11 that consumers cause, and their JSON. They are sent only when somebody listens.
+Belongs here: the events of docs/internals/api.md#advisories that consumers cause, and their JSON. They are sent only
+when somebody listens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a consumer has delivered and what became of it, and how that is written to the log.
 
 Belongs here: delivered sequences, pending messages, ack floor and redelivery counts as plain data with the rules of
-nats-server 2.15.1 for moving them (consumers.md §3, §7), and the encodings of that data: the delta of a PROGRESS entry
-and the snapshot of a checkpoint. No timers, no clients, no stream.
+nats-server 2.15.1 for moving them (docs/internals/consumers.md), and the encodings of that data: the delta of a
+PROGRESS entry and the snapshot of a checkpoint. No timers, no clients, no stream.
 
 A delta carries values, not actions: "sequence 7 is pending, 8 is done, the floor is 5". Applying it twice, or over a
 state that is already further on, changes nothing, so a checkpoint may be taken at any moment between two deltas.

@@ -1,8 +1,8 @@
 """Pull consumers: requests that wait for messages.
 
 Belongs here: the queue of requests, how messages are dealt to them one by one in turn, and every status that ends one
-(api.md §8, consumers.md §5). A single request is pull_request.py's, whose turn it is under a priority policy
-priority.py's.
+(docs/internals/api.md#statuses, docs/internals/consumers.md#pull-requests). A single request is pull_request.py's,
+whose turn it is under a priority policy priority.py's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Push consumers: messages go to a subject of the consumer's own.
 
 Belongs here: interest in the deliver subject, idle heartbeats, flow control and the rate limit (ADR-15 and
-consumers.md §4). Which messages go out is decided elsewhere.
+docs/internals/consumers.md#push-consumers). Which messages go out is decided elsewhere.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Interest and work-queue retention: messages that go because everybody who wanted them has had them.
 
-Belongs here: who still needs a message, and the proposals that remove those which nobody needs (streams.md §5). Only
-the leader knows what its consumers have acked since their progress was last logged, so it decides; what it decides goes
-through the log as Remove, always before the progress that led to it, so that a crash between the two repeats a
-delivery at worst and never keeps a message for ever.
+Belongs here: who still needs a message, and the proposals that remove those which nobody needs
+(docs/internals/streams.md#retention). Only the leader knows what its consumers have acked since their progress was last
+logged, so it decides; what it decides goes through the log as Remove, always before the progress that led to it, so
+that a crash between the two repeats a delivery at worst and never keeps a message for ever.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Where a new consumer begins.
 
-Belongs here: deliver policies as sequences (consumers.md §2). They are worked out before the consumer is proposed,
-because applying an entry reads neither clock nor lake. What takes long, or has to wait, is done beside the event loop.
+Belongs here: deliver policies as sequences (docs/internals/consumers.md#start). They are worked out before the consumer
+is proposed, because applying an entry reads neither clock nor lake. What takes long, or has to wait, is done beside the
+event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a consumer's messages go.
 
 Belongs here: what pull requests and a deliver subject have in common as receivers, and the status messages that both
-send (api.md §8).
+send (docs/internals/api.md#statuses).
 """
 
 from __future__ import annotations

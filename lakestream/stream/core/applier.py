@@ -227,7 +227,7 @@ class Applier:
 
     # ------------------------------------------------------------------ operations
     def operation(self, operation: Operation) -> object:
-        """Apply one operation and return what its proposer waits for. Reads no clock (DESIGN §4, invariant 2)."""
+        """Apply one operation and return what its proposer waits for. Reads no clock (invariant 2)."""
         store = self._stream.store
         store.operation_ns = operation.at_ns if isinstance(operation, Removing) else 0
         try:

@@ -1,6 +1,6 @@
 """Streams as JSON.
 
-Belongs here: StreamInfo and its parts, as CREATE, UPDATE, INFO and LIST show them (api.md §3).
+Belongs here: StreamInfo and its parts, as CREATE, UPDATE, INFO and LIST show them (docs/internals/api.md#streams).
 """
 
 from __future__ import annotations

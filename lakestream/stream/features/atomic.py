@@ -1,4 +1,5 @@
-"""Atomic batches: messages that a stream stores all together or not at all (ADR-50, streams.md §7).
+"""Atomic batches: messages that a stream stores all together or not at all (ADR-50,
+docs/internals/streams.md#atomic-batches).
 
 Belongs here: gathering the members of a batch, judging all of them when its commit comes, and what ends a batch before
 that. Members are held in the leader's memory alone; a commit becomes one entry of the log, so that no crash and no

@@ -1,4 +1,5 @@
-"""Republishing: what a stream has stored goes out again under another subject (streams.md §13).
+"""Republishing: what a stream has stored goes out again under another subject
+(docs/internals/streams.md#transforms-and-republishing).
 
 Belongs here: which stored messages are published again, and with which headers. The leader that took a message sends
 it, once it is committed and before its pub ack leaves. What an earlier leader proposed and a later one applies is not

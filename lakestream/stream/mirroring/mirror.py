@@ -2,7 +2,7 @@
 
 Belongs here: what a mirror does with what its session brings. A run of consecutive sequences is a batch like any, so
 replicas, recovery and the lake see nothing new; sequences that the origin has not got any more are not given out here
-either. What is deleted in the origin later stays (streams.md §9).
+either. What is deleted in the origin later stays (docs/internals/streams.md#mirrors-and-sources).
 """
 
 from __future__ import annotations

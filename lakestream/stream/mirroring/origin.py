@@ -1,7 +1,8 @@
 """What a mirror or a source reads from, as its configuration says it.
 
 Belongs here: the names of an origin, the requests that lead to a consumer of it, and what becomes of its subjects
-(streams.md §9). Nothing here does anything: upstream.py reads, mirror.py and sources.py store.
+(docs/internals/streams.md#mirrors-and-sources). Nothing here does anything: upstream.py reads, mirror.py and sources.py
+store.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Reading another stream in order, as mirrors and sources do.
 
 Belongs here: one session with an origin, wherever that is: its consumer is asked for through the API, by whatever
-prefix leads there, and messages come to a subject of our own (streams.md §9). The session keeps them in order, answers
-flow control once they are safe, notices silence and gaps, and begins again. What becomes of a message is its `Taker`'s.
+prefix leads there, and messages come to a subject of our own (docs/internals/streams.md#mirrors-and-sources). The
+session keeps them in order, answers flow control once they are safe, notices silence and gaps, and begins again. What
+becomes of a message is its `Taker`'s.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sources: messages of other streams among a stream's own.
 
 Belongs here: what a stream with sources does with what their sessions bring: under a sequence of its own, with where
-it came from in its header (streams.md §9). How far a source has come follows from that header and is
-source_state.py's.
+it came from in its header (docs/internals/streams.md#mirrors-and-sources). How far a source has come follows from that
+header and is source_state.py's.
 """
 
 from __future__ import annotations

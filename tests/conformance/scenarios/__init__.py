@@ -1,4 +1,4 @@
-"""The scenarios, a module for each part of the contract; importing one registers what it holds."""
+"""The scenarios, a module for each part of docs/internals; importing one registers what it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account: its limits, what it uses, its counts (contract: api.md 2)."""
+"""The account: its limits, what it uses, its counts (docs/internals/api.md#account)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Acks of every kind, redelivery, pending acks, work queues and interest (contract: consumers.md 3, api.md 7)."""
+"""Acks of every kind, redelivery, pending acks, work queues and interest
+(docs/internals/consumers.md#acks-and-redelivery, docs/internals/api.md#acks)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advisories about streams and requests (contract: api.md 11)."""
+"""Advisories about streams and requests (docs/internals/api.md#advisories)."""
 
 from __future__ import annotations
 

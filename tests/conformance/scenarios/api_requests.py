@@ -1,5 +1,5 @@
 """Every request of the API with every kind of body, on a stream that is there and on one that is not, and with headers
-that ask for an API level (contract: api.md 1, 3, 4)."""
+that ask for an API level (docs/internals/api.md)."""
 
 from __future__ import annotations
 

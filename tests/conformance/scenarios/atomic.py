@@ -1,4 +1,5 @@
-"""Atomic batches: members, commits, what is refused when, and what is abandoned (contract: streams.md 7)."""
+"""Atomic batches: members, commits, what is refused when, and what is abandoned
+(docs/internals/streams.md#atomic-batches)."""
 
 from __future__ import annotations
 

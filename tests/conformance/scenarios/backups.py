@@ -1,4 +1,4 @@
-"""Snapshots and restores (contract: api.md 3, 10, 11)."""
+"""Snapshots and restores (docs/internals/api.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random operations by seed, the whole stream compared after each (contract: streams.md 3, 4 and 6)."""
+"""Random operations by seed, the whole stream compared after each (docs/internals/streams.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advisories and metrics about consumers and their messages (contract: api.md 11)."""
+"""Advisories and metrics about consumers and their messages (docs/internals/api.md#advisories)."""
 
 from __future__ import annotations
 

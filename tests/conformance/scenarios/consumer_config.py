@@ -1,5 +1,5 @@
 """Every field of a consumer's configuration with valid and invalid values: on creation, asked for again, taken away, by
-an update, and pedantic (contract: consumers.md 1, 2).
+an update, and pedantic (docs/internals/consumers.md).
 
 The rows are generated from `FIELDS`: one for each field and each configuration that it is put into. Left out are values
 whose outcome is a matter of time (thresholds that are over before the next request).

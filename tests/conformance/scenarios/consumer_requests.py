@@ -1,5 +1,5 @@
-"""Requests about consumers but for their creation: bodies, headers, subjects; and limits that refuse one (contract:
-api.md 1, 4; consumers.md 1, 6)."""
+"""Requests about consumers but for their creation: bodies, headers, subjects; and limits that refuse one
+(docs/internals/api.md; docs/internals/consumers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Consumers: creating, validating, updating, listing, deleting, pausing (contract: consumers.md, api.md 4)."""
+"""Consumers: creating, validating, updating, listing, deleting, pausing (docs/internals/consumers.md,
+docs/internals/api.md#consumers)."""
 
 from __future__ import annotations
 

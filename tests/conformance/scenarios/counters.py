@@ -1,4 +1,4 @@
-"""Counters: increments, the values they add up to, and what refuses them (contract: streams.md 10)."""
+"""Counters: increments, the values they add up to, and what refuses them (docs/internals/streams.md#counters)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs of messages by direct get: where they begin and end, what they count, what they cost (contract: api.md 6)."""
+"""Runs of messages by direct get: where they begin and end, what they count, what they cost
+(docs/internals/api.md#direct-get)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests a direct get takes, and with what status it refuses the others (contract: api.md 6)."""
+"""Which requests a direct get takes, and with what status it refuses the others (docs/internals/api.md#direct-get)."""
 
 from __future__ import annotations
 

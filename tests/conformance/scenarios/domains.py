@@ -1,4 +1,5 @@
-"""A server with a JetStream domain: where its API listens, what it maps, what shows the domain (contract: api.md 1)."""
+"""A server with a JetStream domain: where its API listens, what it maps, what shows the domain
+(docs/internals/api.md#requests)."""
 
 from __future__ import annotations
 

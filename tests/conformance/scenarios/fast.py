@@ -1,4 +1,4 @@
-"""Fast batches: order, gaps, flow control, failures and limits (contract: streams.md 8)."""
+"""Fast batches: order, gaps, flow control, failures and limits (docs/internals/streams.md#fast-batches)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Fields that only change how a stream's files are kept: clients see the same with and without (streams.md 1, 5)."""
+"""Fields that only change how a stream's files are kept: clients see the same with and without
+(docs/internals/streams.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ack policy flow_control: configuration, and answers to flow control requests as acks (contract: consumers.md 1, 3).
+"""Ack policy flow_control: configuration, and answers to flow control requests as acks (docs/internals/consumers.md).
 
 Transcripts leave out when frames come but for their order; heartbeats are every second and can not be asked for faster.
 """

@@ -1,4 +1,5 @@
-"""Schedules, transforms, republishing, delete markers, batches and updates in one stream (streams.md 9 to 13)."""
+"""Schedules, transforms, republishing, delete markers, batches and updates in one stream
+(docs/internals/streams.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key-value buckets as clients make and use them, on the wire (contract: kv-object.md 1, 2, 5; ADR-8)."""
+"""Key-value buckets as clients make and use them, on the wire (docs/internals/kv-object.md; ADR-8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mirrors and sources of key-value buckets, as clients make them (contract: kv-object.md 1, 2; streams.md 9)."""
+"""Mirrors and sources of key-value buckets, as clients make them (docs/internals/kv-object.md;
+docs/internals/streams.md#mirrors-and-sources)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches of key-value buckets, as clients make them (contract: kv-object.md 2; ADR-8)."""
+"""Watches of key-value buckets, as clients make them (docs/internals/kv-object.md#key-value-operations; ADR-8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long messages live: TTLs, ages, delete markers; the order of the header checks (contract: streams.md 6, 12)."""
+"""How long messages live: TTLs, ages, delete markers; the order of the header checks (docs/internals/streams.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Limits, discard policies and removal, at the boundaries (contract: streams.md 4, api.md 3)."""
+"""Limits, discard policies and removal, at the boundaries (docs/internals/streams.md#limits,
+docs/internals/api.md#streams)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading single messages and runs: MSG.GET and DIRECT.GET in all forms (contract: api.md 3 and 6)."""
+"""Reading single messages and runs: MSG.GET and DIRECT.GET in all forms (docs/internals/api.md)."""
 
 from __future__ import annotations
 

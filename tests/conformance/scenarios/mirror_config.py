@@ -1,4 +1,5 @@
-"""Configurations of mirrors: what is refused in which order, what is taken from the origin, updates (contract 9)."""
+"""Configurations of mirrors: what is refused in which order, what is taken from the origin, updates
+(docs/internals/streams.md#mirrors-and-sources)."""
 
 from __future__ import annotations
 

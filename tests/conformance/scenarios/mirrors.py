@@ -1,4 +1,4 @@
-"""What mirrors store of their origins, and what becomes of them (contract 9)."""
+"""What mirrors store of their origins, and what becomes of them (docs/internals/streams.md#mirrors-and-sources)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mirrors and sources whose origin is in another account and is found by a prefix (contract 9)."""
+"""Mirrors and sources whose origin is in another account and is found by a prefix
+(docs/internals/streams.md#mirrors-and-sources)."""
 
 from __future__ import annotations
 

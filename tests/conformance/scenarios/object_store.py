@@ -1,4 +1,4 @@
-"""Object stores as clients make and use them, on the wire (contract: kv-object.md 3, 4, 5; ADR-20)."""
+"""Object stores as clients make and use them, on the wire (docs/internals/kv-object.md; ADR-20)."""
 
 from __future__ import annotations
 

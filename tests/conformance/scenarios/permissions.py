@@ -1,4 +1,4 @@
-"""What users may publish, subscribe to and answer (contract: protocol.md 5)."""
+"""What users may publish, subscribe to and answer (docs/internals/protocol.md#errors)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Priority groups of pull consumers: requests, who is served, pins, advisories (contract: consumers.md 1, 5)."""
+"""Priority groups of pull consumers: requests, who is served, pins, advisories (docs/internals/consumers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client protocol: verbs, lexical rules, limits, delivery, closing (contract: protocol.md)."""
+"""The client protocol: verbs, lexical rules, limits, delivery, closing (docs/internals/protocol.md)."""
 
 from __future__ import annotations
 

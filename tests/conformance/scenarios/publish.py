@@ -1,4 +1,5 @@
-"""Publishing into streams: acks, header conditions, duplicates, rollup (contract: streams.md 6, api.md 9)."""
+"""Publishing into streams: acks, header conditions, duplicates, rollup (docs/internals/streams.md#publish-headers,
+docs/internals/api.md#pub-acks)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Pull consumers: requests, statuses, deliver policies, the numbers (contract: consumers.md 2, 5, 7; api.md 8)."""
+"""Pull consumers: requests, statuses, deliver policies, the numbers (docs/internals/consumers.md;
+docs/internals/api.md#statuses)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push and ordered consumers: delivery, heartbeats, flow control, interest (contract: consumers.md 4, 8)."""
+"""Push and ordered consumers: delivery, heartbeats, flow control, interest (docs/internals/consumers.md)."""
 
 from __future__ import annotations
 

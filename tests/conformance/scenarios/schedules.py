@@ -1,4 +1,4 @@
-"""Message schedules: what is refused, and what is published when (contract: streams.md 11)."""
+"""Message schedules: what is refused, and what is published when (docs/internals/streams.md#schedules)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The server's limits for storage: reservations, and what is refused once too much is stored (contract: errors.md)."""
+"""The server's limits for storage: reservations, and what is refused once too much is stored
+(docs/internals/errors.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Configurations of streams with sources: refusals and their order, cycles, updates (contract 9)."""
+"""Configurations of streams with sources: refusals and their order, cycles, updates
+(docs/internals/streams.md#mirrors-and-sources)."""
 
 from __future__ import annotations
 

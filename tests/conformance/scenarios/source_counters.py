@@ -1,4 +1,4 @@
-"""Counters that come from other streams: each origin's total counts once (contract 9 and 10)."""
+"""Counters that come from other streams: each origin's total counts once (docs/internals/streams.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What streams store of their sources, once each, and what becomes of it (contract 9)."""
+"""What streams store of their sources, once each, and what becomes of it
+(docs/internals/streams.md#mirrors-and-sources)."""
 
 from __future__ import annotations
 

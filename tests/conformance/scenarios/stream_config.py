@@ -1,5 +1,5 @@
 """Every field of a stream's configuration with valid and invalid values: on creation, by an update, and taken away
-again (contract: streams.md 1-3).
+again (docs/internals/streams.md).
 
 The rows are generated from `FIELDS`. A field that the server under test does not have yet has no rows.
 """

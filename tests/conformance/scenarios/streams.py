@@ -1,4 +1,5 @@
-"""Streams: creating, validating, updating, info, names, lists, deleting (contract: streams.md 1-3, api.md 1-3)."""
+"""Streams: creating, validating, updating, info, names, lists, deleting (docs/internals/streams.md,
+docs/internals/api.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message tracing: Nats-Trace-Dest and what it tells (contract: streams.md 6; ADR-41)."""
+"""Message tracing: Nats-Trace-Dest and what it tells (docs/internals/streams.md#publish-headers; ADR-41)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subject transforms and republishing of streams (contract: streams.md 1, 13)."""
+"""Subject transforms and republishing of streams (docs/internals/streams.md)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,143 @@
+"""Citations in code, tests and documentation resolve: pages, anchors, invariants, tests, error codes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lakestream.protocol.api.errors import ERRORS
+
+pytestmark = pytest.mark.unit
+
+ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").exists())
+INTERNALS = ROOT / "docs" / "internals"
+CODE = sorted(
+    path
+    for top in ("lakestream", "jobs", "tests", "jvm")
+    for end in ("py", "java")
+    for path in (ROOT / top).rglob(f"*.{end}")
+)
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+_PAGE = re.compile(r"(?<![\w/.$}\x22-])((?:[\w-]+/)*[\w-]+\.md)(#[\w-]+)?")
+_LINK = re.compile(r"\]\(([^)\s#]*)(#[^)\s]+)?\)")
+_INVARIANT = re.compile(r"\b[Ii]nvariants? (\d+)(?:(?:,| and) (\d+))*|_invariant_(\d+)(?:_and_(\d+))?_")
+_SECTION = re.compile(r"(?<!Raft )(?<!thesis )(?<!, )§")
+_OUTSIDE = re.compile(r"\b(?:DESIGN|FACTS)\b|\bcontract[:/ ]\s*(?:\w+\.md|\d)")
+_ABOUT_RAFT = re.compile(r"raft|tests/sim")
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Return the anchors of a page's headings, spelled as by GitHub."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    slugs: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slugs.append(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    repeated = [f"-{slugs[:at].count(slug)}" if slug in slugs[:at] else "" for at, slug in enumerate(slugs)]
+    return frozenset(f"#{slug}{end}" for slug, end in zip(slugs, repeated, strict=True))
+
+
+def resolves(page: Path, anchor: str) -> bool:
+    """Return True if the page exists and has the anchor, if one is named."""
+    return page.exists() and (not anchor or page.suffix != ".md" or anchor in anchors(page))
+
+
+@cache
+def lines(path: Path) -> list[tuple[str, str]]:
+    """Return each line with the place where it is."""
+    place = path.relative_to(ROOT)
+    return [(f"{place}:{number}", line) for number, line in enumerate(path.read_text().splitlines(), 1)]
+
+
+def sources() -> Iterator[Path]:
+    """Yield all files with code but this one."""
+    return (path for path in CODE if path != Path(__file__))
+
+
+def test_pages_that_code_and_tests_name_exist() -> None:
+    broken = [
+        f"{place}: {page}{anchor}"
+        for path in sources()
+        for place, line in lines(path)
+        for page, anchor in _PAGE.findall(line)
+        if not resolves(ROOT / page, anchor)
+    ]
+    assert broken == []
+
+
+def test_links_between_pages_resolve() -> None:
+    broken = [
+        f"{place}: {target}{anchor}"
+        for path in PAGES
+        for place, line in lines(path)
+        for target, anchor in _LINK.findall(line)
+        if "://" not in target and not resolves((path.parent / target) if target else path, anchor)
+    ]
+    assert broken == []
+
+
+def test_nothing_outside_of_the_repository_is_cited() -> None:
+    """Sections (§) are those of the Raft paper and thesis."""
+    found = [
+        f"{place}: {line.strip()}"
+        for path in [*sources(), *PAGES]
+        for place, line in lines(path)
+        if _OUTSIDE.search(line) or (_SECTION.search(line) and not _ABOUT_RAFT.search(place))
+    ]
+    assert found == []
+
+
+@cache
+def invariants() -> dict[int, str]:
+    """Return the text of each invariant by its number."""
+    parts = re.split(r"^## (\d+)\. ", (INTERNALS / "invariants.md").read_text(), flags=re.MULTILINE)[1:]
+    return {int(number): text for number, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def test_invariants_that_are_cited_exist() -> None:
+    broken = [
+        f"{place}: {line.strip()}"
+        for path in [*sources(), *PAGES]
+        for place, line in lines(path)
+        for numbers in _INVARIANT.findall(line)
+        if not {int(number) for number in numbers if number} <= invariants().keys()
+    ]
+    assert broken == []
+
+
+def test_every_invariant_names_tests_that_exist() -> None:
+    tests = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)\(", path.read_text())
+    }
+    named = {number: set(re.findall(r"`(test_\w+)`", text)) for number, text in invariants().items()}
+    assert list(named) == list(range(1, len(named) + 1))
+    assert all(named.values())
+    assert {number: names - tests for number, names in named.items() if names - tests} == {}
+
+
+def test_error_codes_in_the_pages_are_those_of_the_table() -> None:
+    text = (INTERNALS / "errors.md").read_text()
+    rows = re.findall(r"^\| (\d{5}) \| (\d{3}) \| (.*?) \|", text, re.MULTILINE)
+    assert {int(code): (int(kind), said) for code, kind, said in rows} == {
+        int(code): (ERRORS[int(code)].code, ERRORS[int(code)].description) for code, _, _ in rows
+    }
+    mentioned = {
+        int(code) for page in INTERNALS.glob("*.md") for code in re.findall(r"\b10[012]\d\d\b", page.read_text())
+    }
+    assert mentioned <= ERRORS.keys()
+    raised = {
+        int(code)
+        for path in CODE
+        if path.is_relative_to(ROOT / "lakestream") and path.name != "errors.py"
+        for code in re.findall(r"\b(?:api_error|error)\((10[012]\d\d)\b", path.read_text())
+    }
+    assert raised <= {int(code) for code, _, _ in rows}
+    assert len(raised) > 100
