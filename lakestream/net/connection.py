@@ -256,7 +256,8 @@ class Connection(Outbox, asyncio.Protocol):
         return True
 
     def _report_no_responders(self, subject: bytes, reply: bytes) -> None:
-        """Send a 503 to the requester if it subscribes to the reply subject itself (protocol.md §7)."""
+        """Send a 503 to the requester if it subscribes to the reply subject itself
+        (docs/internals/protocol.md#no-responders)."""
         for sub in self.hub.interest_graph.match(reply).plain:
             if sub.sink is self:
                 self.unheard(sub, subject, reply)

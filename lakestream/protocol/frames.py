@@ -1,7 +1,7 @@
 """Frames of the NATS protocol, as bytes.
 
-Belongs here: every frame that this server writes, to clients and to the servers that it connects to (protocol.md §1,
-§5). Frames of hot paths are templates for `%`, so that a message costs no function call.
+Belongs here: every frame that this server writes, to clients and to the servers that it connects to
+(docs/internals/protocol.md). Frames of hot paths are templates for `%`, so that a message costs no function call.
 """
 
 from __future__ import annotations
@@ -42,5 +42,6 @@ def error(text: str) -> bytes:
 
 
 def no_responders(subject: bytes) -> bytes:
-    """Return the header block of the 503 for a request on `subject` that has no responders (protocol.md §7)."""
+    """Return the header block of the 503 for a request on `subject` that has no responders
+    (docs/internals/protocol.md#no-responders)."""
     return b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject

@@ -313,7 +313,7 @@ def does_not_wait_for_its_vote(stack: ExitStack) -> None:
 
 
 def forgets_that_it_was_damaged(stack: ExitStack) -> None:
-    """A member whose log was cut takes part as if nothing had happened (DESIGN §4, invariant 3)."""
+    """A member whose log was cut takes part as if nothing had happened (invariant 3)."""
     real = RaftMember.damaged
 
     def damaged(self: RaftMember) -> None:
