@@ -23,7 +23,7 @@ from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.accounts.auth import Authenticator
+from lakestream.net.accounts.auth import Authenticator, HashChecks
 from lakestream.net.accounts.imports import AccountLinks
 from lakestream.net.accounts.service_imports import Whereabouts
 from lakestream.net.connection import Connection
@@ -69,10 +69,11 @@ class Node:
         self.cluster: Cluster | None = None
         self.remotes: Remotes | None = None
         self.authenticator = Authenticator(options)
+        self.hash_checks = HashChecks()
         self.lame_duck = False
         self._ids = itertools.count(1)
         self._servers: list[asyncio.AbstractServer] = []
-        self._cleanups: list[Callable[[], None]] = []
+        self._cleanups: list[Callable[[], None]] = [self.hash_checks.close]
 
     # ------------------------------------------------------------------ the event loop
     def run(self) -> int:

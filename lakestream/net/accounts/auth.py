@@ -6,7 +6,10 @@ What a user may do once connected is in permissions.py.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from lakestream.config.options import Options, User
@@ -15,23 +18,54 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 
 
-def same_secret(given: str, stored: str) -> bool:
-    """Compare a secret in constant time; `stored` may be a bcrypt hash (as nats-server's `mkpasswd` makes them)."""
-    if stored.startswith(_BCRYPT):
-        import bcrypt  # only needed with hashed secrets
+def is_hashed(stored: str) -> bool:
+    """Return True if a configured secret is a bcrypt hash (as nats-server's `mkpasswd` makes them)."""
+    return stored.startswith(_BCRYPT)
 
-        try:
-            return bcrypt.checkpw(given.encode(), stored.encode())
-        except ValueError:
-            return False
+
+def same_text(given: str, stored: str) -> bool:
+    """Compare a secret with a plain text in constant time."""
     return hmac.compare_digest(given.encode(), stored.encode())
 
 
+def _same_hash(given: str, stored: str) -> bool:
+    import bcrypt  # only needed with hashed secrets
+
+    try:
+        return bcrypt.checkpw(given.encode(), stored.encode())
+    except ValueError:
+        return False
+
+
+class HashChecks:
+    """Comparisons of secrets with bcrypt hashes. Each takes a core for 50 ms to 1 s: one thread does all of them."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="lakestream-login")
+
+    def check(self, given: str, stored: str, done: Callable[[bool], None]) -> None:
+        """Compare in the thread, then call back in the event loop."""
+        work = asyncio.get_running_loop().run_in_executor(self._executor, _same_hash, given, stored)
+        work.add_done_callback(lambda work: done(not work.cancelled() and work.exception() is None and work.result()))
+
+    def close(self) -> None:
+        """Give up what is waiting."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
 class Login(NamedTuple):
-    """As whom a client is connected. `user` None: as nobody in particular."""
+    """The account and user of a client. `user` None: anonymous."""
 
     account: str
     user: User | None = None
+
+
+class HashedLogin(NamedTuple):
+    """A login that is good if the given secret matches the stored hash."""
+
+    login: Login
+    given: str
+    stored: str
 
 
 ANYBODY = Login(GLOBAL_ACCOUNT)
@@ -76,15 +110,20 @@ class Authenticator:
             return None
         return ANYBODY
 
-    def check(self, connect: dict[str, Any]) -> Login | None:
-        """Who a client with these CONNECT options is; None: its credentials are not good."""
+    def check(self, connect: dict[str, Any]) -> Login | HashedLogin | None:
+        """Return the login of a client with these CONNECT options; None: wrong credentials."""
         if self._token:
-            good = same_secret(str(connect.get("auth_token") or ""), self._token)
-            return ANYBODY if good else None
+            return _compared(ANYBODY, str(connect.get("auth_token") or ""), self._token)
         user = str(connect.get("user") or "")
         if not self._logins or (self.anonymous is not None and not user and not connect.get("auth_token")):
             return self.anonymous
         login = self._logins.get(user)
         if login is None or login.user is None:
             return None
-        return login if same_secret(str(connect.get("pass") or ""), login.user.password) else None
+        return _compared(login, str(connect.get("pass") or ""), login.user.password)
+
+
+def _compared(login: Login, given: str, stored: str) -> Login | HashedLogin | None:
+    if is_hashed(stored):
+        return HashedLogin(login, given, stored)
+    return login if same_text(given, stored) else None

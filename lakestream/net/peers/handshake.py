@@ -64,22 +64,21 @@ class Table(Generic[C]):
     Args:
         me: tells what this node says of itself now.
         dynamic: tells whether its cluster's name was made up.
-        trusted: whether (user, password) are good.
     """
 
-    def __init__(
-        self, me: Callable[[], NodeInfo], dynamic: Callable[[], bool], trusted: Callable[[str, str], bool]
-    ) -> None:
+    def __init__(self, me: Callable[[], NodeInfo], dynamic: Callable[[], bool]) -> None:
         self.up: dict[str, C] = {}
         self._answered: dict[str, C] = {}
         self._gone: deque[str] = deque(maxlen=GONE_KEPT)
         self._me = me
         self._dynamic = dynamic
-        self._trusted = trusted
 
-    def admit(self, candidate: C, hello: Hello) -> Verdict[C]:
-        """Step 2: a node that dialled says HELLO. Without refusal the candidate is waited for (READY)."""
-        refused = self._stranger(hello, checked=True)
+    def admit(self, candidate: C, hello: Hello, trusted: bool) -> Verdict[C]:
+        """Step 2: a node that dialled sent HELLO. Unless refused, the candidate waits for READY.
+
+        `trusted`: user and password of the HELLO are right.
+        """
+        refused = self._stranger(hello, trusted=trusted)
         if refused is not None:
             return Verdict(refused)
         name, replaced = hello.node.name, []
@@ -95,7 +94,7 @@ class Table(Generic[C]):
 
     def accept(self, candidate: C, hello: Hello) -> Verdict[C]:
         """Step 3: the node that this one dialled has answered. Without refusal the candidate is up."""
-        refused = self._stranger(hello, checked=False)
+        refused = self._stranger(hello, trusted=True)
         if refused is not None:
             return Verdict(refused)
         name, replaced = hello.node.name, []
@@ -142,8 +141,8 @@ class Table(Generic[C]):
         return name in self.up or name in self._answered
 
     # ------------------------------------------------------------------ rules
-    def _stranger(self, hello: Hello, *, checked: bool) -> Refused | None:
-        """Why a node is not let in, whatever connections there are. `checked`: it has to name user and password."""
+    def _stranger(self, hello: Hello, *, trusted: bool) -> Refused | None:
+        """Return why a node is refused, whatever connections there are."""
         me, other = self._me(), hello.node
         if len(hello.attempt) > MAX_ATTEMPT:
             return self._refuse(wire.WRONG_PROTOCOL, "the name of the connection is too long")
@@ -154,7 +153,7 @@ class Table(Generic[C]):
             return self._refuse(wire.WRONG_PROTOCOL, "a node needs a name and an id")
         if other.server_id == me.server_id:
             return self._refuse(wire.MYSELF, "a connection of this node to itself")
-        if checked and not self._trusted(hello.user, hello.password):
+        if not trusted:
             return self._refuse(wire.WRONG_CREDENTIALS, "Authorization Violation: wrong user or password")
         if wire.agreed_cluster(me.cluster, self._dynamic(), other.cluster, hello.dynamic) is None:
             return self._refuse(

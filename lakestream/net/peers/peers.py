@@ -21,7 +21,7 @@ from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
-from lakestream.net.accounts.auth import same_secret
+from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
 from lakestream.net.peers.dialler import Dialler
 from lakestream.net.peers.handshake import Table, Verdict
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
@@ -70,7 +70,8 @@ class Peers:
         self.slow_consumers = self.stale_connections = 0
         self._node = msgspec.structs.replace(node, cluster=options.name or secrets.token_urlsafe(16))
         self._log = log
-        self._table: Table[Link] = Table(lambda: self._node, lambda: self.dynamic, self._trusted)
+        self._table: Table[Link] = Table(lambda: self._node, lambda: self.dynamic)
+        self._hash_checks = HashChecks()
         self._links: set[Link] = set()
         self._known: dict[str, NodeInfo] = {}
         self._dialler = Dialler(options, self._link, self._table.engaged, log)
@@ -137,6 +138,7 @@ class Peers:
     async def stop(self) -> None:
         """Tell the others, close everything. Idempotent."""
         self._open = False
+        self._hash_checks.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:
@@ -284,7 +286,8 @@ class Peers:
             case wire.Pong():
                 link.rtt_ns = max(1, time.monotonic_ns() - record.at)
             case Hello() if link.remote is None:
-                self._greeted(link, record)
+                link.remote = self._placed(link, record.node)
+                self._authenticate(link, record)
             case wire.Refused() if link.dialled and not link.up:
                 link.refused = record
                 link.abort(f"refused: {record.text}")
@@ -350,15 +353,31 @@ class Peers:
         )
         link.tell(hello)
 
-    def _greeted(self, link: Link, hello: Hello) -> None:
-        """The other side has said who it is."""
-        link.remote = self._placed(link, hello.node)
+    def _authenticate(self, link: Link, hello: Hello) -> None:
+        """Check user and password of a node that dialled this one; a bcrypt hash is compared in a thread."""
+        user, password = self.options.user, self.options.password
+        if link.dialled or not user or hello.user != user:
+            self._greeted(link, hello, trusted=link.dialled or not user)
+        elif not is_hashed(password):
+            self._greeted(link, hello, trusted=same_text(hello.password, password))
+        else:
+
+            def done(good: bool) -> None:
+                if not link.reason:
+                    self._greeted(link, hello, trusted=good)
+
+            self._hash_checks.check(hello.password, password, done)
+
+    def _greeted(self, link: Link, hello: Hello, *, trusted: bool) -> None:
+        """Decide about the HELLO of the other side."""
         link.linked = hello.linked
         if not link.dialled:
             link.attempt = hello.attempt
         elif hello.attempt != link.attempt:
             raise wire.WireError("HELLO answers another one")
-        verdict: Verdict[Link] = (self._table.accept if link.dialled else self._table.admit)(link, hello)
+        verdict: Verdict[Link] = (
+            self._table.accept(link, hello) if link.dialled else self._table.admit(link, hello, trusted)
+        )
         if verdict.refused is not None:
             self._refuse(link, verdict.refused)
             return
@@ -405,10 +424,6 @@ class Peers:
         self._call(self._watchers, node.name, True)
         self._gossip()
         self._linked(link, link.linked)
-
-    def _trusted(self, user: str, password: str) -> bool:
-        options = self.options
-        return not options.user or (user == options.user and same_secret(password, options.password))
 
     def _agree(self, cluster: str, dynamic: bool) -> None:
         """Take over the cluster name of a node that was let in, if ours was made up."""
