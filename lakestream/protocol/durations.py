@@ -67,3 +67,15 @@ def _decimal(value: int, unit: int) -> str:
         return str(whole)
     width = len(str(unit)) - 1
     return f"{whole}.{str(rest).zfill(width).rstrip('0')}"
+
+
+def uptime_text(ns: int) -> str:
+    """Return a duration as nats-server's uptime: `3d4h5m6s`, `5m6s`, `6s`."""
+    seconds = max(0, ns) // 1_000_000_000
+    text, started = "", False
+    for unit, size in (("y", 31_536_000), ("d", 86_400), ("h", 3600), ("m", 60)):
+        number, seconds = divmod(seconds, size)
+        started = started or bool(number)
+        if started:
+            text += f"{number}{unit}"
+    return f"{text}{seconds}s"

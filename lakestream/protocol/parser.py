@@ -16,8 +16,17 @@ from __future__ import annotations
 
 import re
 
-from lakestream.protocol.commands import Command, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
-from lakestream.protocol.connect import connect_command, is_json_object
+from lakestream.protocol.commands import (
+    Command,
+    Ping,
+    Pong,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    Violation,
+    connect_command,
+    is_json_object,
+)
 
 MAX_CONTROL_LINE = 4096
 """Longest arguments of a control line in bytes (default). Longer ones are a violation."""

@@ -27,10 +27,10 @@ from lakestream.net.accounts.auth import Authenticator, HashChecks
 from lakestream.net.accounts.imports import AccountLinks
 from lakestream.net.accounts.service_imports import Whereabouts
 from lakestream.net.connection import Connection
+from lakestream.net.hub import Turn
 from lakestream.net.identity import NATS_VERSION, Identity, advertised, new_server_id
 from lakestream.net.peers.cluster import Cluster, node_info
 from lakestream.net.statistics import Statistics
-from lakestream.net.turn import Turn
 from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System

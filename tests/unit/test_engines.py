@@ -20,9 +20,8 @@ from lakestream.log.store.names import RESERVED, account_directory, account_of
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
-from lakestream.net.hub import Hub
+from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.server.lake.keeper import LakeKeeper
 from tests.unit.api_world import Client

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from lakestream.net.peers.peer_dial import Target
+from lakestream.config.options import RouteUrl
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, WireError
 
@@ -39,6 +39,16 @@ HANDSHAKE_TIMEOUT = "Handshake Timeout"
 
 CLOSE_WAIT_S = 1.0
 """How long the last words of a connection may take to leave (1 s)."""
+
+
+class Place(Protocol):
+    """A place that this node dials; see `Target` in dialler.py."""
+
+    url: RouteUrl
+    explicit: bool
+
+    def reached(self, name: str) -> None:
+        """Note that the node of this name answered there."""
 
 
 class LinkOwner(Protocol):
@@ -75,7 +85,7 @@ class Link(asyncio.Protocol):
     `attempt` is the connection's name, chosen by the dialling side; the other one learns it from HELLO.
     """
 
-    def __init__(self, owner: LinkOwner, number: int, handshake_s: float, target: Target | None = None) -> None:
+    def __init__(self, owner: LinkOwner, number: int, handshake_s: float, target: Place | None = None) -> None:
         self.owner = owner
         self.number = number
         self.target = target

@@ -22,10 +22,9 @@ from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
-from lakestream.net.peers.dialler import Dialler
+from lakestream.net.peers.dialler import Dialler, Target
 from lakestream.net.peers.handshake import Table, Verdict
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
-from lakestream.net.peers.peer_dial import Target
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Address, Control, Hello, NodeInfo
 from lakestream.raft.group.ports import Channel

@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from lakestream.net.hub import Hub
+from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
-from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo

@@ -18,10 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.hub import Hub
+from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Sink, Subscription
 from lakestream.net.peers.remote_node import Links, RemoteAccount, RemoteNode
-from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import (

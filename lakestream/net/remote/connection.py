@@ -14,9 +14,8 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.config.options import Address, RemoteOptions
-from lakestream.net.remote.dial import dial, secure
+from lakestream.net.remote.dial import dial, login_fields, read_keys, secure
 from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed, unsent
-from lakestream.net.remote.login import login, read
 from lakestream.ports import Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.jsonio import dumps
@@ -129,7 +128,7 @@ class RemoteConnection(asyncio.Protocol):
 
         Raises OSError, ssl.SSLError, TimeoutError, LoginError.
         """
-        keys = await read_in_thread(lambda: read(self._options))
+        keys = await read_in_thread(lambda: read_keys(self._options))
         try:
             self._transport, _ = await dial(self._options, self._address, lambda: self)
             await self._within(self._informed)
@@ -138,7 +137,7 @@ class RemoteConnection(asyncio.Protocol):
                 self._transport.set_write_buffer_limits(high=HIGH_WATER)
             if self.reason:
                 return self.reason
-            who = login(self._options, self._address, keys, self.server.nonce)
+            who = login_fields(self._options, self._address, keys, self.server.nonce)
             self._write([frames.CONNECT % dumps(self._connect(who))])
             self._alive.begin()
             await self._within(self._taken_in)

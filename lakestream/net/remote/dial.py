@@ -7,16 +7,17 @@ worth a line in the log, and TLS. What is said on a connection is connection.py'
 from __future__ import annotations
 
 import asyncio
+import base64
 import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lakestream.config.errors import reason_of
 from lakestream.config.options import Address, RemoteOptions, RemoteTls
 from lakestream.logging import Logger
-from lakestream.net.remote.login import LoginError
+from lakestream.protocol.nkeys import BadKeyError, credentials, key_pair
 
 DIAL_TIMEOUT_S = 5.0
 """How long a connection may take to come about (5 s), before anything is said on it."""
@@ -34,6 +35,10 @@ MAX_DISCOVERED = 64
 """So many places are kept of those that a remote tells of (64), the first ones."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+class LoginError(Exception):
+    """Raised when a file with a key, credentials or certificates cannot be used; the text says why."""
 
 
 class Redial:
@@ -193,3 +198,60 @@ def _name(options: RemoteOptions, address: Address) -> str:
     """What the certificate has to carry. Members that were discovered are often told by address while certificates
     carry names: that is what `server_name` is for."""
     return (options.tls.server_name if options.tls is not None else "") or address.host
+
+
+# ---------------------------------------------------------------------- login
+
+
+class Keys(NamedTuple):
+    """What is signed with, and the token that goes with it; "" where there is none."""
+
+    jwt: str = ""
+    seed: str = ""
+
+
+def read_keys(options: RemoteOptions) -> Keys:
+    """The keys of a remote, from the files as they are now: they are replaced before they run out. Blocks.
+
+    Raises:
+        LoginError: a file is not there, or it does not hold what it should.
+    """
+    file = options.credentials or options.nkey_file
+    if not file:
+        return Keys(seed=options.nkey)
+    try:
+        with open(file, "rb") as stream:
+            content = stream.read()
+        found = Keys(*credentials(content)) if options.credentials else Keys(seed=_seed(content))
+        key_pair(found.seed)
+    except OSError as error:
+        raise LoginError(f"cannot read {file!r}: {reason_of(error)}") from error
+    except BadKeyError as error:
+        raise LoginError(f"{file!r}: {error}") from error
+    return found
+
+
+def _seed(content: bytes) -> str:
+    """The first line of a file that may have comments."""
+    lines = (line.strip() for line in content.decode("ascii", "replace").splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), "")
+
+
+def login_fields(options: RemoteOptions, address: Address, keys: Keys, nonce: str) -> dict[str, Any]:
+    """The fields of CONNECT. What the URL says goes before what the block says.
+
+    Args:
+        nonce: what INFO asks to have signed; "" where it does not.
+    """
+    if address.user and not address.password:
+        return {"auth_token": address.user}
+    if address.user:
+        return {"user": address.user, "pass": address.password}
+    if keys.seed:
+        pair = key_pair(keys.seed)
+        signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
+        who = {"jwt": keys.jwt} if keys.jwt else {"nkey": pair.public}
+        return who | ({"sig": signature} if nonce else {})
+    if options.user:
+        return {"user": options.user, "pass": options.password}
+    return {"auth_token": options.token} if options.token else {}

@@ -14,9 +14,8 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Closed
 from lakestream.ops.monitoring.monitored import Live, Monitored, Watched, account_of
 from lakestream.ops.monitoring.query import BadQuery, Query
-from lakestream.ops.monitoring.text import uptime_text
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
-from lakestream.protocol.durations import format_duration
+from lakestream.protocol.durations import format_duration, uptime_text
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import matches, valid_literal
 

@@ -24,8 +24,8 @@ from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
 from lakestream.ops.monitoring.monitored import Lag, Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.routes import Routed, cluster_settings, routed, routez
-from lakestream.ops.monitoring.text import resident_bytes, uptime_text
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.durations import uptime_text
 from lakestream.protocol.gotime import format_time
 
 JSON = "application/json"
@@ -193,7 +193,7 @@ class Pages:
 
     def _machine(self, uptime: int) -> dict[str, Any]:
         cpu = round(time.process_time_ns() * 100 / uptime, 2)
-        return {"mem": resident_bytes(), "cores": os.cpu_count() or 1, "cpu": cpu}
+        return {"mem": _resident_bytes(), "cores": os.cpu_count() or 1, "cpu": cpu}
 
     def traffic(self) -> Traffic:
         """What has been moved since the start."""
@@ -311,3 +311,15 @@ def json_answer(page: Mapping[str, Any] | Sequence[Any]) -> Answer:
 
 def _by_kind(clients: int, routes: int) -> dict[str, int]:
     return {"clients": clients, "routes": routes, "gateways": 0, "leafs": 0}
+
+
+def _resident_bytes() -> int:
+    """Return the resident memory of this process."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        # No /proc: use the peak.
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

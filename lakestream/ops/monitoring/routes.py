@@ -15,8 +15,7 @@ from lakestream.net.peers.cluster import Cluster
 from lakestream.net.peers.link import Link
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.query import Query
-from lakestream.ops.monitoring.text import uptime_text
-from lakestream.protocol.durations import format_duration
+from lakestream.protocol.durations import format_duration, uptime_text
 from lakestream.protocol.gotime import format_time
 
 

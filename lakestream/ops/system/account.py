@@ -20,8 +20,7 @@ from lakestream.ops.monitoring.jetstream import Health
 from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.pages import Pages, unhealthy
 from lakestream.ops.monitoring.query import BadQuery
-from lakestream.ops.system.messages import SystemMessages
-from lakestream.ops.system.replies import Asked, Found, Replies, encoded
+from lakestream.ops.system.messages import Asked, Found, Replies, SystemMessages, encoded
 from lakestream.ports import ClientInfo, Handler
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Uint64, dumps, parse

@@ -7,17 +7,20 @@ connections for its own internal clients, too; there are none here.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.connection import Connection
-from lakestream.net.peers.client_counts import ClientCounts
+from lakestream.net.peers.cluster import Cluster
 from lakestream.net.statistics import REFUSED
 from lakestream.ops.monitoring.accounts import account_traffic
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.system.messages import SystemMessages
-from lakestream.ports import Clock
+from lakestream.ports import ClientInfo, Clock, Subscribed
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.gotime import format_time
 
@@ -29,6 +32,66 @@ STATSZ_NS = 10_000_000_000
 
 HEARTBEAT_NS = 30_000_000_000
 """How often the connections of each account that has any are told though nothing changed (30 s)."""
+
+
+class _Server(msgspec.Struct):
+    id: str
+
+
+class _Conns(msgspec.Struct):
+    """What is read of an event."""
+
+    server: _Server
+    acc: str
+    conns: int
+
+
+class ClientCounts:
+    """See the module. Nodes that are not connected do not count."""
+
+    def __init__(self, accounts: Accounts, cluster: Cluster) -> None:
+        self._accounts, self._cluster = accounts, cluster
+        self._counts: dict[str, dict[str, int]] = {}
+        """By account and id of a server."""
+        self._heard: dict[str, Subscribed] = {}
+
+    def configured(self) -> None:
+        """The accounts have the limits now that they have."""
+        limited = {account.name for account in self._accounts if account.options.limits.max_connections >= 0}
+        for name in self._heard.keys() - limited:
+            self._heard.pop(name).cancel()
+            self._counts.pop(name, None)
+        for name in limited - self._heard.keys():
+            self._heard[name] = self._accounts.system.hub.subscribe(_told(name), self._hear)
+            self._accounts.of(name).others = partial(self.of, name)
+            self._ask(name)
+
+    def joined(self, account: Account) -> None:
+        """A client has come; with the first one the other nodes are asked about theirs."""
+        if len(account.connections) == 1 and account.name in self._heard:
+            self._ask(account.name)
+
+    def of(self, account: str) -> int:
+        """Clients of that account on the other nodes."""
+        counts = self._counts.get(account)
+        if not counts:
+            return 0
+        up = {link.remote.server_id for link in self._cluster.peers.links() if link.remote is not None}
+        return sum(number for server, number in counts.items() if server in up)
+
+    def _ask(self, account: str) -> None:
+        self._accounts.system.hub.publish(f"$SYS.REQ.ACCOUNT.{account}.CONNS".encode(), _told(account), b"", b"")
+
+    def _hear(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        try:
+            event = msgspec.json.decode(payload, type=_Conns)
+        except msgspec.DecodeError:
+            return  # whatever a user of the system account has made up
+        self._counts.setdefault(event.acc, {})[event.server.id] = event.conns
+
+
+def _told(account: str) -> bytes:
+    return f"$SYS.ACCOUNT.{account}.SERVER.CONNS".encode()
 
 
 class SystemEvents:

@@ -6,13 +6,22 @@ is in requests.py, account.py and events.py.
 
 from __future__ import annotations
 
+import gzip
 import itertools
-from typing import Any, Protocol
+import json
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
 
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.identity import NATS_VERSION, Identity
+from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ports import Clock
+from lakestream.protocol import headers, s2
+from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
+from lakestream.protocol.api.jsonio import clean, dumps, parse
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.nuid import nuid
 
@@ -73,3 +82,201 @@ class SystemMessages:
             "timestamp": format_time(self._clock.now()),
             "server": self.server(),
         }
+
+
+_STATES = ("open", "closed", "any")
+
+_SNAPPY = b"\xff\x06\x00\x00sNaPpY"
+"""The beginning of a stream in snappy's framing; its chunks are S2's."""
+
+_GO = {bool: "bool", str: "string", int: "int", list: "[]string"}
+
+_WORDS: Final[dict[type, Callable[[Any], str]]] = {
+    bool: lambda value: "true" if value else "",
+    str: lambda value: value,
+    int: str,
+}
+
+Names = dict[str, tuple[str, type]]
+"""By a request's field: the page's parameter and the type."""
+
+_FILTER: Names = {
+    "server_name": ("", str),
+    "cluster": ("", str),
+    "host": ("", str),
+    "domain": ("", str),
+    "tags": ("", list),
+    "exact_match": ("", bool),
+}
+"""Which servers are to answer: all fields that are given must fit."""
+
+_PAGED: Names = {"offset": ("offset", int), "limit": ("limit", int)}
+
+OPTIONS: Final[dict[str, Names]] = {
+    "Connz": {
+        "sort": ("sort", str),
+        "auth": ("auth", bool),
+        "subscriptions": ("subs", bool),
+        "subscriptions_detail": ("", bool),
+        "cid": ("cid", int),
+        "state": ("", int),
+        "user": ("user", str),
+        "acc": ("acc", str),
+        "filter_subject": ("filter_subject", str),
+        **_PAGED,
+    },
+    "Subsz": {"subscriptions": ("subs", bool), "account": ("acc", str), "test": ("test", str), **_PAGED},
+    "Routez": {"subscriptions": ("subs", bool), "subscriptions_detail": ("", bool)},
+    "Jsz": {
+        "account": ("acc", str),
+        "accounts": ("accounts", bool),
+        "streams": ("streams", bool),
+        "consumer": ("consumers", bool),
+        "config": ("config", bool),
+        **_PAGED,
+    },
+    "Accountz": {"account": ("acc", str)},
+    "AccountStatz": {"accounts": ("", list), "include_unused": ("", bool)},
+    "Healthz": {
+        "js-enabled": ("js-enabled", bool),
+        "js-enabled-only": ("js-enabled-only", bool),
+        "js-server-only": ("js-server-only", bool),
+        "account": ("account", str),
+        "stream": ("stream", str),
+        "consumer": ("consumer", str),
+        "details": ("details", bool),
+    },
+}
+"""What a request may say beside the filter; one that is not listed may say no more than that."""
+
+
+class _Nothing(msgspec.Struct):
+    """For what nats-server says of a body that is no JSON, or no object."""
+
+
+class Asked(NamedTuple):
+    """A request that was understood: as a query of the page, and every field as it came."""
+
+    query: Query
+    fields: dict[str, Any]
+
+
+def read(kind: str, body: bytes) -> Asked:
+    """The options of a request; fields that are not known are skipped.
+
+    Raises:
+        JsonError: in nats-server's words.
+    """
+    if not body:
+        return Asked(Query(), {})
+    if not body.strip(b" \t\r\n"):
+        raise JsonError("unexpected end of JSON input")
+    root = f"{kind}EventOptions"
+    try:
+        end = end_of_value(body, next_value(body, 0))
+    except JsonError as error:
+        raise error.as_lenient() from None
+    rest = body[next_value(body, end) :].decode("utf-8", "replace")
+    if rest:  # even another value, which the API's decoder takes
+        raise JsonError(f"invalid character '{rest[0]}' after top-level value")
+    parse(body, _Nothing, root, strict=False)  # which refuses what is no object
+    names, given = _FILTER | OPTIONS.get(kind, {}), json.loads(body.decode("utf-8", "replace"), parse_int=_int) or {}
+    fields = {
+        key.lower(): _cleaned(value) for key, value in given.items() if key.lower() in names and value is not None
+    }
+    for key, value in fields.items():
+        kind_of = names[key][1]
+        fits = isinstance(value, kind_of) and (kind_of is bool or not isinstance(value, bool))
+        if not fits or (key == "cid" and value < 0):
+            raise JsonError(_mismatch(f"{root}.{key}", value, "uint64" if key == "cid" else _GO[kind_of]))
+    values = {
+        name: _WORDS[type(fields[key])](fields[key]) for key, (name, _) in names.items() if name and key in fields
+    }
+    if fields.get("subscriptions_detail"):
+        values["subs"] = "detail"
+    if "state" in fields:
+        values["state"] = _STATES[fields["state"]] if 0 <= fields["state"] < len(_STATES) else ""
+    return Asked(Query(**values), fields)
+
+
+def _int(literal: str) -> float:
+    """Return an integer; beyond what any field takes, and int() reads, a float, which none takes."""
+    return int(literal) if len(literal) < 25 else float(literal)
+
+
+def _cleaned(value: object) -> Any:
+    if isinstance(value, list):
+        return [_cleaned(each) for each in value]
+    return clean(value) if isinstance(value, str) else value
+
+
+def _mismatch(path: str, value: object, go_type: str) -> str:
+    words = {bool: "bool", str: "string", list: "array", dict: "object"}.get(type(value), "number")
+    if words == "number" and go_type in ("int", "uint64"):
+        words = f"number {value}"
+    return f"json: cannot unmarshal {words} into Go struct field {path} of type {go_type}"
+
+
+def concerns(node: Speaker, fields: dict[str, Any]) -> bool:
+    """Whether the fields of a request let this server answer."""
+    identity, exact = node.identity, bool(fields.get("exact_match"))
+    cluster = node.cluster.name if node.cluster is not None else ""
+    for key, own in (("server_name", identity.server_name), ("host", identity.host), ("cluster", cluster)):
+        wanted = fields.get(key)
+        if wanted and (wanted != own if exact else wanted not in own):
+            return False
+    if fields.get("domain") and fields["domain"] != identity.domain:
+        return False
+    return all(tag in node.options.server_tags for tag in fields.get("tags", ()))
+
+
+Found = Callable[[Asked], Any]
+"""The answer's data; None: this server has nothing to say. Raises BadQuery, which is told the client."""
+
+
+class Replies:
+    """Makes the answers to requests."""
+
+    def __init__(self, node: Speaker, messages: SystemMessages) -> None:
+        self._node, self._messages = node, messages
+
+    def answer(self, kind: str, body: bytes, found: Found, key: str = "data") -> bytes | None:
+        """The answer to a request for a page; None: this server is not asked, or says nothing."""
+        try:
+            asked = read(kind, body)
+        except JsonError as error:
+            return self.refusal(400, str(error))
+        if not concerns(self._node, asked.fields):
+            return None
+        try:
+            data = found(asked)
+            return None if data is None else dumps({"server": self._messages.server(), key: data})
+        except BadQuery as error:
+            return self.refusal(500, str(error), key)
+        except Exception as error:  # the last resort: who asks gets an answer
+            self._node.log.exception(f"system request for {kind}: internal error", error)
+            return self.refusal(500, "internal error, see the server's log", key)
+
+    def done(self, error: str = "") -> bytes:
+        """The answer to a request that does something: what went wrong, if anything did."""
+        return self.refusal(500, error) if error else dumps({"server": self._messages.server()})
+
+    def refusal(self, code: int, text: str, without: str = "") -> bytes:
+        """An answer with an error in the place of what was to be found under `without`."""
+        nothing = {without: None} if without else {}
+        error = {"code": code, "description": text}
+        return dumps({"server": self._messages.server()} | nothing | {"error": error})
+
+
+def encoded(header: bytes, body: bytes) -> tuple[bytes, bytes]:
+    """Header and payload of an answer, in the encoding that the request's header accepts."""
+    accepted = headers.get(header, b"Accept-Encoding") if header else None
+    if not accepted:
+        return b"", body
+    if b"snappy" in accepted or b"s2" in accepted:
+        name, body = b"snappy", _SNAPPY + s2.encode(body)
+    elif b"gzip" in accepted:
+        name, body = b"gzip", gzip.compress(body)
+    else:
+        name = b"identity"
+    return headers.build([(b"Content-Encoding", name)]), body

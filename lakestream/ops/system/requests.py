@@ -14,8 +14,7 @@ from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.accounts import statz
 from lakestream.ops.monitoring.connections import connz
 from lakestream.ops.monitoring.monitored import Monitored
-from lakestream.ops.system.messages import SystemMessages
-from lakestream.ops.system.replies import Found, Replies, encoded
+from lakestream.ops.system.messages import Found, Replies, SystemMessages, encoded
 from lakestream.ports import ClientInfo
 from lakestream.protocol.api.jsonio import dumps
 

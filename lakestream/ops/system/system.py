@@ -11,8 +11,7 @@ from lakestream.net.tracing import Tracing
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.system.account import Managed, SystemAccount
 from lakestream.ops.system.events import SystemEvents
-from lakestream.ops.system.messages import SystemMessages
-from lakestream.ops.system.replies import Replies
+from lakestream.ops.system.messages import Replies, SystemMessages
 from lakestream.ops.system.requests import SystemRequests
 from lakestream.ports import Clock
 
