@@ -47,7 +47,6 @@ class LoopClock:
     now = staticmethod(time.time_ns)  # called for each message: no function around it
 
     def steady(self) -> int:
-        """See `Clock.steady`."""
         return self._began + _clock(_UPTIME)
 
     def watch_steps(self) -> None:
@@ -62,15 +61,12 @@ class LoopClock:
         self.call_later(STEP_LOOK_NS, self.watch_steps)
 
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """See `Clock.call_later`."""
         return self._loop.call_later(delay_ns / 1e9, callback)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """See `Clock.call_soon`."""
         self._loop.call_soon(callback)
 
     def spawn(self, awaitable: Awaitable[Any]) -> None:
-        """See `Clock.spawn`."""
         task = asyncio.ensure_future(awaitable)
         self._tasks.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(self._finished)
@@ -114,7 +110,6 @@ class ThreadIo:
     def submit(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
     ) -> None:
-        """See `Io.submit`."""
         if not brief or self._brief or time.monotonic_ns() < self._threads_until:
             self._work.put((work, done))
             return

@@ -203,7 +203,6 @@ class Connection(Outbox, asyncio.Protocol):
 
     # ------------------------------------------------------------------ ends and announcements
     def cut(self, reason: str, detail: str) -> None:
-        """See `Receiver.cut`."""
         if not self.close_reason:
             self.close_reason, self.slow = reason, detail
             self._leave()

@@ -360,18 +360,15 @@ class Hub:
     def subscribe(
         self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False, many: Many | None = None
     ) -> _Handle:
-        """See `Bus.subscribe`."""
         sub = Subscription(_Internal(handler, self.log, self.system, many), subject, queue, b"")
         sub.local = local
         self.join(sub)
         return _Handle(self, sub)
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """See `Bus.publish`."""
         return self.route(None, self.system, subject, reply, header, payload)
 
     def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
-        """See `Bus.reply_many`."""
         match, run = self.interest_graph.match, list[Delivery]()
         same: Match | None = None
         for subject, payload in replies:
@@ -398,7 +395,6 @@ class Hub:
                 sub.sink.receive(sub, subject, reply, header, payload, self.system)
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
-        """See `Bus.deliver`."""
         if self.responses is not None and to.startswith(self.responses.prefix):
             return self.responses.deliver(to, messages)
         match = self.interest_graph.match(to)
@@ -426,14 +422,12 @@ class Hub:
             sub.carrier.carry(sub.queue, to, messages)
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
-        """See `Bus.interest`."""
         if self.responses is not None and subject.startswith(self.responses.prefix):
             away = self.responses.behind(subject)
             return away is not None and away[0].interest(away[1])
         return self.interest_graph.interest(subject, queue)
 
     def bound(self, subject: bytes, queue: bytes = b"") -> bool:
-        """See `Bus.bound`."""
         return self.interest_graph.bound(subject, queue)
 
     def _receivers(self, to: bytes) -> list[Subscription]:
@@ -459,7 +453,6 @@ class Hub:
         return None
 
     def writable(self, to: bytes) -> bool:
-        """See `Bus.writable`."""
         if self.responses is not None and to.startswith(self.responses.prefix):
             away = self.responses.behind(to)
             return away is None or away[0].writable(away[1])
@@ -469,7 +462,6 @@ class Hub:
         return True
 
     def when_writable(self, to: bytes, callback: Callable[[], None]) -> None:
-        """See `Bus.when_writable`."""
         if self.responses is not None and to.startswith(self.responses.prefix) and (away := self.responses.behind(to)):
             away[0].when_writable(away[1], callback)
             return
@@ -483,7 +475,6 @@ class Hub:
         self.soon(callback)
 
     def watch_interest(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> _Watch:
-        """See `Bus.watch_interest`."""
         return _Watch(self.interest_graph, subject, queue, callback)
 
 

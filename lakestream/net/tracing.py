@@ -324,13 +324,11 @@ class MessageTrace:
         self._events.append(event)
 
     def reached(self, stream: str) -> None:
-        """See `traces.Trace.reached`."""
         self._stream = {"type": "js", "ts": self._tracing.now(), "stream": stream}
         self._events.append(self._stream)
         self._waiting += 1
 
     def settled(self, subject: bytes = b"", *, unwanted: bool = False, error: str = "") -> None:
-        """See `traces.Trace.settled`."""
         assert self._stream is not None, "a stream says first that it has the message"
         if subject:
             self._stream["subject"] = subject.decode("utf-8", "replace")

@@ -257,7 +257,6 @@ class Node:
 
     # ------------------------------------------------------------------ Owner
     def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:
-        """See `Owner.info`."""
         return self.identity.info(
             connection.id,
             connection.host,
@@ -277,18 +276,15 @@ class Node:
             connection.send_info()
 
     def opened(self, connection: Connection) -> bool:
-        """See `Owner.opened`."""
         self.statistics.total_connections += 1
         self.connections[connection.id] = connection
         limit = self.options.max_connections
         return not limit or len(self.connections) <= limit
 
     def joined(self, connection: Connection) -> None:
-        """See `Owner.joined`."""
         self.system.events.connected(connection)
 
     def closed(self, connection: Connection) -> None:
-        """See `Owner.closed`."""
         self.connections.pop(connection.id, None)
         self.statistics.ended(connection, self.clock.now())
         self.system.events.disconnected(connection)

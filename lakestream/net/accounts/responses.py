@@ -179,7 +179,6 @@ class Responses:
         self._lines.clear()
 
     def behind(self, subject: bytes) -> tuple[Hub, bytes] | None:
-        """See `Ways.behind`."""
         way = self._ways.get(subject[len(self.prefix) :])
         return (way.back.hub, way.reply) if way is not None else None
 
@@ -187,7 +186,6 @@ class Responses:
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        """See `Sink.receive`."""
         name = subject[len(self.prefix) :]
         way = self._ways.get(name)
         if way is None:
@@ -250,5 +248,4 @@ class Responses:
                 way.asker.nobody(way.asked, way.reply)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Sink.on_drain`."""
         callback()

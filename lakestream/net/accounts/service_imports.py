@@ -98,7 +98,6 @@ class ServiceImport:
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        """See `Sink.receive`."""
         self._ask(subject, reply, header, payload, client, None)
 
     def traced(
@@ -111,7 +110,6 @@ class ServiceImport:
         payload: bytes,
         client: ClientInfo,
     ) -> None:
-        """See `Abroad.traced`."""
         trace.crosses(self.exporter.hub.account, self._there(subject), subject)
         if self.service.allow_trace:
             # What other nodes tell of it comes back like an answer.
@@ -192,12 +190,10 @@ class ServiceImport:
         return Measured(exporter.hub, exporter.clock, sampler.subject, self._where().server, self._shown, traced)
 
     def receive_many(self, sub: Subscription, messages: Iterable[Delivery]) -> None:
-        """See `Sink.receive_many`."""
         for subject, reply, header, payload in messages:
             self.receive(sub, subject, reply, header, payload, self.importer.hub.system)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Sink.on_drain`."""
         callback()
 
     # ------------------------------------------------------------------ nobody

@@ -60,17 +60,14 @@ class Shadow:
 
     @property
     def congested(self) -> bool:
-        """See `Sink.congested`."""
         return self.sub.sink.congested
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Sink.on_drain`."""
         self.sub.sink.on_drain(callback)
 
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        """See `Sink.receive`."""
         mine = self.sub
         mine.sink.receive(mine, self.route.subjects.to_ours(subject), reply, header, payload, client)
 
@@ -84,7 +81,6 @@ class Shadow:
         payload: bytes,
         client: ClientInfo,
     ) -> None:
-        """See `Abroad.traced`."""
         mine, here = self.sub, self.route.subjects.to_ours(subject)
         trace.crosses(self.account, here)
         if self.route.allow_trace:
@@ -152,7 +148,6 @@ class StreamImports:
                 self._follow(sub, new)
 
     def joined(self, sub: Subscription) -> None:
-        """See `Imports.joined`."""
         if sub in self._shadows:
             return
         start = _start(sub.subject)
@@ -178,7 +173,6 @@ class StreamImports:
                     route.exporter.interest_graph.insert(shadow)
 
     def left(self, sub: Subscription) -> None:
-        """See `Imports.left`."""
         for route, shadow in self._shadows.pop(sub, ()):
             route.exporter.interest_graph.remove(shadow)
 

@@ -136,7 +136,6 @@ class Link(asyncio.Protocol):
 
     @property
     def alive(self) -> bool:
-        """See `Candidate.alive`."""
         return time.monotonic_ns() - self.heard_ns < ALIVE_NS
 
     # ------------------------------------------------------------------ asyncio.Protocol

@@ -153,15 +153,12 @@ class Peers:
     # ------------------------------------------------------------------ raft.ports.Peers
     @property
     def me(self) -> str:
-        """See `Peers.me`."""
         return self._node.name
 
     def connected(self) -> list[str]:
-        """See `Peers.connected`."""
         return sorted(self._table.up)
 
     def alive(self, node: str) -> bool:
-        """See `Peers.alive`."""
         link = self._table.up.get(node)
         return not link.silent if link is not None else node == self._node.name
 
@@ -182,7 +179,6 @@ class Peers:
         return False
 
     def receive(self, channel: Channel, handler: Handler) -> None:
-        """See `Peers.receive`."""
         self._handlers[int(channel)] = handler
 
     def watch(self, callback: Callable[[str, bool], None]) -> None:
@@ -266,7 +262,6 @@ class Peers:
         return link
 
     def made(self, link: Link) -> None:
-        """See `LinkOwner.made`."""
         self._log.debug(f"{link} - Route connection created")
         if not self._open:
             link.abort("Server Shutdown")
@@ -278,7 +273,6 @@ class Peers:
             link.abort("Maximum Connections Exceeded")
 
     def control(self, link: Link, record: Control) -> None:
-        """See `LinkOwner.control`."""
         match record:
             case wire.Ping():
                 link.tell(wire.Pong(record.at))
@@ -303,7 +297,6 @@ class Peers:
                 raise wire.WireError(f"{type(record).__name__} out of turn")
 
     def payload(self, link: Link, channel: int, payload: bytes) -> None:
-        """See `LinkOwner.payload`."""
         handler = self._handlers.get(channel)
         if handler is None:
             return
@@ -316,13 +309,11 @@ class Peers:
                 link.abort("Protocol Violation")
 
     def heard(self, link: Link) -> None:
-        """See `LinkOwner.heard`."""
         if link.up:
             self._log.info(f"{link} - {link.name} is heard again")
             self._call(self._watchers, link.name, True)
 
     def lost(self, link: Link) -> None:
-        """See `LinkOwner.lost`."""
         self._links.discard(link)
         was_up = self._table.ended(link)
         if link.made and not was_up:

@@ -55,7 +55,6 @@ class _Account:
         self._changed: set[tuple[bytes, bytes]] = set()
 
     def observed(self, sub: Subscription, joined: bool) -> None:
-        """See `Interest.observe`."""
         if sub.local or sub.remote is not None:
             return
         key = sub.subject, sub.queue
@@ -118,7 +117,6 @@ class InterestAnnouncer:
             self._turn.dirty(self)
 
     def flush(self) -> None:
-        """See `Flushable.flush`."""
         self._dirty = False
         self.announce_changes()
 

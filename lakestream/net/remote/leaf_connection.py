@@ -132,17 +132,14 @@ class Listeners:
     # ------------------------------------------------------------------ sink
     @property
     def congested(self) -> bool:
-        """See `Sink.congested`."""
         return self._way.congested
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Sink.on_drain`."""
         self._way.on_drain(callback)
 
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        """See `Sink.receive`."""
         self.carry(sub.queue, subject, ((subject, reply, header, payload),))
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
@@ -150,7 +147,6 @@ class Listeners:
         self.carry(sub.queue, sub.subject, messages)
 
     def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
-        """See `Carrier.carry`."""
         size = largest = 0
         for _, _, header, payload in messages:
             length = len(header) + len(payload)
@@ -172,7 +168,6 @@ class Listeners:
         return fitting
 
     def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
-        """See `Requester.unheard`."""
         header = no_responders(subject)
         self.carry(b"", reply, ((reply, b"", header, b""),))
 
@@ -373,15 +368,12 @@ class LeafConnection(asyncio.Protocol):
 
     @property
     def congested(self) -> bool:
-        """See `Way.congested`."""
         return self._drain.paused
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Way.on_drain`."""
         self._drain.wait(callback)
 
     def send(self, frames: Sequence[bytes], messages: int, size: int) -> None:
-        """See `Way.send`."""
         self.out_msgs += messages
         self.out_bytes += size
         self._out.extend(frames)

@@ -258,7 +258,6 @@ class LeafLink:
 
     # ------------------------------------------------------------------ one connection
     async def _attempt(self, address: Address) -> str:
-        """See `Redial`."""
         made = LeafConnection(self._hub, self._names, self._clock, self._log, self._label)
         try:
             transport, connection = await remote_dial.dial(self.options, address, lambda: made)

@@ -70,7 +70,6 @@ class _Listening(Subscribed):
         return frames.SUB % (self.subject, self.queue + b" " if self.queue else b"", self.sid)
 
     def cancel(self) -> None:
-        """See `Subscribed.cancel`."""
         self._link.leave(self)
 
 
@@ -81,7 +80,6 @@ class _Watch(Subscribed):
         self._watches, self.changed = watches, changed
 
     def cancel(self) -> None:
-        """See `Subscribed.cancel`."""
         if self in self._watches:
             self._watches.remove(self)
 
@@ -172,7 +170,6 @@ class Link:
                 self._down(address, connection.reason)
 
     def came_up(self, address: Address) -> Iterable[bytes]:
-        """See `Carried.up`."""
         assert self._connection is not None  # Invariant: who calls is the connection of the attempt under way.
         self.up, self.server, self.address = True, self._connection.server, address
         self.since_ns = self._clock.now()
@@ -199,7 +196,6 @@ class Link:
         self._tell(False)
 
     def told(self, server: RemoteServer) -> None:
-        """See `Carried.told`."""
         if not self.up or self._connection is None:
             return
         self.server = server
@@ -208,7 +204,6 @@ class Link:
             self._connection.end("it is about to shut down", orderly=True)
 
     def said(self, text: str) -> None:
-        """See `Carried.said`."""
         self.refused += 1
         if text != self._said:
             self._log.warn(f"Remote {self.name} says: {text}")
@@ -331,7 +326,6 @@ class Link:
             self._say(frames.UNSUB % listening.sid)
 
     def came(self, messages: list[Message]) -> None:
-        """See `Carried.came`."""
         self.in_msgs += len(messages)
         self.in_bytes += sum([len(message.header) + len(message.payload) for message in messages])
         listening = self._listening.get(messages[0].sid)
@@ -364,5 +358,4 @@ class _User:
         self.told, self.came, self.said = link.told, link.came, link.said
 
     def up(self) -> Iterable[bytes]:
-        """See `Carried.up`."""
         return self._link.came_up(self._address)
