@@ -1,8 +1,8 @@
 """One client connection.
 
-Belongs here: the asyncio shell around the protocol parser: the effect of each verb on the client's state, the order of
-checks that a published message passes (connection, guard, hub), and the end of the connection. Output is outbox.py's,
-routing the hub's, bytes are the parser's.
+Belongs here: the asyncio shell around the protocol parser: the effect of each verb on the client's state, the checks
+that a published message passes in order (connection, guard, hub), and the end of the connection. Output is in
+outbox.py, routing in hub.py, parsing in protocol/parser.py.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Owner(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """Time and timers."""
+        """Return the clock."""
 
     def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:
         """Return the INFO frame for this client.
@@ -190,7 +190,7 @@ class Connection(Outbox, asyncio.Protocol):
         self.owner.closed(self)
 
     def _leave(self) -> None:
-        """Nothing is delivered from now on: what would be is somebody else's, or stays pending."""
+        """Remove the client from its account and end its subscriptions."""
         for timer in (self._timer, self._auth_timer):
             if timer is not None:
                 timer.cancel()
@@ -389,9 +389,9 @@ class Connection(Outbox, asyncio.Protocol):
         self._ok()
 
     def _bind(self, login: Login) -> bool:
-        """Be in the account of that user from now on; False: it is full, and the connection ends.
+        """Put the client into the account of its user; return False when that is full and the connection ends.
 
-        Who subscribed before its CONNECT listens in the new account: so does nats-server.
+        Subscriptions made before CONNECT move to the new account, as in nats-server.
         """
         account = self.owner.accounts.of(login.account)
         if not account.admit(self):

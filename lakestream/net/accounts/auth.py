@@ -1,7 +1,7 @@
-"""Who may connect, and as whom.
+"""Authentication of clients.
 
-Belongs here: checking the credentials of a CONNECT against the configured token or users, which tells the account.
-What a user may do once connected is in permissions.py.
+Belongs here: comparing the credentials of a CONNECT with the configured token or users, which determines the account.
+Permissions of a user are in permissions.py.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Authenticator:
     """Checks CONNECT options against the server's token or users.
 
     Attributes:
-        configured: there are credentials at all, and INFO says so once a client is in.
-        anonymous: who a client is that gives none; None: it must.
-        required: the first INFO says that a client must give credentials. As in nats-server it says so even where only
-            the system account has users, and a client without any is in the global one.
+        configured: credentials are configured; INFO says so once a client is in.
+        anonymous: the login of clients without credentials; None: they are rejected.
+        required: the first INFO says that credentials are required. As in nats-server that is so even where only the
+            system account has users, and clients without credentials are in the global account.
     """
 
     def __init__(self, options: Options) -> None:
@@ -94,11 +94,11 @@ class Authenticator:
 
     @property
     def by_token(self) -> bool:
-        """Whether clients give a token, and are all the same by that."""
+        """Return True if clients authenticate with a token, so that all have the same login."""
         return bool(self._token)
 
     def login_of(self, user: str) -> Login | None:
-        """Who that user is; None: nobody."""
+        """Return the login of a user; None: no such user."""
         return self._logins.get(user)
 
     def _anonymous(self, options: Options) -> Login | None:
