@@ -506,7 +506,7 @@ class Connection(Outbox, asyncio.Protocol):
             self._fail(text, reason)
 
     def close(self, reason: str) -> None:
-        """Say what is left to say, then close. `reason` is what connz shows."""
+        """Write what is gathered, then close. `reason` is shown by connz."""
         if self.close_reason:
             return
         self.close_reason = reason

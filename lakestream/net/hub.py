@@ -1,9 +1,8 @@
-"""The hub of an account: from one published message to everybody in the account who listens.
+"""The hub of an account: routes each published message to the account's subscribers.
 
 Belongs here: routing by the interest graph, the end of an event-loop turn (one write per connection), and the `Bus`
-that JetStream uses. The hub knows receivers only as sinks; what a stream is, it does not know: a stream is a
-subscriber like any other. So is another node of the cluster, except that what comes from there goes to nobody but the
-subscribers here; and so is what crosses to another account: a subscription with a sink of its own kind.
+that JetStream uses. The hub knows receivers only as sinks: streams, other nodes and imports of other accounts are
+subscribers like clients. Messages from another node go only to subscribers of this node.
 """
 
 from __future__ import annotations
@@ -55,18 +54,18 @@ class MessageTracing(Protocol):
 
 
 class Imports(Protocol):
-    """What an account hears from others: follows its subscriptions."""
+    """Follows the subscriptions of an account that has imports."""
 
     def joined(self, sub: Subscription) -> None:
-        """A subscription has begun."""
+        """Note that a subscription began."""
 
     def left(self, sub: Subscription) -> None:
-        """A subscription has ended."""
+        """Note that a subscription ended."""
 
 
 TURN_BYTES = 16 << 20
-"""Bytes for subscribers (16 MiB) after which publishers wait for the next turn, so that many large messages with many
-subscribers do not keep the other clients waiting."""
+"""Bytes for subscribers in one turn (16 MiB) above which publishers wait for the next turn, so that large messages with
+many subscribers do not keep other clients waiting."""
 
 
 class Flushable(Protocol):
@@ -77,15 +76,16 @@ class Flushable(Protocol):
 
 
 class Turn:
-    """The present turn.
+    """The current turn of the event loop.
 
     Args:
-        call_soon: runs a callback once the event loop's turn has read all ready sockets.
+        call_soon: runs a callback once the turn has read all ready sockets.
 
     Attributes:
-        overrun: what the publisher that is being read waits for: another node, or a remote server, that had to take a
-            message while the way to it was congested; or the next turn.
-        soon: go on with something in the next turn, so that nothing holds the event loop for long.
+        overrun: the receiver for which the current publisher has to wait: a congested node or remote server, or the
+            next
+            turn.
+        soon: runs a callback in the next turn, so that nothing holds the event loop for long.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -109,7 +109,7 @@ class Turn:
                 self.overrun = self
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Congested.on_drain`: go on in the next turn."""
+        """Call back in the next turn."""
         self.soon(callback)
 
     def _flush(self) -> None:
@@ -120,16 +120,16 @@ class Turn:
 
 
 class Ways(Protocol):
-    """The ways back of answers into other accounts.
+    """The reply paths into other accounts.
 
     Attributes:
-        prefix: how the subjects begin that lead through here.
+        prefix: the common prefix of their subjects.
     """
 
     prefix: bytes
 
     def behind(self, subject: bytes) -> tuple[Hub, bytes] | None:
-        """Where an answer to `subject` goes: the hub of the account that asked, and the reply subject there."""
+        """Return the hub of the requesting account and the reply subject there; None: no such path."""
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
         """Send a batch through; False when nobody waits for it."""
@@ -176,7 +176,7 @@ class _Internal:
 
 
 class _Handle:
-    """Cancels an internal subscription."""
+    """Handle of an internal subscription."""
 
     __slots__ = ("_hub", "_sub")
 
@@ -195,15 +195,15 @@ class Hub:
 
     Args:
         turn: shared by the hubs of a server.
-        log: where a failing internal subscriber is reported.
-        account: whose hub this is.
+        log: for failures of internal subscribers.
+        account: the account's name.
 
     Attributes:
-        system: the origin of what the server itself publishes here.
-        tracing: routes the messages that are traced.
-        imports: what the account hears from others; None without any.
-        mappings: subjects that its clients are sent elsewhere with; None without any.
-        responses: the ways back of answers that leave the account; None without any.
+        system: the sender of the server's own messages.
+        tracing: routes traced messages; None: off.
+        imports: follows subscriptions; None without imports.
+        mappings: subject mappings; None without any.
+        responses: reply paths into other accounts; None without any.
         dirty, soon: see `Turn`.
     """
 
@@ -222,13 +222,13 @@ class Hub:
 
     # ------------------------------------------------------------------ who listens
     def join(self, sub: Subscription) -> None:
-        """A subscription begins."""
+        """Add a subscription."""
         self.interest_graph.insert(sub)
         if self.imports is not None:
             self.imports.joined(sub)
 
     def leave(self, sub: Subscription) -> None:
-        """A subscription ends."""
+        """Remove a subscription."""
         self.interest_graph.remove(sub)
         if self.imports is not None:
             self.imports.left(sub)
@@ -263,9 +263,9 @@ class Hub:
         return found
 
     def chosen(self, subject: bytes, origin: Sink | None, hides: Callable[[Sink, bytes], bool]) -> list[Subscription]:
-        """Whoever `route` would hand a message to, and `origin` even where it wants no echo.
+        """Return the subscriptions that `route` would choose, and those of `origin` even without echo.
 
-        A member of a queue group that `hides` the subject from itself is taken only where there is no other.
+        A member of a queue group that `hides` the subject is chosen only when there is no other.
         """
         match = self.interest_graph.match(subject)
         chosen = list(match.plain)
@@ -293,7 +293,7 @@ class Hub:
         return left
 
     def _meant(self, message: Routed) -> tuple[list[Subscription], list[bytes]]:
-        """The subscriptions that a message from another node is for, and what `arrived` returns."""
+        """Return the subscriptions that a message from another node is for, and what `arrived` returns."""
         match = self.interest_graph.match(message.subject)
         if message.relayed:
             # A service of another account is no matter of this node's: the other one has it, too.
@@ -311,19 +311,20 @@ class Hub:
         return subs, left
 
     def unheard(self, subject: bytes, reply: bytes) -> None:
-        """Another node had no subscriber any more for a request of a client here: if there is none anywhere now, the
-        client hears of it, as it would have when publishing."""
+        """Report no responders for a request that another node could not deliver, unless there are other subscribers
+        now."""
         if not self.interest_graph.interest(subject):
             self.no_responders(subject, reply)
 
     def no_responders(self, subject: bytes, reply: bytes) -> None:
-        """Nobody hears a request of a client here: it is told."""
+        """Send a 503 to the requester: the request has no responders."""
         for sub in self.interest_graph.match(reply).plain:
             if isinstance(sub.sink, Requester) and not sub.subject.startswith((b"*", b">")):
                 sub.sink.unheard(sub, subject, reply)
 
     def declined(self, subject: bytes, reply: bytes) -> None:
-        """See `Bus.declined`. Another subscriber may be an import: who listens there may take it."""
+        """Report no responders when the only subscriber of a request does not take it. Another subscriber may be an
+        import."""
         match = self.interest_graph.match(subject)
         if len(match.plain) + len(match.queues) <= 1:
             self.no_responders(subject, reply)
@@ -349,7 +350,7 @@ class Hub:
         return False
 
     def elsewhere(self, subject: bytes, queue: bytes) -> Subscription | None:
-        """A member of a queue group on another node, each with the same chance; None without any."""
+        """Return a member of a queue group on another node, chosen at random; None without any."""
         for group in self.interest_graph.match(subject).queues:
             if group[0].queue == queue:
                 members = [sub for sub in group if sub.remote is not None]
@@ -440,7 +441,7 @@ class Hub:
         return receivers
 
     def slow_receiver(self, to: bytes) -> Sink | None:
-        """A receiver of `to` on this node that is congested, None without any."""
+        """Return a congested receiver of `to` on this node; None without any."""
         if self.responses is not None and to.startswith(self.responses.prefix):
             away = self.responses.behind(to)
             return away[0].slow_receiver(away[1]) if away is not None else None
@@ -479,7 +480,7 @@ class Hub:
 
 
 class _Watch:
-    """Cancels a watch on interest."""
+    """Handle of an interest watch."""
 
     __slots__ = ("_cancel",)
 

@@ -1,7 +1,8 @@
 """One connection to the leaf node listener of a nats-server.
 
-Belongs here: the asyncio shell around the wire: what each thing that is said does, what is written back, and when the
-connection ends. Whom it leads to and how often is leaf_link.py's.
+Belongs here: the asyncio shell around the leaf node protocol, and the interest of the other side as subscriptions in an
+account's hub. Only responses and deliveries cross: the connection lets the other side read streams of this server, it
+does not join two subject spaces. Dialling is in leaf_link.py.
 """
 
 from __future__ import annotations
@@ -26,42 +27,42 @@ HIGH_WATER = 1 << 20
 """Unsent bytes (1 MiB) above which the connection counts as congested and JetStream holds its deliveries."""
 
 MAX_UNSENT = 64 << 20
-"""Unsent bytes (64 MiB) at which the connection is given up."""
+"""Unsent bytes (64 MiB) at which the connection is closed."""
 
 PING_NS = 15_000_000_000
-"""Pause between two PINGs (15 s); the first one is part of the greeting."""
+"""Interval of PINGs (15 s); the first one is part of the greeting."""
 
 MAX_PINGS = 2
-"""PINGs without an answer, while nothing else gets through, after which the connection is given up."""
+"""Unanswered PINGs, while nothing else gets through, after which the connection is closed."""
 
 MAX_PAYLOAD = 1 << 20
-"""What the other side takes when it does not say (1 MiB)."""
+"""The other side's maximum payload when its INFO names none (1 MiB)."""
 
 JETSTREAM = b"$JS."
-"""How all subjects of this server begin that nobody else listens to there."""
+"""Prefix of the subjects that only this server serves."""
 
 
 ANSWERS = (b"_INBOX.", b"_R_.", b"_GR_.", b"$JSC.R.", b"$JS.M.", b"$JS.S.")
-"""How the subjects begin that count: inboxes of clients, ways back from other accounts and clusters, and where mirrors
-and sources of nats-server wait for answers and messages."""
+"""Prefixes of the subjects that are followed: inboxes of clients, reply subjects of other accounts and clusters, and
+those where mirrors and sources of nats-server wait for responses and messages."""
 
 MAX_SUBJECTS = 262_144
-"""Subjects that are kept of those that are listened to there; further ones hear nothing."""
+"""Subjects of the other side's interest that are kept; further ones receive nothing."""
 
 
 def _counts(subject: bytes) -> bool:
-    """Whether answers to that subject go over. Each inbox has a token of its own, so who listens to all of them there
-    does not hear those of the clients here."""
+    """Return True if interest in that subject is followed. Each inbox has a token of its own, so a subscriber to all
+    inboxes there does not receive responses for clients here."""
     prefix = next((prefix for prefix in ANSWERS if subject.startswith(prefix)), b"")
     return bool(prefix) and not subject.startswith((b"*", b">"), len(prefix))
 
 
 class Way(Protocol):
-    """The way to the other side."""
+    """The output to the other side."""
 
     @property
     def congested(self) -> bool:
-        """More unsent bytes than the high-water mark."""
+        """Return True above the high-water mark of unsent bytes."""
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call back once when no longer congested, or when gone."""
@@ -71,14 +72,14 @@ class Way(Protocol):
 
 
 class Listeners:
-    """The subscribers there, as one receiver of messages (`hub.Carrier`).
+    """The subscribers of the other side, as one sink.
 
     Args:
-        hub: of the account here that is connected.
+        hub: of the connected account.
         names: of this server's own subjects there.
         way: to the other side.
-        max_payload: of the other side; a larger message would cost the connection.
-        too_large: told of each message that does not go over because of that: its subject and size.
+        max_payload: of the other side; a larger message would end the connection.
+        too_large: called with subject and size of each message that is dropped because of that.
     """
 
     echo = False
@@ -91,16 +92,16 @@ class Listeners:
         self._subscriptions: dict[tuple[bytes, bytes], Subscription] = {}
 
     def __len__(self) -> int:
-        """How many subjects count."""
+        """Return the number of followed subjects."""
         return len(self._subscriptions)
 
     def subjects(self) -> list[str]:
-        """Those that count."""
+        """Return the followed subjects."""
         return [subject.decode("utf-8", "replace") for subject, _ in self._subscriptions]
 
     # ------------------------------------------------------------------ interest
     def begins(self, said: Listens) -> bool:
-        """Somebody listens. False: there is no room to remember it."""
+        """Add interest of the other side; return False when there is no room for it."""
         if not _counts(said.subject):
             return True
         key = said.subject, said.queue
@@ -118,13 +119,13 @@ class Listeners:
         return True
 
     def ends(self, said: Left) -> None:
-        """Nobody does any more."""
+        """Remove interest of the other side."""
         sub = self._subscriptions.pop((said.subject, said.queue), None)
         if sub is not None:
             self._hub.leave(sub)
 
     def clear(self) -> None:
-        """The connection has ended."""
+        """Remove all interest: the connection has ended."""
         gone, self._subscriptions = self._subscriptions, {}
         for sub in gone.values():
             self._hub.leave(sub)
@@ -143,7 +144,7 @@ class Listeners:
         self.carry(sub.queue, subject, ((subject, reply, header, payload),))
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        """See `Sink.receive_many`: what comes from another account's stream goes to where it is listened for."""
+        """Deliver messages of another account's stream."""
         self.carry(sub.queue, sub.subject, messages)
 
     def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
@@ -173,21 +174,21 @@ class Listeners:
 
 
 class LeafConnection(asyncio.Protocol):
-    """From the first byte to the last.
+    """One connection.
 
     Args:
-        hub: of the account here that is connected.
+        hub: of the connected account.
         names: of this server's own subjects there.
-        label: how the log calls the other side.
+        label: the other side in the log.
 
     Attributes:
-        said_info: done with the fields of the first INFO, or when the connection has ended before that.
-        up: done when the other side has answered the greeting, or refused it (`refused`), or the connection has ended.
-        over: done when it has ended, with the reason.
+        said_info: done with True at the first INFO, with False when the connection ended before.
+        up: done with True when the greeting is answered, with False when it is refused or the connection ended.
+        over: done with the reason when the connection has ended.
         info: the fields of the last INFO.
-        listeners: who listens over there; None before the greeting.
-        refused: what the other side said of us last, "" for nothing.
-        unasked: messages that came on subjects that do not lead here.
+        listeners: the interest of the other side; None before the greeting.
+        refused: the last -ERR, "" without one.
+        unasked: messages on subjects that this side did not subscribe to.
     """
 
     def __init__(self, hub: Hub, names: Names, clock: Clock, log: Logger, label: str) -> None:
@@ -226,7 +227,7 @@ class LeafConnection(asyncio.Protocol):
         self._client = ClientInfo(id=0, host=str(peer[0]), account=self._hub.account, kind="Leafnode")
 
     def secured(self, transport: asyncio.Transport) -> None:
-        """This transport takes the bytes from now on."""
+        """Use this transport from now on."""
         self.transport = transport
         transport.set_write_buffer_limits(high=HIGH_WATER)
 
@@ -267,7 +268,7 @@ class LeafConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------------ in
     def _arrived(self, came: Message) -> None:
-        """A request, an ack or an answer to flow control."""
+        """Route a request, an ack or a flow control response."""
         self.in_msgs += 1
         self.in_bytes += len(came.header) + len(came.payload)
         if self.listeners is None:
@@ -283,7 +284,7 @@ class LeafConnection(asyncio.Protocol):
             self._nobody(came)
 
     def _unasked(self, subject: bytes) -> None:
-        """What nobody here asked for goes to nobody: the other side is trusted with what leads here, and no more."""
+        """Drop a message on a subject that this side did not subscribe to."""
         self.unasked += 1
         if self.unasked == 1:
             self._log.warn(
@@ -291,8 +292,8 @@ class LeafConnection(asyncio.Protocol):
             )
 
     def _nobody(self, came: Message) -> None:
-        """The other side can not tell that nobody listens: to it, this server does. Only for what leads nowhere else:
-        to other subjects somebody may listen there."""
+        """Send a 503: the other side sees a responder, this server. Only for JetStream subjects; other subjects may
+        have subscribers there."""
         header = frames.no_responders(came.subject)
         self.send(self._names.deliveries(came.reply, b"", ((came.reply, b"", header, b""),)), 1, len(header))
 
@@ -343,7 +344,8 @@ class LeafConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------------ out
     def greet(self, fields: dict[str, Any], subjects: Sequence[bytes], group: bytes) -> None:
-        """Say who this is and which subjects lead here; of the connections of a group each message takes one."""
+        """Send CONNECT and the subscriptions of the subjects that lead here; each message goes to one connection of the
+        group."""
         most = self.info.get("max_payload")
         self.listeners = Listeners(
             self._hub, self._names, self, most if isinstance(most, int) and most > 0 else MAX_PAYLOAD, self._too_large
@@ -363,7 +365,7 @@ class LeafConnection(asyncio.Protocol):
 
     @property
     def rtt_ns(self) -> int:
-        """How long the last PING took; 0: none was answered yet."""
+        """Return the round-trip time of the last PING; 0: none was answered yet."""
         return self._alive.rtt_ns
 
     @property

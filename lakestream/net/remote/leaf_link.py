@@ -1,12 +1,11 @@
-"""A remote that is connected to as a leaf node: there, this server's streams can be mirrored.
+"""A remote that this server is a leaf node of, so that its streams can be mirrored there.
 
-Belongs here: the life of the link from dialling to dialling again, the greeting, and what the log and monitoring say of
-it. One connection is leaf_connection.py's, its bytes leaf_wire.py's, what goes over leaf_interest.py's.
+Belongs here: dialling, the greeting, which node of a cluster holds the connection, and its log lines and monitoring.
+One connection is in leaf_connection.py, its bytes in protocol/leaf_wire.py.
 
-The nats-server at the other end sees a leaf node with a JetStream domain of its own, which is ours: its mirrors,
-sources and clients reach our streams by `$JS.<domain>.API`, and it keeps everything that has to be remembered: a
-mirror there asks for what comes after its last message. So nothing is stored here, and it makes no difference who of
-the two stops when.
+The nats-server at the other end sees a leaf node with a JetStream domain of its own: its mirrors, sources and clients
+reach our streams by `$JS.<domain>.API`. All state is kept there: a mirror asks for what follows its last message. So
+nothing is stored here, and the order in which the two sides stop does not matter.
 """
 
 from __future__ import annotations
@@ -28,37 +27,42 @@ from lakestream.protocol.leaf_wire import Names
 from lakestream.protocol.subjects import short_hash
 
 GREETING_TIMEOUT_S = 5.0
-"""How long the other side may take to say INFO, and again to answer the greeting (5 s)."""
+"""Time that the other side may take for its INFO, and again to answer the greeting (5 s)."""
 
 WRONG_PORT = "; that port is not one for leaf nodes, which is in the `leafnodes` block there (7422 by default)"
 
 
 LOOK_NS = 250_000_000
-"""Pause between two looks at the other nodes (0.25 s)."""
+"""Interval of checks of the other nodes (0.25 s)."""
 
 SETTLE_NS = 2_000_000_000
-"""How long a node of a cluster that starts waits for what the others have to say (2 s)."""
+"""Time for which a starting node waits for the other nodes (2 s)."""
 
 PATIENCE_NS = 10_000_000_000
-"""A node that could not connect for so long (10 s) lets the others try, if there are any."""
+"""A node that could not connect for this long (10 s) lets the others try, if there are any."""
 
 REST_NS = 30_000_000_000
-"""For how long it does (30 s)."""
+"""Time for which it lets the others try (30 s)."""
 
 
 class Holder:
-    """Says whether this node holds a connection.
+    """Decides which node of a cluster holds a leaf connection that several nodes have configured.
 
-    The one that holds it keeps it, unless it can not connect. Where none does, the node with the lowest name takes it;
-    where two do, the other one gives it up.
+    Two connections of one cluster to one remote would bring every delivery there twice. The nodes announce by interest
+    which of them may hold it and which does. That may be wrong for a moment, so nothing depends on it: all connections
+    are one queue group there, and a mirror takes a message once.
+
+    The holder keeps the connection unless it cannot connect. Without a holder the node with the lowest name takes it;
+    of
+    two holders the one with the higher name gives it up.
 
     Args:
-        hub: of the account that is connected.
+        hub: of the connected account.
         what: the remote, in the same words on every node.
         name: of this node.
-        others: the names of the connected nodes; None: there is no cluster.
-        changed: called with True when this node is to hold the connection from now on, with False when not any more.
-        connected: whether there is a connection.
+        others: returns the names of the connected nodes; None: no cluster.
+        changed: called with True when this node becomes the holder, with False when it ceases to be.
+        connected: returns True while there is a connection.
     """
 
     def __init__(
@@ -78,15 +82,15 @@ class Holder:
         self._held: Subscribed | None = None
         self._timer: Timer | None = None
         self._since_ns = 0
-        """When it was connected last, or took its turn, or gave it up."""
+        """Time of the last connection, or of the last change of the holder here."""
 
     @property
     def holds(self) -> bool:
-        """Whether this node does."""
+        """Return True if this node is the holder."""
         return self._held is not None
 
     def start(self) -> None:
-        """Be one who may."""
+        """Announce this node as a candidate."""
         if self._others is None:
             self._take()
             return
@@ -94,7 +98,7 @@ class Holder:
         self._timer = self._clock.call_later(SETTLE_NS, self._look)
 
     def stop(self) -> None:
-        """Be none any more. `changed` is not called."""
+        """Withdraw. `changed` is not called."""
         if self._timer is not None:
             self._timer.cancel()
         for subscription in (self._able, self._held):
@@ -146,7 +150,7 @@ class Holder:
 
 
 def _ignore(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-    """What is listened to says it all."""
+    """Ignore a message: only the interest matters."""
 
 
 class LeafLink:
@@ -154,10 +158,10 @@ class LeafLink:
 
     Args:
         options: the remote.
-        hub: of the account that is connected.
-        domain: of this server's JetStream: what it is called there.
+        hub: of the connected account.
+        domain: of this server's JetStream, and its name there.
         name: of this server.
-        others: the names of the nodes of the cluster that are connected now; None: there is no cluster.
+        others: returns the names of the connected nodes of the cluster; None: no cluster.
         cluster: its name; "" without one.
     """
 
@@ -197,7 +201,7 @@ class LeafLink:
         await self._redial.stop()
 
     def _turn(self, mine: bool) -> None:
-        """This node is to hold the connection, or not any more."""
+        """Connect or disconnect when this node becomes the holder, or ceases to be."""
         if mine:
             self._redial.start()
         else:
@@ -206,11 +210,11 @@ class LeafLink:
 
     @property
     def up(self) -> bool:
-        """Whether there is a connection."""
+        """Return True while there is a connection."""
         return self._connection is not None
 
     def shown(self) -> dict[str, Any]:
-        """As monitoring shows it."""
+        """Return the remote as /varz shows it."""
         of = self._connection
         page: dict[str, Any] = {
             "type": "leaf",
@@ -236,7 +240,7 @@ class LeafLink:
         }
 
     def leafz(self, subs: bool) -> dict[str, Any] | None:
-        """As /leafz shows it; None without a connection. `subs`: with what is listened to there."""
+        """Return the connection as /leafz shows it; None without one. `subs`: with the other side's interest."""
         of, address = self._connection, self._address
         if of is None or address is None or of.listeners is None:
             return None
@@ -275,7 +279,7 @@ class LeafLink:
             made.end("it is given up here")
 
     async def _greeted(self, connection: LeafConnection, transport: asyncio.Transport, address: Address) -> str:
-        """Say who this is; returns why that came to nothing, "" when the connection is up."""
+        """Send the greeting; return why it failed, "" when the connection is up."""
         async with asyncio.timeout(GREETING_TIMEOUT_S):
             if not await connection.said_info:
                 return await connection.over
