@@ -64,10 +64,10 @@ RELOADABLE = frozenset(
 
 
 def load(flags: Flags) -> Options:
-    """Settings from the command line and the configuration file that it names.
+    """Return the settings of the command line and the configuration file that it names.
 
     Raises:
-        StartError: the file is wrong (with file and line), or flag and file contradict each other.
+        StartError: the file is invalid (with file and line), or flag and file contradict each other.
     """
     from_file: dict[str, Any] = {}
     if flags.config:
@@ -128,7 +128,7 @@ def reload(options: Options) -> tuple[Options, list[str]]:
 
 
 def _credentials(flags: Flags, values: dict[str, Any]) -> None:
-    """--user/--pass and --auth replace whatever the file says about who may connect to the global account."""
+    """Let --user/--pass and --auth replace the credentials of the global account in the file."""
     flag = "--user" if flags.user is not None else "--auth" if flags.token is not None else ""
     if flag and values.get("accounts"):
         from lakestream.config.accounts import conflict_with_flags
@@ -224,11 +224,11 @@ def _check(options: Options) -> None:
 
 
 def _check_remotes(remotes: Iterable[RemoteOptions], accounts: Iterable[str], domain: str) -> None:
-    """What must hold between the remotes and the rest. Raises StartError.
+    """Check the remotes against other settings. Raises StartError.
 
     Args:
-        accounts: those that are configured.
-        domain: of this server's own JetStream.
+        accounts: the configured accounts.
+        domain: of this server's JetStream.
     """
     known, seen = {GLOBAL_ACCOUNT, *accounts}, set[tuple[str, str]]()
     for remote in remotes:
@@ -248,7 +248,7 @@ def _check_remotes(remotes: Iterable[RemoteOptions], accounts: Iterable[str], do
 
 
 def default_max_memory() -> int:
-    """Bytes for memory streams when nobody says: 75 % of the machine's memory, 256 MiB if that is unknown."""
+    """Return the default limit of memory streams in bytes: 75 % of the machine's memory, 256 MiB if that is unknown."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -257,10 +257,11 @@ def default_max_memory() -> int:
 
 
 def default_max_file(store_dir: str) -> int:
-    """Bytes for file streams when nobody says: 75 % of what the store's disk has free or already given to the store.
+    """Return the default limit of file streams in bytes: 75 % of the disk space that is free or used by the store.
 
-    Without the part that the store itself fills, a restart would lower the limit below what is stored. 1 TiB when the
-    system does not say.
+    Without the part that the store uses, a restart would lower the limit below what is stored. 1 TiB when the system
+    does
+    not report it.
     """
     place = store_dir
     while not os.path.isdir(place) and os.path.dirname(place) != place:

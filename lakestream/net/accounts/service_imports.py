@@ -43,7 +43,7 @@ class Whereabouts(msgspec.Struct, frozen=True):
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """What export and import of a service agree on.
+    """The terms of a service import, of the export and the import together.
 
     Attributes:
         subjects: its subjects in both accounts.

@@ -214,7 +214,7 @@ class Routes:
                 )
 
     def _received(self, name: str, payload: bytes) -> None:
-        """Handle a buffer. Raises `msgspec.DecodeError`: the connection ends, since a change of interest may be lost."""
+        """Handle a buffer. Raises `msgspec.DecodeError`: the connection ends, as a change of interest may be lost."""
         node = self.nodes.get(name)
         if node is None:
             return

@@ -107,7 +107,7 @@ class Answers:
         return body.replace(self._behind, b"%b%b." % (self._snapshot, MARK)) if self._behind else body
 
     def consumer(self, header: bytes, body: bytes) -> Pushed | None:
-        """Return the deliver subject of the consumer that a response is about; None: it was not made through this link."""
+        """Return the deliver subject of the consumer that a response is about; None: not made through this link."""
         if not body.startswith(_ANSWER) or _STORED in header or _KEY not in body or _consumer(body) is None:
             return None
         config: dict[str, Any] = msgspec.json.decode(body).get("config") or {}

@@ -22,7 +22,7 @@ from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.delivered import Answered, Asked, Delivered, DeliveredError, Info, Message, Said
 
 HIGH_WATER = 1 << 20
-"""Unsent bytes (1 MiB) above which the connection counts as congested. A turn's output is written early at this size."""
+"""Unsent bytes (1 MiB) above which the connection is congested. A turn's output is written early at this size."""
 
 MAX_PENDING = 64 << 20
 """Unsent bytes (64 MiB) at which the connection is closed: the remote does not read."""

@@ -1,8 +1,9 @@
-"""What the system account hears of a server without asking.
+"""Events of the system account.
 
-Belongs here: the events of clients that come and go, of accounts' connections, of the server itself, when each is due,
-and the server's figures every few seconds. Nothing is made that nobody listens to. nats-server announces an account's
-connections for its own internal clients, too; there are none here.
+Belongs here: events of clients that connect and disconnect, of accounts' connections, of the server itself, and the
+server's statistics every few seconds; and counting an account's clients on other nodes by these events. No event is
+made without interest. nats-server also announces an account's connections for its own internal clients; there are
+none here.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.gotime import format_time
 
 FIRST_STATSZ_NS = 250_000_000
-"""The server's figures are told first this long after the start (250 ms), then each time after twice as long …"""
+"""Time of the first statistics after the start (250 ms); the interval doubles from there …"""
 
 STATSZ_NS = 10_000_000_000
 """… up to this (10 s)."""
 
 HEARTBEAT_NS = 30_000_000_000
-"""How often the connections of each account that has any are told though nothing changed (30 s)."""
+"""Interval at which the connections of accounts are announced without changes (30 s)."""
 
 
 class _Server(msgspec.Struct):
@@ -39,7 +40,7 @@ class _Server(msgspec.Struct):
 
 
 class _Conns(msgspec.Struct):
-    """What is read of an event."""
+    """The fields that are read of an event."""
 
     server: _Server
     acc: str
@@ -47,7 +48,12 @@ class _Conns(msgspec.Struct):
 
 
 class ClientCounts:
-    """See the module. Nodes that are not connected do not count."""
+    """The clients of accounts with max_connections on the other nodes.
+
+    Only connected nodes count. A number is as old as its event: when several clients connect at the same time on
+    several
+    nodes, more than the limit may get in (as with nats-server).
+    """
 
     def __init__(self, accounts: Accounts, cluster: Cluster) -> None:
         self._accounts, self._cluster = accounts, cluster
@@ -56,7 +62,7 @@ class ClientCounts:
         self._heard: dict[str, Subscribed] = {}
 
     def configured(self) -> None:
-        """The accounts have the limits now that they have."""
+        """Take the limits of the accounts as they are now."""
         limited = {account.name for account in self._accounts if account.options.limits.max_connections >= 0}
         for name in self._heard.keys() - limited:
             self._heard.pop(name).cancel()
@@ -67,12 +73,12 @@ class ClientCounts:
             self._ask(name)
 
     def joined(self, account: Account) -> None:
-        """A client has come; with the first one the other nodes are asked about theirs."""
+        """Ask the other nodes for their numbers when an account gets its first client here."""
         if len(account.connections) == 1 and account.name in self._heard:
             self._ask(account.name)
 
     def of(self, account: str) -> int:
-        """Clients of that account on the other nodes."""
+        """Return the number of clients of that account on the other nodes."""
         counts = self._counts.get(account)
         if not counts:
             return 0
@@ -95,7 +101,8 @@ def _told(account: str) -> bytes:
 
 
 class SystemEvents:
-    """Tells the system account. Where no account is configured nobody can be in it: only refused logins are told."""
+    """Publishes events to the system account. Without configured accounts it has no clients, so only rejected logins
+    are published."""
 
     def __init__(
         self, node: Monitored, accounts: Accounts, clock: Clock, pages: Pages, messages: SystemMessages
@@ -108,7 +115,7 @@ class SystemEvents:
         self._statsz_ns = FIRST_STATSZ_NS
         self._stopped = False
         self._members: set[int] = set()
-        """Clients that were announced, by number."""
+        """Announced clients by number."""
 
     def start(self) -> None:
         """Begin with what is told by the clock."""
@@ -116,13 +123,13 @@ class SystemEvents:
         self._clock.call_later(HEARTBEAT_NS, self._heartbeat)
 
     def configured(self) -> None:
-        """The accounts have other limits now."""
+        """Take the limits of the accounts as they are now."""
         if self._counts is not None and not self._accounts.alone:
             self._counts.configured()
 
     # ------------------------------------------------------------------ clients
     def connected(self, connection: Connection) -> None:
-        """A client has said who it is, and may stay."""
+        """Announce a client that authenticated."""
         if self._accounts.alone:
             return
         if self._counts is not None:
@@ -134,7 +141,7 @@ class SystemEvents:
             self._send(subject, self._messages.event("client_connect") | {"client": _client(connection)})
 
     def disconnected(self, connection: Connection) -> None:
-        """A client has gone, or was refused."""
+        """Announce a client that disconnected or was rejected."""
         if connection.close_reason == REFUSED:
             self._refused(connection)
         if self._accounts.alone or self._stopped:
@@ -164,7 +171,7 @@ class SystemEvents:
         }
 
     def _connections(self, account: Account) -> None:
-        """How many clients an account has now: under the server's subjects, then under the account's."""
+        """Announce the number of clients of an account, under the server's and the account's subjects."""
         name = account.name
         event: dict[str, Any] | None = None
         for subject in (f"$SYS.SERVER.ACCOUNT.{name}.CONNS".encode(), f"$SYS.ACCOUNT.{name}.SERVER.CONNS".encode()):
@@ -190,11 +197,11 @@ class SystemEvents:
             self._send(subject, {"server": self._messages.server(), "statsz": self._pages.statsz()})
 
     def lame_duck(self) -> None:
-        """The server takes no new clients."""
+        """Announce lame duck mode."""
         self._server("LAMEDUCK")
 
     def stopping(self) -> None:
-        """The server is about to go; that its clients do is not told one by one."""
+        """Announce the shutdown; its clients are not announced one by one."""
         self._server("SHUTDOWN")
         self._stopped = True
 
@@ -208,7 +215,7 @@ class SystemEvents:
 
 
 def _client(connection: Connection, stop_ns: int = 0) -> dict[str, Any]:
-    """A client as events show it; when it is gone with its round trip."""
+    """Return a client as events show it; when it is gone with its round-trip time."""
     account = connection.account.name
     page: dict[str, Any] = {
         "start": format_time(connection.start_ns),

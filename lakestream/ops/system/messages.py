@@ -1,7 +1,7 @@
-"""What messages of the server itself begin with.
+"""Messages of the server itself: their heads, and replies to requests for monitoring pages.
 
-Belongs here: which server speaks, the number of the message, and the head of an event. What the messages go on to say
-is in requests.py, account.py and events.py.
+Belongs here: the description of this server in a message, its number, the envelope of an event; and reading requests
+as queries of the pages. The contents are in requests.py, account.py and events.py.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """As it is now."""
+        """Return the current name."""
 
 
 class Speaker(Protocol):
-    """The server that speaks; the node is one."""
+    """The server; the node implements it."""
 
     options: Options
     identity: Identity
@@ -43,18 +43,18 @@ class Speaker(Protocol):
 
     @property
     def cluster(self) -> Named | None:
-        """None without a cluster."""
+        """Return the cluster; None without one."""
 
 
 class SystemMessages:
-    """Heads of messages, numbered in the order in which they are made."""
+    """Heads of messages, numbered in order."""
 
     def __init__(self, node: Speaker, clock: Clock) -> None:
         self._node, self._clock = node, clock
         self._numbers = itertools.count(1)
 
     def server(self) -> dict[str, Any]:
-        """What a message of the system says of this server; each has a number of its own."""
+        """Return the description of this server in a message, with a number of its own."""
         identity, options, cluster = self._node.identity, self._node.options, self._node.cluster
         page: dict[str, Any] = {
             "name": identity.server_name,
@@ -75,7 +75,7 @@ class SystemMessages:
         return page | {"seq": next(self._numbers), "time": format_time(self._clock.now())}
 
     def event(self, kind: str) -> dict[str, Any]:
-        """The head of an event: its type, an id of its own, when and where."""
+        """Return the envelope of an event: type, id, time and server."""
         return {
             "type": f"io.nats.server.advisory.v1.{kind}",
             "id": nuid(),
@@ -87,7 +87,7 @@ class SystemMessages:
 _STATES = ("open", "closed", "any")
 
 _SNAPPY = b"\xff\x06\x00\x00sNaPpY"
-"""The beginning of a stream in snappy's framing; its chunks are S2's."""
+"""Magic of a stream in snappy's framing; its chunks are S2's."""
 
 _GO = {bool: "bool", str: "string", int: "int", list: "[]string"}
 
@@ -98,7 +98,7 @@ _WORDS: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 Names = dict[str, tuple[str, type]]
-"""By a request's field: the page's parameter and the type."""
+"""By field of a request: the page's parameter and its type."""
 
 _FILTER: Names = {
     "server_name": ("", str),
@@ -108,7 +108,7 @@ _FILTER: Names = {
     "tags": ("", list),
     "exact_match": ("", bool),
 }
-"""Which servers are to answer: all fields that are given must fit."""
+"""Fields that select the servers that answer: all given ones must match."""
 
 _PAGED: Names = {"offset": ("offset", int), "limit": ("limit", int)}
 
@@ -147,25 +147,25 @@ OPTIONS: Final[dict[str, Names]] = {
         "details": ("details", bool),
     },
 }
-"""What a request may say beside the filter; one that is not listed may say no more than that."""
+"""Fields of a request beside the filter, by page. Pages that are not listed have none."""
 
 
 class _Nothing(msgspec.Struct):
-    """For what nats-server says of a body that is no JSON, or no object."""
+    """A body that is not JSON, or not an object, in nats-server's errors."""
 
 
 class Asked(NamedTuple):
-    """A request that was understood: as a query of the page, and every field as it came."""
+    """A decoded request: the query of the page, and every field as it came."""
 
     query: Query
     fields: dict[str, Any]
 
 
 def read(kind: str, body: bytes) -> Asked:
-    """The options of a request; fields that are not known are skipped.
+    """Decode the options of a request; unknown fields are skipped.
 
     Raises:
-        JsonError: in nats-server's words.
+        JsonError: with nats-server's texts.
     """
     if not body:
         return Asked(Query(), {})
@@ -218,7 +218,7 @@ def _mismatch(path: str, value: object, go_type: str) -> str:
 
 
 def concerns(node: Speaker, fields: dict[str, Any]) -> bool:
-    """Whether the fields of a request let this server answer."""
+    """Return True if the fields of a request select this server."""
     identity, exact = node.identity, bool(fields.get("exact_match"))
     cluster = node.cluster.name if node.cluster is not None else ""
     for key, own in (("server_name", identity.server_name), ("host", identity.host), ("cluster", cluster)):
@@ -231,17 +231,17 @@ def concerns(node: Speaker, fields: dict[str, Any]) -> bool:
 
 
 Found = Callable[[Asked], Any]
-"""The answer's data; None: this server has nothing to say. Raises BadQuery, which is told the client."""
+"""The reply's data; None: no reply from this server. Raises BadQuery, which is sent to the client."""
 
 
 class Replies:
-    """Makes the answers to requests."""
+    """Makes replies to requests."""
 
     def __init__(self, node: Speaker, messages: SystemMessages) -> None:
         self._node, self._messages = node, messages
 
     def answer(self, kind: str, body: bytes, found: Found, key: str = "data") -> bytes | None:
-        """The answer to a request for a page; None: this server is not asked, or says nothing."""
+        """Return the reply to a request for a page; None: no reply from this server."""
         try:
             asked = read(kind, body)
         except JsonError as error:
@@ -258,18 +258,18 @@ class Replies:
             return self.refusal(500, "internal error, see the server's log", key)
 
     def done(self, error: str = "") -> bytes:
-        """The answer to a request that does something: what went wrong, if anything did."""
+        """Return the reply to a command, with the error if it failed."""
         return self.refusal(500, error) if error else dumps({"server": self._messages.server()})
 
     def refusal(self, code: int, text: str, without: str = "") -> bytes:
-        """An answer with an error in the place of what was to be found under `without`."""
+        """Return a reply with an error in the place of `without`."""
         nothing = {without: None} if without else {}
         error = {"code": code, "description": text}
         return dumps({"server": self._messages.server()} | nothing | {"error": error})
 
 
 def encoded(header: bytes, body: bytes) -> tuple[bytes, bytes]:
-    """Header and payload of an answer, in the encoding that the request's header accepts."""
+    """Return header and payload of a reply, in an encoding that the request's header accepts."""
     accepted = headers.get(header, b"Accept-Encoding") if header else None
     if not accepted:
         return b"", body

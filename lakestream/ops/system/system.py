@@ -1,7 +1,7 @@
-"""The server as its own clients hear of it: where these parts are put together.
+"""Construction of the system account's services.
 
-Belongs here: which of them there are, and when they begin. What every account may ask is in requests.py, what
-the system account may ask in account.py, what it hears in events.py.
+Belongs here: which of them there are, and when they start. Requests of every account are in requests.py, those of the
+system account in account.py, events in events.py.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from lakestream.ports import Clock
 
 
 class System:
-    """See the module.
+    """The system account's services.
 
     Attributes:
-        pages: what the monitoring port shows, and requests over NATS are answered with.
-        messages: the heads of what the server says.
-        events: is to be told of clients that come and go.
+        pages: the monitoring pages, also for requests over NATS.
+        messages: heads of the server's messages.
+        events: takes clients that connect and disconnect.
     """
 
     def __init__(self, node: Managed, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class System:
         self._requests.serve(account)
 
     def configured(self) -> None:
-        """The accounts are others now: once there are any, somebody may be in the system account."""
+        """Start serving the system account once accounts are configured, and take changed limits."""
         if self._account is None and not self._node.accounts.alone:
             self._account = SystemAccount(self._node, self.pages, self.messages, self._replies)
             self.events.start()
