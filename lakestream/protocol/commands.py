@@ -1,8 +1,8 @@
-"""What a client said, as records.
+"""Commands of a client, as records.
 
-Belongs here: one record for each protocol verb that a client can send, after parsing and before anything is decided
-about it. Subjects, headers and payloads stay `bytes` from the socket to the disk: the server routes by them and never
-needs their text.
+Belongs here: one record for each protocol verb of a client, and the decoding of CONNECT's JSON as nats-server does it.
+Subjects, headers and payloads stay `bytes` from the socket to the disk. The meaning of a command is decided by the
+connection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Pong(msgspec.Struct, frozen=True):
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """The bytes broke the protocol: answer `-ERR '<text>'` (nothing when empty) and close. Always the last command."""
+    """A protocol violation: send `-ERR '<text>'` (nothing when empty) and close. Always the last command."""
 
     text: str
     reason: str
@@ -73,7 +73,7 @@ _INT64 = 1 << 63
 
 
 class _Object(list[tuple[str, Any]]):
-    """A JSON object as its pairs in order: of two spellings of one option the later counts."""
+    """A JSON object as its pairs in order: of two spellings of one option the later applies."""
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -84,7 +84,7 @@ _decode = json.JSONDecoder(object_pairs_hook=_Object, parse_constant=_refuse).de
 
 
 def _object(document: bytes) -> _Object | None:
-    """The object in `document`; an empty one for `null`; None when it is anything else."""
+    """Return the object in `document`, empty for `null`; None when it is anything else."""
     try:
         # Bytes that are not UTF-8 are replaced, as Go does.
         value = _decode(document.decode("utf-8", "replace"))
@@ -96,17 +96,17 @@ def _object(document: bytes) -> _Object | None:
 
 
 def is_json_object(document: bytes) -> bool:
-    """Whether `document` is a JSON object or `null`."""
+    """Return True if `document` is a JSON object or `null`."""
     return _object(document) is not None
 
 
 def _option(name: str) -> str:
-    """The name of the option that `name` spells: case does not count (nor do the letters that fold to ASCII ones)."""
+    """Return the option that `name` spells, in any case (letters that fold to ASCII included)."""
     return name.replace("\u017f", "s").replace("\u212a", "k").lower()
 
 
 def _text(value: str) -> str:
-    """`value` without lone surrogates, which could not be written again."""
+    """Return `value` without lone surrogates, which cannot be encoded."""
     return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -120,10 +120,10 @@ def _has_type(option: str, value: object) -> bool:
 
 
 def connect_command(document: bytes) -> Connect | None:
-    """CONNECT's options from its JSON; None when the server must close without a word (protocol.md §5).
+    """Decode the JSON of CONNECT; None when the server must close without -ERR (protocol.md §5).
 
-    Only known options are kept, under their own spelling and with the type they must have; `null` is as if absent.
-    Names of an unknown kind are passed over. `import` and `export` are checked but not kept: no client sends them.
+    Only known options are kept, under their own spelling and with the required type; `null` counts as absent. Unknown
+    options are skipped. `import` and `export` are checked but not kept: no client sends them.
     """
     pairs = _object(document)
     if pairs is None:

@@ -1,6 +1,6 @@
-"""Go durations as text.
+"""Durations as text.
 
-Belongs here: reading and writing `1h2m3.5s`, the form that headers, ack payloads and advisories use.
+Belongs here: Go's form `1h2m3.5s`, which headers, ack payloads and advisories use, and uptimes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 def parse_duration(text: str) -> int:
-    """A Go duration (`1h30m`, `-1.5s`, `0`) in ns. Raises ValueError for anything else."""
+    """Parse a Go duration (`1h30m`, `-1.5s`, `0`) to ns. Raises ValueError."""
     sign, rest = 1, text
     if rest[:1] in ("-", "+"):
         sign, rest = (-1 if rest[0] == "-" else 1), rest[1:]
