@@ -88,7 +88,7 @@ def demo(
 @contextlib.contextmanager
 def _own_server(directory: Path, console: Console) -> Iterator[tuple[str, str]]:
     """Start a server with its compactor over a new directory, on a free port; yield (url, lake)."""
-    java.find()
+    jars.find_java()
     log = directory / "server.log"
     command = [sys.executable, "-m", "lakestream.cli.main", "up", "-a", "127.0.0.1", "-p", "-1"]
     command += ["-sd", str(directory), "--ports_file_dir", str(directory)]

@@ -1,8 +1,8 @@
 """`lakestream restore`: restore a stream from the lake.
 
 Belongs here: the command's options and exit codes (0 done, 1 failed, 130 after Ctrl-C), and sending messages to a
-server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Messages of the past are found in lake/read/history/past.py; the
-format of an archive is in account/backup/archive.py.
+server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Messages of the past are found in
+lake/read/history/past.py; the format of an archive is in account/backup/archive.py.
 """
 
 from __future__ import annotations

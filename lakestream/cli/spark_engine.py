@@ -1,7 +1,7 @@
 """Queries of the lake with Spark.
 
-Belongs here: the same interface as lakestream.lake.sql.session.Session, and Spark's errors as one message without its stack
-trace. Supports everything that Spark does, at the cost of a JVM and some seconds to start.
+Belongs here: the same interface as lakestream.lake.sql.session.Session, and Spark's errors as one message without its
+stack trace. Supports everything that Spark does, at the cost of a JVM and some seconds to start.
 
 Only statements that read are allowed, as Spark's own parser decides (Statements in jvm/).
 """

@@ -236,11 +236,10 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of JetStream.
 
     `max_memory` and `max_file` are bytes over all streams. `default_max_consumers` is per stream (-1: no limit). 0 is
-    the
-    default for limits of batches, and no limit for others. `temporary_store`: no store was configured, so it is in the
-    temporary directory. `max_index_memory`: bytes of all subject indexes in memory; the rest is in files
-    (log/index/memory_limit.py). `unique_tag`: a prefix of server tags; no two replicas of a stream are on nodes with the same
-    such tag.
+    the default for limits of batches, and no limit for others. `temporary_store`: no store was configured, so it is in
+    the temporary directory. `max_index_memory`: bytes of all subject indexes in memory; the rest is in files
+    (log/index/memory_limit.py). `unique_tag`: a prefix of server tags; no two replicas of a stream are on nodes with
+    the same such tag.
     """
 
     store_dir: str

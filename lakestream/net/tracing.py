@@ -196,7 +196,7 @@ class Tracing:
         return trace
 
     def of_domain(self, subject: bytes) -> bytes:
-        """Return the subject without the prefix of this server's domain (api.md §1)."""
+        """Return the subject without the prefix of this server's domain (docs/internals/api.md#requests)."""
         if not self._prefix or not subject.startswith(self._prefix):
             return subject
         rest = subject[len(self._prefix) :]

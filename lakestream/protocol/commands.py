@@ -120,7 +120,7 @@ def _has_type(option: str, value: object) -> bool:
 
 
 def connect_command(document: bytes) -> Connect | None:
-    """Decode the JSON of CONNECT; None when the server must close without -ERR (protocol.md §5).
+    """Decode the JSON of CONNECT; None when the server must close without -ERR (docs/internals/protocol.md#errors).
 
     Only known options are kept, under their own spelling and with the required type; `null` counts as absent. Unknown
     options are skipped. `import` and `export` are checked but not kept: no client sends them.

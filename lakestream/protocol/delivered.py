@@ -1,8 +1,8 @@
 """The parser of what a server sends: the client's side of the protocol.
 
-Belongs here: its lexical rules (protocol.md §1, §5) and the limits of what is held while something is incomplete. No
-sockets and no decisions. The events do not depend on how the byte stream is cut. A server that breaks the rules ends in
-a `DeliveredError`.
+Belongs here: its lexical rules (docs/internals/protocol.md) and the limits of what is held while something is
+incomplete. No sockets and no decisions. The events do not depend on how the byte stream is cut. A server that breaks
+the rules ends in a `DeliveredError`.
 
 As in parser.py one compiled expression per hot verb is matched at a position in the whole read buffer; other lines are
 parsed one by one.

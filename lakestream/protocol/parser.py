@@ -1,8 +1,8 @@
 """The parser of client protocol.
 
-Belongs here: the lexical rules of the client protocol (protocol.md §1, §2) and the limits of what is held while a
-command is incomplete. No sockets and no decisions about a command. The commands do not depend on how the byte stream is
-cut; nothing is raised: invalid bytes end in a `Violation`.
+Belongs here: the lexical rules of the client protocol (docs/internals/protocol.md) and the limits of what is held while
+a command is incomplete. No sockets and no decisions about a command. The commands do not depend on how the byte stream
+is cut; nothing is raised: invalid bytes end in a `Violation`.
 
 One compiled expression per hot verb is matched at a position in the whole read buffer. It takes the lines that clients
 really send; everything else (lower case, tabs, runs of blanks, bare LF, mistakes, the incomplete command at the end)

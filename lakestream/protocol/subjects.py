@@ -1,8 +1,8 @@
 """Subjects and filters: validity and matching.
 
-Belongs here: pure functions over subjects as raw bytes, with the rules of nats-server 2.15 (protocol.md §6). A subject
-is tokens joined by `.`; in a filter the token `*` matches exactly one token and a last token `>` one or more.
-Subscriptions are in net/interest.
+Belongs here: pure functions over subjects as raw bytes, with the rules of nats-server 2.15
+(docs/internals/protocol.md#subjects). A subject is tokens joined by `.`; in a filter the token `*` matches exactly one
+token and a last token `>` one or more. Subscriptions are in net/interest.
 """
 
 from __future__ import annotations

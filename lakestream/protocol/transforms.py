@@ -1,7 +1,7 @@
 """Subject transforms: from a subject that matches a source filter to the subject of a destination.
 
 Belongs here: pure functions over subjects as raw bytes, with the functions and errors of nats-server 2.15
-(streams.md §13). Transforms are used by streams, imports and mappings.
+(docs/internals/streams.md#transforms-and-republishing). Transforms are used by streams, imports and mappings.
 
 A destination is tokens joined by `.`. A token may refer to the source's wildcards: `$n` or `{{wildcard(n)}}`, and the
 functions below; every other token is literal. A last token `>` is what the source's `>` matches.

@@ -1,7 +1,7 @@
 """Requests between nodes, each with one response.
 
-Belongs here: `Calls` (raft/group/ports.py) over one channel of `Peers`: numbering, timeouts, and the failure of requests to
-a node that is lost. Methods are registered by their servers.
+Belongs here: `Calls` (raft/group/ports.py) over one channel of `Peers`: numbering, timeouts, and the failure of
+requests to a node that is lost. Methods are registered by their servers.
 """
 
 from __future__ import annotations

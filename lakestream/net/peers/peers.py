@@ -1,7 +1,8 @@
 """The other nodes of the cluster.
 
-Belongs here: `Peers` (raft/group/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats, gossip, and
-callbacks for nodes that come and go. One connection is link.py's, the handshake's decisions are handshake.py's.
+Belongs here: `Peers` (raft/group/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats,
+gossip, and callbacks for nodes that come and go. One connection is link.py's, the handshake's decisions are
+handshake.py's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Requests to the server that clients of any account may make.
 
-Belongs here: the identity of the client, and the connections and traffic of its account (protocol.md §12), which
-nats-server answers through imports from its system account. Requests of the system account are in account.py.
+Belongs here: the identity of the client, and the connections and traffic of its account
+(docs/internals/protocol.md#system-subjects), which nats-server answers through imports from its system account.
+Requests of the system account are in account.py.
 """
 
 from __future__ import annotations

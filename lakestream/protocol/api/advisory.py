@@ -1,6 +1,7 @@
 """Advisories and metrics.
 
-Belongs here: the envelope that all events share (api.md §11). Their contents are made where they happen.
+Belongs here: the envelope that all events share (docs/internals/api.md#advisories). Their contents are made where they
+happen.
 """
 
 from __future__ import annotations
