@@ -111,17 +111,16 @@ class Store:
         files: Files | None = None,
         now: Callable[[], int] = time.time_ns,
         cache: ReadCache | None = None,
-        durable_through: int = 0,
+        durable_through: int | None = 0,
         whole: bool = True,
-        alone: bool = False,
     ) -> Store:
         """Open the stream kept in `directory`, or begin one there. Blocks.
 
         The caller then applies `replay()`. `uid` is for a new stream; an older one knows its own from its checkpoint,
         or is told by `describe`. `now` is wall time in ns. `cache` is best shared by all stores of a server.
-        `durable_through`: the index through which the log is known to have been durable, for a member of a group.
+        `durable_through`: the index through which the log is known to have been durable. None: the log of a group of
+        one, which keeps that itself in a synced mark (synced.py).
         Not `whole`: what the checkpoint covers may have left the log without a trace (there are no messages in it).
-        `alone`: it is the log of a group of one, which keeps a synced mark (synced.py) and is held to the one there is.
 
         Raises CorruptLog naming file and offset, StoreVersionError, OSError.
         """
@@ -134,7 +133,8 @@ class Store:
         outlined = max((outline.info.last_index for outline in outlines), default=0)
         marks = MarkFile(files, directory)
         notes: list[str] = []
-        if alone:
+        alone = durable_through is None
+        if durable_through is None:
             durable_through, notes = recovery.synced_through(marks, files)
         else:
             files.remove(marks.path)  # of former days: the member's own file knows more

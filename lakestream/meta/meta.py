@@ -22,8 +22,7 @@ from lakestream.meta.ports import Nodes
 from lakestream.ports import Clock, Io
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.raft import hard_state
-from lakestream.raft.group import Committed, Group, Proposal, Replacement
-from lakestream.raft.member import Member
+from lakestream.raft.group import Callbacks, Committed, Group, Member, Members, Proposal, Replacement
 from lakestream.raft.messages import Install, Membership
 from lakestream.raft.ready import RaftError
 
@@ -50,13 +49,6 @@ class Log(Protocol):
     def info(self, text: str) -> None: ...
     def warn(self, text: str) -> None: ...
     def error(self, text: str) -> None: ...
-
-
-class Members(Protocol):
-    """`raft.multi.Groups`: gives this node's membership in a group."""
-
-    def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> Member:
-        """See `Groups.member`."""
 
 
 class Repair(Protocol):
@@ -128,7 +120,7 @@ class Meta:
     @property
     def membership(self) -> Membership:
         """The members of the group, as far as this node knows."""
-        return (self.group.membership if self.group is not None else None) or Membership(())
+        return self.group.membership if self.group is not None else Membership(())
 
     # ------------------------------------------------------------------ life
     def open(self) -> None:
@@ -194,10 +186,15 @@ class Meta:
             self._log.error(f"the meta group's log is damaged, what is missing comes from the other members: {error}")
             store = self._repaired(member)
         self.store = store
-        self.group = Group(store.log, self._io, self._committed, self._failure, member=member)
-        self.group.on_role, self.group.on_lost = self._role, self._lost
-        self.group.on_install = lambda sender, install, done: self.on_install(sender, install, done)
-        self.group.on_notice = self._notice
+        told = Callbacks(
+            self._committed,
+            self._failure,
+            self._role,
+            self._lost,
+            lambda sender, install, done: self.on_install(sender, install, done),
+            self._notice,
+        )
+        self.group = member.join(store.log, self._io, told)
         self._nodes.update(clustered=True)
 
     def _recover(self, member: Member) -> Store:
@@ -211,7 +208,7 @@ class Meta:
             store.applied = frame.index
         return store
 
-    def _open_store(self, durable_through: int) -> Store:
+    def _open_store(self, durable_through: int | None) -> Store:
         store = Store.open(
             self.directory, self._io, self._options, uid=GROUP, durable_through=durable_through, whole=False
         )

@@ -18,9 +18,9 @@ from lakestream.log.store import Store
 from lakestream.meta import leaving
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.protocol.api.errors import for_clients
+from lakestream.raft import group as raft
 from lakestream.raft.core import NotLeader, RaftError
-from lakestream.raft.disk import Replacement
-from lakestream.raft.group import Committed, Group
+from lakestream.raft.group import Callbacks, Committed, Group, Replacement
 from lakestream.raft.messages import Install, Membership
 from lakestream.raft.telling import Diverged
 from lakestream.stream.core.config import StreamConfig
@@ -32,7 +32,6 @@ from lakestream.stream.mirroring.clone_replica import AGAIN_NS, YIELD_NS, BaseUn
 
 if TYPE_CHECKING:
     from lakestream.meta.replicas import Replicas
-    from lakestream.raft import member as raft
 
 LOOK_NS = 50_000_000
 """How soon to look whether a new follower has what its leader has (50 ms); then after twice as long, and so on."""
@@ -92,8 +91,6 @@ class Replica:
         """The stream, once it has led or had what its leader has."""
         self._goal = 0
         """What was committed when its leader was first heard: less is a past that no client may see again."""
-        self._membership = Membership(())
-        self._member: raft.Member | None = None
         self._fetch: Fetch | None = None
         self._holding: Holding | None = None
         """Entries that wait for what a mirror begins with; roles wait behind them."""
@@ -113,9 +110,8 @@ class Replica:
     @property
     def refillable(self) -> bool:
         """Whether others can give again what is cut from a damaged log. A learner can not: it could not be elected."""
-        return self._member is not None and (
-            self._member.recovering or any(name != self._replicas.peers.me for name in self._member.membership.voters)
-        )
+        group = self.group
+        return group is not None and (group.recovering or any(name != group.me for name in group.membership.voters))
 
     @property
     def identity(self) -> bytes:
@@ -125,8 +121,7 @@ class Replica:
     @property
     def membership(self) -> Membership:
         """Voters and learners of now, as far as this node knows."""
-        known = self.group.membership if self.group is not None else None
-        return known or self._membership
+        return self.group.membership if self.group is not None else Membership(())
 
     def members(self) -> list[Member]:
         """The other members, ascending. Only the leader knows how far they are; others tell who is there at all."""
@@ -258,7 +253,7 @@ class Replica:
             raise
         return Opened(member, store, stream, damage)
 
-    def _open_store(self, durable_through: int) -> Store:
+    def _open_store(self, durable_through: int | None) -> Store:
         stores = self._replicas.stores
         store = stores.open(self.directory, self.uid, memory=self._memory, durable_through=durable_through)
         for note in store.notes:
@@ -280,13 +275,8 @@ class Replica:
 
     def begin(self, opened: Opened) -> None:
         """Take up what was opened. In the event loop; `start` follows."""
-        self._member = opened.member
-        self._membership = opened.member.membership
-        self.group = Group(
-            opened.store.log, self._replicas.shared.io, self._committed, self._failure, member=opened.member
-        )
-        self.group.on_role, self.group.on_lost, self.group.on_install = self._role, self._lost, self._install
-        self.group.on_notice = self._notice
+        told = Callbacks(self._committed, self._failure, self._role, self._lost, self._install, self._notice)
+        self.group = opened.member.join(opened.store.log, self._replicas.shared.io, told)
         self._adopt(opened.stream)
 
     def _adopt(self, stream: Stream) -> None:
@@ -294,7 +284,7 @@ class Replica:
         if self._holding is not None:
             self._holding.end()
             self._holding = None
-        stream.join(self.group, self._replicas.peers.me)
+        stream.join(self.group)
         stream.store.subjects.share()
         stream.store.watch_damage(lambda error: self._replicas.repairs.found(self, error))
         self.stream = stream
@@ -372,8 +362,7 @@ class Replica:
         """Open the files anew: damage in them is not a failed write, the disk may be trusted with a good copy."""
         replicas = self._replicas
         assert self.group is not None
-        assert self._member is not None
-        if not self._member.at_rest:  # a write that was under way comes to its end first
+        if not self.group.at_rest:  # a write that was under way comes to its end first
             replicas.shared.clock.call_later(REST_NS, lambda: self._reopen(stream, damage))
             return
         if self.closed:

@@ -82,7 +82,7 @@ class ReplicaStores(Protocol):
     def begin(self, directory: str, identity: bytes) -> None:
         """Make the directory of a replica, durably."""
 
-    def open(self, directory: str, uid: str, *, memory: bool, durable_through: int) -> Store:
+    def open(self, directory: str, uid: str, *, memory: bool, durable_through: int | None) -> Store:
         """Open the store; entries through `durable_through` must be there. Raises LogError."""
 
     def empty(self, directory: str) -> None:

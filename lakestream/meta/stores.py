@@ -102,7 +102,7 @@ class FileStores:
         unknown = [each for each in self._files.names(directory) if not each.startswith(PARTS)]
         with naming(directory):
             store = Store.open(
-                directory, self._io, self._options, uid=uid, files=self._files, cache=self._cache, alone=True
+                directory, self._io, self._options, uid=uid, files=self._files, cache=self._cache, durable_through=None
             )
         store.notes.extend(f"{os.path.join(directory, each)} is no part of a stream: {UNKNOWN}" for each in unknown)
         return store

@@ -6,33 +6,12 @@ A member has one such piece under way at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from lakestream.log.frame import Frame
 from lakestream.log.segment_log import Appended, SealState, SegmentLog
+from lakestream.raft.group import Replacement, brief
 from lakestream.raft.hard_state import Kept, KeptFile
-from lakestream.raft.messages import Membership
-from lakestream.raft.proposal import brief
-
-
-class Replacement(msgspec.Struct, frozen=True):
-    """A state that was fetched from the leader and is to take the place of this member's.
-
-    index, term, membership: as of which entry it is (the sender's `Group.snapshot()` when it took the state).
-    directory: where it lies now. The member puts its own file `raft` there before `swap`.
-    swap: called in an I/O thread while nothing else of the group is at work there: closes the old log, puts the
-        directory in the place of the group's, and returns the new log, which is empty after `index`.
-    swapped: called in the event loop afterwards, before anything more is handed out.
-    """
-
-    index: int
-    term: int
-    membership: Membership
-    directory: str
-    swap: Callable[[], SegmentLog]
-    swapped: Callable[[], None]
 
 
 class Work(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""One member of a group: the Raft core with a log, a file and peers around it.
+"""A group of several members: the Raft core with a log, a file and peers around it.
 
 Belongs here: doing what the core says is to be done, in the order that it demands: term and vote before messages,
 the log before acknowledgements, handing out in order, seals where the log says. No rule of Raft is decided here, and
@@ -20,39 +20,38 @@ from typing import cast
 import msgspec
 
 from lakestream.log.errors import LogError, LogFrozen
+from lakestream.log.files import Io
 from lakestream.log.frame import Frame, Kind
+from lakestream.log.memory import Log
 from lakestream.log.segment_log import Appended, SealState, SegmentLog
-from lakestream.raft.core import Core
-from lakestream.raft.disk import Replacement, Work, Worked, perform, replacing
+from lakestream.raft.disk import Work, Worked, perform, replacing
+from lakestream.raft.group import (
+    Callbacks,
+    Group,
+    Member,
+    MemberProgress,
+    Proposal,
+    Replacement,
+    failure_of,
+    frames_of,
+    unapplied,
+)
 from lakestream.raft.hard_state import Kept, KeptFile
 from lakestream.raft.messages import Install, Membership, Message, decode_membership
-from lakestream.raft.opening import MemberProgress, core_over, of_a_group_of_one, progress_of, terms_of, to_keep
+from lakestream.raft.opening import core_over, of_a_group_of_one, progress_of, terms_of, to_keep
 from lakestream.raft.outgoing import Outgoing, Outlet
-from lakestream.raft.proposal import Proposal
-from lakestream.raft.ready import (
-    ChangePending,
-    NotLeader,
-    Options,
-    RaftError,
-    Ready,
-    Role,
-    TooMuchUncommitted,
-    Transferring,
-)
+from lakestream.raft.ready import NotLeader, Options, RaftError, Ready, Role, TooMuchUncommitted, Transferring
 from lakestream.raft.tail import RECENT_BYTES, Tail, to_seal
-from lakestream.raft.telling import Diverged, Owner, Telling, conflict_text
+from lakestream.raft.telling import Diverged, Telling, conflict_text
 
-__all__ = ["Member", "MemberProgress", "MembershipBusy", "NotLeader", "Replacement"]
-
-MembershipBusy = ChangePending
 KEEP_TICKS = 10
 """What is known of the other members is kept at the latest after so many ticks (1 s)."""
 LOAD_BYTES = 4 << 20
 """Bytes of committed entries that are read from the log at once to be handed out."""
 
 
-class Member:
-    """What `Groups.member` gives. The names without underscore are for whoever opens the log; the group is the rest."""
+class RaftMember(Member):
+    """This node's part in a Raft group: the file `raft` beside its log."""
 
     def __init__(
         self,
@@ -67,15 +66,51 @@ class Member:
         rng: Random,
     ) -> None:
         """Use `Groups.member`. `fresh`: the log is new, or was that of a group of one."""
-        self.group, self.me = group, me
+        self.group, self.me, self.file, self.kept, self.fresh = group, me, file, kept, fresh
+        self.outlet, self.options, self.rng = outlet, options, rng
+
+    @property
+    def membership(self) -> Membership:
+        return self.kept.membership
+
+    @property
+    def durable_through(self) -> int:
+        return self.kept.durable
+
+    @property
+    def commit_through(self) -> int:
+        """In a log without a file `raft` everything is committed: it was that of a group of one."""
+        return 1 << 62 if self.fresh else self.kept.hard.commit
+
+    @property
+    def recovering(self) -> bool:
+        return self.kept.recovering
+
+    def damaged(self) -> None:
+        old = self.kept
+        hard = msgspec.structs.replace(old.hard, commit=0)
+        self.kept = msgspec.structs.replace(
+            old, hard=hard, durable=0, base=0, base_term=0, recovering=True, joining=False
+        )
+        self.file.write(self.kept, sync=True)
+        self.fresh = False
+
+    def join(self, log: Log, io: Io, callbacks: Callbacks) -> RaftGroup:
+        """`io` is not used: the threads are those of `Groups`."""
+        assert isinstance(log, SegmentLog), "a log in memory has one member"
+        return RaftGroup(self, log, callbacks)
+
+
+class RaftGroup(Group):
+    """A group of several nodes, or of one that others may join. See `Group`."""
+
+    def __init__(self, member: RaftMember, log: SegmentLog, callbacks: Callbacks) -> None:
+        """Use `RaftMember.join`."""
+        self.group, self.me = member.group, member.me
         self.failed: Exception | None = None
-        self._file, self._kept, self._fresh, self._settled = file, kept, fresh, False
-        self._outlet, self._io, self._options, self._random = outlet, outlet.io, options, rng
-        self._core: Core  # since `attach`, like the next four
-        self._log: SegmentLog
-        self._out: Outgoing
-        self._owner: Telling
-        self._tail: Tail
+        self._file, self._kept, self._settled = member.file, member.kept, False
+        self._outlet, self._io, self._options = member.outlet, member.outlet.io, member.options
+        self._given_up = 0  # the term in which this node began to give up leading
         self._started = self._stopped = self._pumping = self._touched = self._active = False
         self._writes: deque[tuple[Frame, int]] = deque()  # (frame, epoch) that are not being written yet
         self._truncate: int | None = None
@@ -88,71 +123,25 @@ class Member:
         self._loaded: list[tuple[Frame, Appended]] = []  # read from the log, and not handed out yet
         self._seal_proposed = 0  # the index of a SEAL of ours that is not sealed yet
         self._unsealed = 0  # a SEAL that is in the log, or being written, behind which nothing was sealed yet
-        self._log_base = 0  # entries through here have left the log, as the core knows
-
-    # ------------------------------------------------------------------ before the log is opened
-    @property
-    def durable_through(self) -> int:
-        """Entries through here were durable in this log: one that is not there any more is damage, not a torn write."""
-        return self._kept.durable
-
-    @property
-    def commit_through(self) -> int:
-        """Entries through here are known to be committed: the ones to be applied at recovery.
-
-        In a log without a file `raft` everything is: it was that of a group of one.
-        """
-        return 1 << 62 if self._fresh else self._kept.hard.commit
-
-    @property
-    def recovering(self) -> bool:
-        """Whether entries that this member acknowledged may be gone: it does not vote before it has them again."""
-        return self._kept.recovering
-
-    def damaged(self) -> None:
-        """The log is damaged and will be cut or emptied: from now on `recovering`, durably. Blocks. Raises OSError.
-
-        Call it before `log.salvage.salvage`, which cuts the log to what is intact.
-        """
-        old = self._kept
-        hard = msgspec.structs.replace(old.hard, commit=0)
-        self._kept = msgspec.structs.replace(
-            old, hard=hard, durable=0, base=0, base_term=0, recovering=True, joining=False
-        )
-        self._file.write(self._kept, sync=True)
-        self._fresh = False
-
-    def attach(self, log: SegmentLog, owner: Owner) -> None:
-        """The log is open, and everything through `log.applied()` is applied. For `Group`."""
         self._log = log
         log.propose_seal = self._propose_seal
-        if self._fresh:
+        if member.fresh:
             self._kept = of_a_group_of_one(self._kept, log)
         handed = log.applied() if log.applied is not None else self._kept.hard.commit
         handed = min(handed, log.last_index)
         terms = terms_of(log, self._kept)
         handed_term = terms.term(handed) or 0
         self._tail = Tail(log.last_index, handed)
-        self._core = core_over(self.me, log, self._kept, terms, handed, self._options, self._random)
-        self._log_base = log.first_index - 1
-        self._owner = Telling(owner, self._core, handed_term)
+        self._core = core_over(self.me, log, self._kept, terms, handed, self._options, member.rng)
+        self._log_base = log.first_index - 1  # entries through here have left the log, as the core knows
+        self._owner = Telling(callbacks, self._core, handed_term)
         self._out = Outgoing(self.group, self._core, self._outlet, self._read_done)
         self._out.unsynced = True  # nothing leaves before what recovery found is durable, and known to be
 
     # ------------------------------------------------------------------ state
     @property
-    def core(self) -> Core:
-        """To read from, not to call."""
-        return self._core
-
-    @property
-    def log(self) -> SegmentLog:
-        """The log; another one after a replacement."""
-        return self._log
-
-    @property
     def in_flight(self) -> bool:
-        """See `Group.in_flight`. Who was told to wait is called when that is over."""
+        """Also note that the caller waits: `on_commit` is called when it may propose."""
         blocked = self._blocked()
         self._owner.wake |= blocked
         return blocked
@@ -169,30 +158,56 @@ class Member:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing of this member is at work in a thread."""
         return not self._busy
 
     @property
-    def leads(self) -> bool:
-        """Whether the owner was told that this node leads."""
+    def is_leader(self) -> bool:
         return self._owner.leads
 
     @property
+    def leader(self) -> str:
+        return self._core.leader
+
+    @property
+    def term(self) -> int:
+        return self._core.term
+
+    @property
+    def last_index(self) -> int:
+        return self._core.last_index
+
+    @property
+    def commit_index(self) -> int:
+        return self._core.commit
+
+    @property
+    def heard_commit(self) -> int:
+        return self._core.heard_commit
+
+    @property
     def membership(self) -> Membership:
-        """The one that counts: of the newest MEMBERSHIP entry; before the log is open, of the newest that is kept."""
-        return self._core.membership if hasattr(self, "_core") else self._kept.membership
+        return self._core.membership
+
+    @property
+    def recovering(self) -> bool:
+        return self._kept.recovering
+
+    @property
+    def handing_over(self) -> bool:
+        return self._core.transferring != ""
+
+    @property
+    def gave_up(self) -> bool:
+        return self._given_up > 0 and self.term <= self._given_up + 1
 
     def snapshot(self) -> Install:
-        """See `Group.snapshot`."""
         return Install(self._core.term, self._tail.handed, self._owner.handed_term, self._kept.membership)
 
     def progress(self) -> list[MemberProgress]:
-        """See `Group.progress`."""
         return progress_of(self._core, self._options)
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:
-        """See `Group.start`."""
         assert not self._started
         self._started = True
         self._outlet.joined(self.group, self)
@@ -202,8 +217,7 @@ class Member:
         self._outlet.active(self.group, True)
         self._pump()
 
-    def stop(self, done: Callable[[], None] | None) -> None:
-        """See `Group.stop`."""
+    def stop(self, done: Callable[[], None] | None = None) -> None:
         if not self._stopped:
             self._stopped = True
             if self._started:
@@ -257,7 +271,7 @@ class Member:
         self._core.unreachable(node)
 
     def propose(self, proposals: list[Proposal]) -> None:
-        """See `Group.propose`."""
+        self._given_up = 0  # a transfer that came to nothing
         assert not self._blocked(), "a write is under way"
         if self.failed is not None:
             raise self.failed
@@ -269,11 +283,7 @@ class Member:
 
     def _propose(self, proposals: list[Proposal]) -> None:
         core, self._touched = self._core, True
-        term, first = core.term, core.last_index + 1
-        frames = []
-        for index, proposal in enumerate(proposals, first):
-            body = proposal.body if isinstance(proposal.body, bytes) else b"".join(proposal.body)
-            frames.append(Frame(proposal.kind, term, index, proposal.count, body))
+        frames = frames_of(proposals, core.last_index + 1, core.term)
         try:
             core.propose(frames)
         except (TooMuchUncommitted, Transferring):
@@ -303,12 +313,10 @@ class Member:
         return True
 
     def propose_membership(self, membership: Membership, done: Callable[[bool], None]) -> None:
-        """See `Group.propose_membership`."""
         self._owner.changes[self._core.propose_membership(membership)] = done
         self._pump()
 
     def read_index(self, done: Callable[[int], None]) -> None:
-        """See `Group.read_index`."""
         try:
             self._core.read(done)
         except RaftError:
@@ -316,34 +324,35 @@ class Member:
             return
         self._pump()
 
-    def transfer(self, to: str) -> bool:
-        """See `Group.transfer`."""
+    def transfer(self, to: str = "") -> bool:
         try:
-            return self._core.transfer(to) != ""
+            begun = self._core.transfer(to) != ""
         except (RaftError, ValueError):
-            return False
-        finally:
-            self._pump()
+            begun = False
+        self._pump()
+        if begun:
+            self._given_up = self.term
+        return begun
+
+    def stay(self) -> None:
+        self._given_up = 0
 
     def step_down(self) -> None:
-        """See `Group.step_down`."""
+        self._given_up = self.term
         if self._core.role is Role.LEADER:
             self._core.step_down()
             self._pump()
 
     def campaign(self) -> None:
-        """See `Group.campaign`."""
         self._core.campaign()
         self._pump()
 
     def sync(self) -> None:
-        """See `Group.sync`."""
         if self._log.unsynced and self.failed is None:
             self._wants_sync = True
             self._pump()
 
-    def compact_through(self, index: int, done: Callable[[BaseException | None], None] | None) -> None:
-        """See `Group.compact_through`."""
+    def compact_through(self, index: int, done: Callable[[BaseException | None], None] | None = None) -> None:
         log = self._log
         self._io.submit(lambda: log.remove_through(index), lambda _, error: done(error) if done is not None else None)
 
@@ -404,7 +413,7 @@ class Member:
         for context, index in ready.reads:
             self._owner.await_read(index, cast(Callable[[int], None], context))
         if ready.install is not None:
-            self._owner.owner.on_install(ready.install_from, ready.install, self._installed)
+            self._owner.callbacks.on_install(ready.install_from, ready.install, self._installed)
 
     def _cut_after(self, after: int) -> None:
         self._tail.cut(after)
@@ -501,17 +510,20 @@ class Member:
         if self._seal_proposed <= index:
             self._seal_proposed = 0
 
+    def give_up(self, error: Exception) -> None:
+        self.fail(self._log.failed or unapplied(error))
+
     def fail(self, error: BaseException | None) -> None:
         """Invariant 4: this member takes part no more, and nothing more is written."""
         if self.failed is not None:
             return
-        self.failed = error if isinstance(error, Exception) else RuntimeError(f"the write was given up: {error!r}")
+        self.failed = failure_of(error)
         if self._log.failed is None:
             self._log.failed = error if isinstance(error, LogError) else LogFrozen(self._file.path, self.failed)
         self._core.freeze()
         self._out.clear()
         self._writes.clear()
-        self._owner.owner.on_failure(self.failed)
+        self._owner.callbacks.on_failure(self.failed)
         self._check_role()
         self._pump()
 

@@ -15,7 +15,7 @@ import msgspec
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files, Io
 from lakestream.raft.hard_state import Kept, KeptFile
-from lakestream.raft.member import Member
+from lakestream.raft.member import RaftGroup, RaftMember
 from lakestream.raft.messages import (
     Append,
     Envelope,
@@ -64,8 +64,8 @@ class Groups:
         """Told when a group's owner raised an error: that group ends here, the others go on."""
         self._peers, self._clock, self._random = peers, clock, random
         self._files, self._options = files or Files(), options or Options()
-        self._members: dict[str, Member] = {}
-        self._awake: dict[str, Member] = {}
+        self._members: dict[str, RaftGroup] = {}
+        self._awake: dict[str, RaftGroup] = {}
         self._out: dict[str, list[Envelope]] = {}
         self._early: dict[str, dict[str, Envelope]] = {}
         self._gathering = self._stopped = False
@@ -85,26 +85,8 @@ class Groups:
         if self._timer is not None:
             self._timer.cancel()
 
-    def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> Member:
-        """This node's membership in `group`, whose log is in `directory`. Blocks: reads the file `raft` there.
-
-        Call it before the log is opened: `Store.open(…, durable_through=member.durable_through)`, then apply
-        `store.replay(through=member.commit_through)`, then `Group(store.log, …, member=member)`, then `group.start()`.
-
-        Args:
-            group: its id, the same on every node.
-            directory: of the log; made when it is not there.
-            membership: what a new group begins with, the same on every member. A member that joins a group that is
-                there already passes itself as a learner: `Membership(voters, learners)` as the assignment says; it is
-                told by the log, and does not campaign before that. Of no importance when the file is there. One
-                voter, that is this node: it leads at once.
-            lost: there is no file, or a damaged one, but this node may have been a voter of the group before (its disk
-                was replaced): it begins as a recovering member, which does not vote before it holds what the leader
-                has, and acknowledges nothing before a majority without it confirmed who leads. Of two voters it never
-                becomes whole again: the other one must be made the only voter first.
-
-        Raises CorruptLog when the file is damaged (and not `lost`), OSError.
-        """
+    def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> RaftMember:
+        """See `Members.member`."""
         self._files.make_directory(directory)
         file = KeptFile(self._files, directory)
         try:
@@ -122,7 +104,7 @@ class Groups:
             # the only voter: it must not lead before it holds what its leader has.
             joins = not lost and self._peers.me not in membership.voters
             kept = Kept(HardState(), membership, recovering=lost or joins, forgetful=lost, joining=joins)
-        return Member(
+        return RaftMember(
             group,
             self._peers.me,
             file,
@@ -134,7 +116,7 @@ class Groups:
         )
 
     # ------------------------------------------------------------------ members
-    def _joined(self, group: str, member: Member) -> None:
+    def _joined(self, group: str, member: RaftGroup) -> None:
         assert group not in self._members, f"group {group} is here already"
         self._members[group] = member
         early = self._early.pop(group, None)
@@ -167,12 +149,12 @@ class Groups:
         if self._stopped:
             return
         self._timer = self._clock.call_later(TICK_NS, self._tick)
-        self._for_each(list(self._awake.values()), Member.tick)
+        self._for_each(list(self._awake.values()), RaftGroup.tick)
 
     def _node_changed(self, node: str, up: bool) -> None:
         self._for_each(list(self._members.values()), lambda member: member.node_changed(node, up))
 
-    def _for_each(self, members: Iterable[Member], call: Callable[[Member], None]) -> None:
+    def _for_each(self, members: Iterable[RaftGroup], call: Callable[[RaftGroup], None]) -> None:
         """What one group's owner cannot cope with is not the other groups' trouble."""
         self._gathering = True
         try:
@@ -221,7 +203,7 @@ class Groups:
             self.refused += 1
             _logger.error("a message from %s was dropped: %s", node, error)
             return
-        touched: dict[str, Member] = {}
+        touched: dict[str, RaftGroup] = {}
         for envelope in envelopes:
             member = self._members.get(envelope.group)
             if member is None:
@@ -229,9 +211,9 @@ class Groups:
             else:
                 touched[envelope.group] = member
                 self._step(member, node, envelope.message)
-        self._for_each(touched.values(), Member.settle)
+        self._for_each(touched.values(), RaftGroup.settle)
 
-    def _step(self, member: Member, node: str, message: Message) -> None:
+    def _step(self, member: RaftGroup, node: str, message: Message) -> None:
         try:
             member.step(node, message)
         except RaftError as error:
@@ -256,7 +238,7 @@ class Groups:
             member = self._members.get(envelope.group)
             if member is not None:
                 self._step(member, node, envelope.message)
-                self._for_each((member,), Member.settle)
+                self._for_each((member,), RaftGroup.settle)
 
 
 def _log_error(group: str, error: Exception) -> None:

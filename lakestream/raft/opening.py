@@ -12,6 +12,7 @@ import msgspec
 
 from lakestream.log.segment_log import SegmentLog
 from lakestream.raft.core import Core
+from lakestream.raft.group import MemberProgress
 from lakestream.raft.hard_state import Kept
 from lakestream.raft.messages import HardState, decode_membership
 from lakestream.raft.ready import Options, Role
@@ -19,16 +20,6 @@ from lakestream.raft.terms import TermMap, reaching
 
 TICK_NS = 100_000_000
 """What a tick of the core is."""
-
-
-class MemberProgress(msgspec.Struct, frozen=True):
-    """How far a member is, as its leader sees it. `contact_ns`: since it was last heard, in ns; 0 for itself."""
-
-    name: str
-    match: int
-    learner: bool
-    active: bool
-    contact_ns: int
 
 
 def of_a_group_of_one(kept: Kept, log: SegmentLog) -> Kept:

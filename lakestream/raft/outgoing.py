@@ -19,7 +19,7 @@ from lakestream.raft.ready import SendEntries
 
 if TYPE_CHECKING:
     from lakestream.log.segment_log import SegmentLog
-    from lakestream.raft.member import Member
+    from lakestream.raft.member import RaftGroup
     from lakestream.raft.tail import Tail
 
 Item = tuple[str, Message] | SendEntries
@@ -37,7 +37,7 @@ class Outlet(msgspec.Struct):
     """(group, whether it needs ticks)"""
     committed: Callable[[str], None]
     """(group) This node leads it, and its followers are to hear soon of a commit."""
-    joined: Callable[[str, Member], None]
+    joined: Callable[[str, RaftGroup], None]
     left: Callable[[str], None]
 
 

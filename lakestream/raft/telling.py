@@ -8,27 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from lakestream.log.errors import LogError
 from lakestream.log.frame import Frame
 from lakestream.log.segment_log import Appended
 from lakestream.raft.core import Core
-from lakestream.raft.disk import Replacement
-from lakestream.raft.messages import Install
-from lakestream.raft.proposal import Committed, Proposal
+from lakestream.raft.group import Callbacks, Committed, Proposal
 from lakestream.raft.ready import Conflict, Ready, Role, RolledBack
-
-
-class Owner(msgspec.Struct):
-    """The callbacks of a group's owner: see `Group`."""
-
-    on_commit: Callable[[list[Committed]], None]
-    on_failure: Callable[[Exception], None]
-    on_role: Callable[[bool, str, int], None]
-    on_lost: Callable[[list[object]], None]
-    on_install: Callable[[str, Install, Callable[[Replacement | None], None]], None]
-    on_notice: Callable[[str, bool], None]
 
 
 class Diverged(LogError):
@@ -62,9 +47,9 @@ def rolled_back_text(found: RolledBack) -> str:
 class Telling:
     """What one owner was told, and what it waits for."""
 
-    def __init__(self, owner: Owner, core: Core, handed_term: int) -> None:
+    def __init__(self, callbacks: Callbacks, core: Core, handed_term: int) -> None:
         """`handed_term`: of the newest entry that is applied."""
-        self.owner, self._core = owner, core
+        self.callbacks, self._core = callbacks, core
         self.handed_term = handed_term
         self.leads = False
         """Whether the owner was told that this node leads."""
@@ -88,16 +73,16 @@ class Telling:
                 if done is not None:
                     done(True)
         self.wake = False
-        self.owner.on_commit(entries)
+        self.callbacks.on_commit(entries)
 
     def awake(self) -> None:
         """It may propose again."""
         self.wake = False
-        self.owner.on_commit([])
+        self.callbacks.on_commit([])
 
     def report(self, ready: Ready) -> None:
         """Tell what was found out about disks that were rolled back."""
-        tell = self.owner.on_notice
+        tell = self.callbacks.on_notice
         if ready.rolled_back is not None:
             tell(rolled_back_text(ready.rolled_back), True)
         for found in ready.warnings:
@@ -133,7 +118,7 @@ class Telling:
             return False
         self._role, self.leads = now, leads
         self.wake |= leads
-        self.owner.on_role(*now)
+        self.callbacks.on_role(*now)
         return True
 
     def _lose(self, failed: bool) -> None:
@@ -144,6 +129,6 @@ class Telling:
         self.contexts.clear()
         self.changes.clear()
         if contexts and not failed:  # a failure said so already
-            self.owner.on_lost(contexts)
+            self.callbacks.on_lost(contexts)
         for done in changes:
             done(False)

@@ -21,7 +21,8 @@ from lakestream.log.record import encode_record
 from lakestream.log.sequences import SequenceSet
 from lakestream.log.store import LogOptions, Store
 from lakestream.log.subject_index import SubjectIndex
-from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.raft.group import Callbacks, Committed, Proposal
+from lakestream.raft.solo import SoloGroup
 
 FRAME = 1000
 FRAMES = 200
@@ -181,7 +182,7 @@ async def bench_commit(directory: str, size: int, writes: int) -> None:
         else:
             propose()
 
-    group = Group(store.log, io, committed, finished.set_exception)
+    group = SoloGroup(store.log, io, Callbacks(committed, finished.set_exception))
     subjects = MANY[:size]
 
     def propose() -> None:

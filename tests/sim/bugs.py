@@ -17,13 +17,13 @@ import msgspec
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.segment_log import SegmentLog
 from lakestream.raft import confirmed, core, election, follower
+from lakestream.raft.group import Proposal
 from lakestream.raft.hard_state import Kept, KeptFile
 from lakestream.raft.leader import Leader
 from lakestream.raft.log_view import LogView
-from lakestream.raft.member import Member
+from lakestream.raft.member import RaftGroup, RaftMember
 from lakestream.raft.messages import Append, AppendReply, Membership, Vote, encode_membership
 from lakestream.raft.outgoing import Item, Outgoing
-from lakestream.raft.proposal import Proposal
 from lakestream.raft.reads import Reads
 from lakestream.raft.ready import Ready
 from lakestream.raft.state import State
@@ -313,13 +313,13 @@ def does_not_wait_for_its_vote(stack: ExitStack) -> None:
 
 def forgets_that_it_was_damaged(stack: ExitStack) -> None:
     """A member whose log was cut takes part as if nothing had happened (DESIGN §4, invariant 3)."""
-    real = Member.damaged
+    real = RaftMember.damaged
 
-    def damaged(self: Member) -> None:
+    def damaged(self: RaftMember) -> None:
         real(self)
-        self._kept = msgspec.structs.replace(self._kept, recovering=False)
+        self.kept = msgspec.structs.replace(self.kept, recovering=False)
 
-    stack.enter_context(patch.object(Member, "damaged", damaged))
+    stack.enter_context(patch.object(RaftMember, "damaged", damaged))
     trusts_a_disk_that_was_rolled_back(stack)  # else the others tell it
 
 
@@ -330,14 +330,14 @@ def keeps_contexts_after_losing(stack: ExitStack) -> None:
 
 def seals_where_it_likes(stack: ExitStack) -> None:
     """Every member seals when its own segment is long enough."""
-    real = Member._propose
+    real = RaftGroup._propose
 
-    def propose(self: Member, proposals: list[Proposal]) -> None:
+    def propose(self: RaftGroup, proposals: list[Proposal]) -> None:
         real(self, proposals)
         if self._log.seal_due(self._log.now()) and self._seal is None and self._tail.handed == self._log.last_index:
             self._seal = (self._log.sealing_state(), self._tail.handed)
 
-    stack.enter_context(patch.object(Member, "_propose", propose))
+    stack.enter_context(patch.object(RaftGroup, "_propose", propose))
 
 
 def goes_on_after_a_failed_sync(stack: ExitStack) -> None:

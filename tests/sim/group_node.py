@@ -24,10 +24,10 @@ from lakestream.log.salvage import salvage
 from lakestream.log.segment_log import Appended, LogOptions, SegmentLog
 from lakestream.log.store import SealedSegment, Store
 from lakestream.raft.core import RaftError, Role
-from lakestream.raft.disk import Replacement
-from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.raft.group import Callbacks, Committed, Proposal, Replacement
 from lakestream.raft.hard_state import NAME as KEPT
 from lakestream.raft.hard_state import SLOT, _decode
+from lakestream.raft.member import RaftGroup
 from lakestream.raft.messages import Install, Membership, decode_envelopes
 from lakestream.raft.multi import Groups
 from lakestream.raft.ports import Channel
@@ -195,7 +195,7 @@ class GroupProcess:
         self.failed = False
         self.leads, self.term, self.leader = False, 0, ""
         self.groups: Groups
-        self.group: Group
+        self.group: RaftGroup
         self.store: Store
         self._gathered: list[bytes] = []
         self._next_seq = 1
@@ -216,7 +216,7 @@ class GroupProcess:
 
     @property
     def lease_valid(self) -> bool:
-        return self.member.core.lease_valid
+        return self.group._core.lease_valid
 
     @property
     def applied(self) -> int:
@@ -224,11 +224,11 @@ class GroupProcess:
 
     @property
     def recovering(self) -> bool:
-        return self.member.recovering
+        return self.group.recovering
 
     @property
     def membership(self) -> Membership:
-        return self.member.membership
+        return self.group.membership
 
     def log(self) -> list[tuple[int, int]]:
         last = self.store.log.last_index
@@ -253,10 +253,8 @@ class GroupProcess:
         log = self.store.log
         assert isinstance(log, SegmentLog)
         self._watch(log)
-        self.group = Group(log, self.io, self._committed, self._failed, member=self.member)
-        self.group.on_role = self._role
-        self.group.on_lost = self._given_up
-        self.group.on_install = self._install
+        told = Callbacks(self._committed, self._failed, self._role, self._given_up, self._install)
+        self.group = self.member.join(log, self.io, told)
         self.groups.start()
         self.group.start()
 
@@ -285,7 +283,7 @@ class GroupProcess:
         for frame, at in self.store.replay(through=self.member.commit_through):
             self._apply(frame, at)
 
-    def _store(self, durable_through: int) -> Store:
+    def _store(self, durable_through: int | None) -> Store:
         plan = self.world.plan
         options = LogOptions(
             seal_bytes=plan.seal_bytes, seal_age_ns=1 << 60, retain_bytes=1 << 30, retain_segments=plan.retain_segments
@@ -565,7 +563,7 @@ class GroupProcess:
         self.checker.say()
         if not hasattr(self, "group") or self.files.dead:
             return
-        core = self.member.core
+        core = self.group._core
         self.term = core.term
         if core.role is Role.LEADER and not self.failed:
             if self._led != core.term:
@@ -576,6 +574,6 @@ class GroupProcess:
             if core.commit > self._commit:
                 self.checker.leader_commits(self.name, core.term, core.commit, core.membership)
         self._commit = core.commit
-        gone = self.member.log.first_index - 1
+        gone = self.group._log.first_index - 1
         if gone > self.checker.shadows[self.name].base:
             self.checker.compacted(self.name, gone)

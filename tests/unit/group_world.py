@@ -20,7 +20,7 @@ from lakestream.log.record import encode_record, iter_records
 from lakestream.log.salvage import Salvaged, salvage
 from lakestream.log.segment_log import Appended, LogOptions, SegmentLog
 from lakestream.log.store import Store
-from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.raft.group import Callbacks, Committed, Proposal
 from lakestream.raft.messages import Envelope, Install, Membership, decode_envelopes, encode_envelopes
 from lakestream.raft.multi import Groups
 from lakestream.raft.ports import Channel
@@ -168,17 +168,21 @@ class Node:
             self.salvaged = salvage(self.directory, self.files)
         self.store = self.open()
         self.replayed = self.store.applied
-        self.group = Group(self.store.log, self, self._committed, self.failures.append, member=self.member)
-        self.group.on_role = lambda *role: self.roles.append(role)
-        self.group.on_lost = self.lost.extend
-        self.group.on_install = lambda sender, install, done: self.installs.append((sender, install, done))
+        self.callbacks = Callbacks(
+            self._committed,
+            self.failures.append,
+            lambda *role: self.roles.append(role),
+            self.lost.extend,
+            lambda sender, install, done: self.installs.append((sender, install, done)),
+        )
+        self.group = self.member.join(self.store.log, self, self.callbacks)
         self.groups.start()
         self.group.start()
 
     def give_back(self) -> None:
         """Close the descriptors, and write nothing more."""
         self.store.log.close()
-        self.member._file.close()
+        self.member.file.close()
         rows: Any = self.store._rows
         rows.close()
         rows.cache.sweep()

@@ -18,7 +18,8 @@ from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record, encode_record, iter_records, record_length
 from lakestream.log.store import Appended, LogOptions, Store
-from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.raft.group import Callbacks, Committed, Proposal
+from lakestream.raft.solo import SoloGroup
 
 Message = tuple[bytes, bytes, bytes]  # subject, header, data
 T0 = 1_700_000_000_000_000_000
@@ -167,7 +168,9 @@ class MiniStream:
         self.io = io or InlineIo()
         self.options = options or LogOptions(seal_age_ns=1 << 60)
         files, now = files or QuickFiles(), now or Clock()
-        self.store = Store.open(directory, self.io, self.options, files=files, now=now, alone=alone)
+        self.store = Store.open(
+            directory, self.io, self.options, files=files, now=now, durable_through=None if alone else 0
+        )
         _opened.append(self.store)
         self.failures: list[Exception] = []
         self.replayed = 0
@@ -175,7 +178,7 @@ class MiniStream:
             self.apply(frame, at)
             self.replayed += 1
         self.store.describe("uid-1", "ORDERS", "$G", b'{"name":"ORDERS"}')
-        self.group = Group(self.store.log, self.io, self._committed, self.failures.append)
+        self.group = SoloGroup(self.store.log, self.io, Callbacks(self._committed, self.failures.append))
 
     def publish(self, *messages: Message) -> None:
         """One frame with these messages, numbered from the stream's end."""

@@ -13,7 +13,8 @@ from lakestream.log.errors import LogFrozen
 from lakestream.log.frame import Kind
 from lakestream.log.segment_log import LogOptions
 from lakestream.log.store import Store
-from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.raft.group import Callbacks, Committed, Proposal
+from lakestream.raft.solo import SoloGroup
 from tests.unit.logkit import FaultyFiles, HeldIo, InlineIo
 
 pytestmark = pytest.mark.unit
@@ -37,7 +38,7 @@ class Recorder:
         self.store = store
         self.commits: list[list[Committed]] = []
         self.failures: list[Exception] = []
-        self.group = Group(store.log, io, self.commit, self.failures.append)  # type: ignore[arg-type]
+        self.group = SoloGroup(store.log, io, Callbacks(lambda entries: self.commit(entries), self.failures.append))  # type: ignore[arg-type]
 
     def commit(self, entries: list[Committed]) -> None:
         self.commits.append(entries)
@@ -127,7 +128,6 @@ def test_a_due_segment_is_sealed_by_the_write_that_follows(tmp_path: Path) -> No
 def test_nothing_is_sealed_before_it_is_applied(tmp_path: Path) -> None:
     recorder, io, _ = held(tmp_path, seal_bytes=500)
     recorder.commit = lambda entries: None  # type: ignore[method-assign]
-    recorder.group._on_commit = lambda entries: None
     recorder.group.propose([noop(1, b"x" * 600)])
     io.run_all()
     recorder.group.propose([noop(2)])
@@ -181,7 +181,7 @@ def test_in_memory_a_proposal_made_while_applying_follows_without_recursion() ->
             recorder.group.propose([noop(number + 1)])
         order.append(number)
 
-    recorder.group._on_commit = commit
+    recorder.commit = commit  # type: ignore[method-assign]
     recorder.group.propose([noop(1)])
     assert order == list(range(1, 5001))
     assert recorder.group.last_index == 5000
@@ -215,7 +215,7 @@ async def test_writes_happen_in_a_thread_and_commits_in_the_event_loop(tmp_path:
         assert threading.current_thread() is threading.main_thread()
         committed.set_result([entry.context for entry in entries])
 
-    group = Group(store.log, ThreadIo(), on_commit, committed.set_exception)
+    group = SoloGroup(store.log, ThreadIo(), Callbacks(on_commit, committed.set_exception))
     group.propose([noop("x")])
     assert await asyncio.wait_for(committed, 10) == ["x"]
     assert threads == ["io"]

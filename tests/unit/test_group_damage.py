@@ -17,12 +17,12 @@ from lakestream.log.recovery import open_log
 from lakestream.log.segment import read_footer
 from lakestream.log.segment_log import LogOptions, SegmentLog, begin_segment
 from lakestream.log.store import Store
-from lakestream.raft.disk import Replacement
-from lakestream.raft.group import Group
+from lakestream.raft.group import Callbacks, Replacement
 from lakestream.raft.hard_state import SLOT, Kept, KeptFile
 from lakestream.raft.messages import Append, HardState, Membership, RecoverTo
 from lakestream.raft.outgoing import Outgoing
 from lakestream.raft.ready import Options, Role
+from lakestream.raft.solo import SoloGroup
 from tests.unit.group_world import Make, Node, World, named
 from tests.unit.logkit import Clock, InlineIo, MiniStream, QuickFiles, flip, message, segment_files
 
@@ -139,7 +139,7 @@ def test_a_flipped_bit_in_the_newest_entry_is_damage_and_not_a_torn_write(make: 
     assert node.salvaged.intact_through == world.elect().log.last_index - 1
     world.ticks(25)
     assert node.messages == named("x")
-    assert not node.member.core.recovering
+    assert not node.group._core.recovering
     world.kill(name)
     assert not world.start(name).group.recovering
 
@@ -186,7 +186,7 @@ def test_any_damage_in_a_followers_segments_is_made_good(make: Make, seed: int) 
     expected = named(*range(20), "after")
     assert node.messages == expected
     assert node.sealed == leader.sealed
-    assert not node.member.core.recovering
+    assert not node.group._core.recovering
     world.kill(leader.name)
     assert world.elect().messages == expected
 
@@ -245,12 +245,12 @@ def test_a_member_whose_disk_was_replaced_is_filled_before_it_votes(make: Make) 
     node = world.start(name)  # what it lost is not forgotten with the next restart
     world.ticks(30, name)
     assert node.group.recovering
-    assert node.member.core.forgetful
-    assert node.member.core.role is Role.FOLLOWER
+    assert node.group._core.forgetful
+    assert node.group._core.role is Role.FOLLOWER
     world.heal()
     world.ticks(30)
     assert node.messages == named("x")
-    assert not node.member.core.recovering
+    assert not node.group._core.recovering
 
 
 # ---------------------------------------------------------------------- a state instead of entries
@@ -279,7 +279,7 @@ def fetch(world: World, node: Node, sender: str) -> Replacement:
         return open_log(os.path.join(node.directory, "log"), node.files, world.log, node.clock)
 
     def swapped() -> None:
-        log = node.group._member.log  # type: ignore[union-attr]
+        log = node.group._log
         node.store = Store(log, node.store._rows, node, "")  # type: ignore[arg-type]
         node.store.applied = snapshot.index
         node.store.last_seq = source.store.last_seq
@@ -306,7 +306,7 @@ def test_a_member_for_which_the_log_begins_too_late_installs_a_state(make: Make)
     [(sender, install, done)] = node.installs[:1]
     assert sender == leader.name
     assert install.index >= leader.log.first_index - 1
-    term = node.member.core.hard.term
+    term = node.group._core.hard.term
     done(fetch(world, node, sender))
     world.run()
     leader.publish("after")
@@ -423,7 +423,7 @@ def test_what_is_read_from_a_log_that_is_being_replaced_may_fail(make: Make) -> 
     node = world.start(name)
     world.ticks(10)
     sender, _, fetched = node.installs[0]
-    node.member._load(1)
+    node.group._load(1)
     [reading] = node.work
     node.work.clear()
     fetched(fetch(world, node, sender))
@@ -518,7 +518,7 @@ def test_a_group_of_one_gets_members(make: Make, tmp_path: Path) -> None:
 def test_a_group_of_one_has_no_file(tmp_path: Path) -> None:
     stream = MiniStream(str(tmp_path))
     stream.publish(message(1))
-    assert isinstance(stream.group, Group)
+    assert stream.group.membership == Membership(("",))
     stream.store.close()
     assert sorted(os.listdir(tmp_path)) == ["checkpoint", "log"]
     assert Files().names(str(tmp_path / "nothing")) == []
@@ -527,7 +527,7 @@ def test_a_group_of_one_has_no_file(tmp_path: Path) -> None:
 def test_a_log_without_a_store_loses_what_a_snapshot_holds(tmp_path: Path) -> None:
     log = open_log(str(tmp_path), QuickFiles(), LogOptions(seal_bytes=100, seal_age_ns=1 << 60), Clock())
     failures: list[Exception] = []
-    group = Group(log, InlineIo(), lambda entries: None, failures.append)
+    group = SoloGroup(log, InlineIo(), Callbacks(lambda entries: None, failures.append))
     assert group.is_leader
     log.close()
 

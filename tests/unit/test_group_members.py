@@ -236,7 +236,7 @@ def test_a_new_leader_hears_of_it_when_everything_before_is_handed_out(make: Mak
     seen: list[list[bytes]] = []
     for node in world.nodes.values():
         if node is not leader:
-            node.group.on_role = lambda leads, *_, node=node: (
+            node.callbacks.on_role = lambda leads, *_, node=node: (
                 seen.append(node.messages) if leads else None,
                 node.roles.append((leads, *_)),
             )
@@ -281,17 +281,17 @@ def test_all_members_killed_come_back_with_everything(make: Make) -> None:
 def test_a_member_does_not_forget_its_term_and_vote(make: Make) -> None:
     world = make()
     leader = world.elect()
-    hard = {name: node.member.core.hard for name, node in world.nodes.items()}
+    hard = {name: node.group._core.hard for name, node in world.nodes.items()}
     for name in "ABC":
         world.kill(name)
     for name in "ABC":
         node = world.start(name)
-        assert node.member.core.hard.term == hard[name].term
-        assert node.member.core.hard.vote == hard[name].vote == leader.name
+        assert node.group._core.hard.term == hard[name].term
+        assert node.group._core.hard.vote == hard[name].vote == leader.name
 
 
 def test_only_the_leader_proposes(make: Make) -> None:
-    from lakestream.raft.member import NotLeader
+    from lakestream.raft.ready import NotLeader
 
     world = make()
     leader = world.elect()
@@ -423,7 +423,7 @@ def test_a_quiet_group_stops_ticking_and_wakes(make: Make) -> None:
     leader = world.elect()
     leader.publish("x")
     world.ticks(60)
-    assert all(node.member.core.quiescent for node in world.nodes.values())
+    assert all(node.group._core.quiescent for node in world.nodes.values())
     assert all(not node.groups._awake for node in world.nodes.values())
     leader.publish("y")
     assert leader.messages == named("x", "y")

@@ -14,9 +14,8 @@ from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.recovery import open_log
 from lakestream.log.segment_log import LogOptions, SegmentLog
-from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.raft.group import Callbacks, Committed, Group, Proposal
 from lakestream.raft.hard_state import KeptFile
-from lakestream.raft.member import MembershipBusy, NotLeader
 from lakestream.raft.messages import (
     Append,
     Entry,
@@ -29,7 +28,7 @@ from lakestream.raft.messages import (
 )
 from lakestream.raft.multi import BUFFER_BYTES, MAX_EARLY, Groups
 from lakestream.raft.ports import Channel
-from lakestream.raft.ready import Options
+from lakestream.raft.ready import ChangePending, NotLeader, Options
 from tests.unit.group_world import GROUP, Make, named
 from tests.unit.logkit import Clock, FaultyFiles, HeldIo, QuickFiles, flip
 
@@ -105,7 +104,7 @@ def _closed() -> Iterator[None]:
 def begin(desk: Desk, groups: Groups, directory: Path, group: str) -> Group:
     member = groups.member(group, str(directory / group), Membership(("A", "B", "C")))
     _logs.append(open_log(str(directory / group / "log"), QuickFiles(), LogOptions(), Clock()))
-    made = Group(_logs[-1], desk.io, lambda entries: None, lambda error: None, member=member)
+    made = member.join(_logs[-1], desk.io, Callbacks(lambda entries: None, lambda error: None))
     made.start()
     return made
 
@@ -177,7 +176,7 @@ def test_the_error_of_one_owner_ends_its_group_and_no_other(make: Make, tmp_path
     def broken(entries: list[Committed]) -> None:
         raise ValueError("cannot be applied")
 
-    node.group._on_commit = broken
+    node.callbacks.on_commit = broken
     leader.publish("x")
     leader.publish("y")
     world.ticks(2)
@@ -197,7 +196,7 @@ def test_a_message_that_a_group_cannot_cope_with_ends_it_and_no_other(make: Make
     def broken(sender: str, message: object) -> None:
         raise AssertionError("cannot be")
 
-    node.member._core.step = broken  # type: ignore[method-assign]
+    node.group._core.step = broken  # type: ignore[method-assign]
     leader.publish("x")
     assert errors[0] == (GROUP, "cannot be")
     assert node.group.failed is not None
@@ -236,7 +235,7 @@ def test_a_damaged_file_is_refused_or_begun_anew_as_lost(make: Make) -> None:
     assert node.replayed == 0  # which of its entries are committed is not known either
     world.ticks(30)
     assert node.messages == named("x")
-    assert not node.member.core.recovering
+    assert not node.group._core.recovering
 
 
 def test_proposals_beyond_the_limit_wait_for_room(make: Make) -> None:
@@ -278,7 +277,7 @@ def test_one_change_of_membership_at_a_time(make: Make) -> None:
     world.isolate(leader.name)
     done: list[bool] = []
     leader.group.propose_membership(Membership(("A", "B", "C"), ("D",)), done.append)
-    with pytest.raises(MembershipBusy):
+    with pytest.raises(ChangePending):
         leader.group.propose_membership(Membership(("A", "B", "C", "D")), done.append)
     world.heal()
     world.ticks(2)
@@ -394,8 +393,12 @@ async def test_members_with_real_threads(tmp_path: Path) -> None:
             elif acked >= 600 and not finished.done():
                 finished.set_result(None)
 
-        group = Group(log, Threads(), on_commit, lambda error: finished.set_exception(error), member=member)
-        group.on_role = lambda leads, leader, term: leaders.put_nowait(name) if leads else None
+        told = Callbacks(
+            on_commit,
+            lambda error: finished.set_exception(error),
+            lambda leads, leader, term: leaders.put_nowait(name) if leads else None,
+        )
+        group = member.join(log, Threads(), told)
         made[name] = group
         nodes.append(groups)
         groups.start()
@@ -430,7 +433,7 @@ def test_files_that_fail_at_once_leave_nothing_undone(tmp_path: Path) -> None:
     member = groups.member("S-1", str(tmp_path / "S-1"), Membership(("A", "B", "C")))
     log = open_log(str(tmp_path / "S-1" / "log"), files, LogOptions(), Clock())
     failures: list[Exception] = []
-    group = Group(log, desk.io, lambda entries: None, failures.append, member=member)
+    group = member.join(log, desk.io, Callbacks(lambda entries: None, failures.append))
     files.fail = "create"
     group.start()
     desk.turn()

@@ -250,11 +250,12 @@ def test_applying_a_sequence_twice_is_caught(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- in memory
 class MemoryStream(MiniStream):
     def __init__(self) -> None:
-        from lakestream.raft.group import Group
+        from lakestream.raft.group import Callbacks
+        from lakestream.raft.solo import SoloGroup
 
         self.store = Store.in_memory(InlineIo(), "uid-1")
         self.failures: list[Exception] = []
-        self.group = Group(self.store.log, InlineIo(), self._committed, self.failures.append)
+        self.group = SoloGroup(self.store.log, InlineIo(), Callbacks(self._committed, self.failures.append))
 
 
 def accounted(record: Record) -> int:

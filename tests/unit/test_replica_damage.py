@@ -70,7 +70,7 @@ def test_a_damaged_replica_is_repaired_by_the_others(tmp_path: Path, where: str)
     assert node.content() == world.leader().content()
     if where != "sealed segment":  # what is sealed is looked at when it is read
         assert any("damaged" in text or "missing" in text or "slots" in text for text in node.log.said)
-    world.until(lambda: not node.replica.group._member.recovering)  # type: ignore[union-attr]
+    world.until(lambda: not node.replica.group.recovering)  # type: ignore[union-attr]
     others = [each for each in world.nodes.values() if each is not node]
     world.leader().replica.transfer(name)
     world.until(lambda: node.replica.leading)

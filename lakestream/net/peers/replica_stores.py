@@ -100,7 +100,7 @@ class ReplicaStores:
         self.files.make_directory(directory)
         self.files.write_whole(os.path.join(directory, IDENTITY), [identity])
 
-    def open(self, directory: str, uid: str, *, memory: bool, durable_through: int) -> Store:
+    def open(self, directory: str, uid: str, *, memory: bool, durable_through: int | None) -> Store:
         """See `ReplicaStores.open`."""
         # A kill may have come between a swap and its sync: nothing is promised on a name that a power cut takes back.
         self.files.sync_directory(os.path.dirname(directory))

@@ -20,8 +20,9 @@ from lakestream.log.store import Appended, Store
 from lakestream.ports import Bus, Clock, Handler, History, Io, Past
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
-from lakestream.raft.group import Committed, Group, Proposal
-from lakestream.raft.member import NotLeader
+from lakestream.raft.group import Callbacks, Committed, Group, Proposal
+from lakestream.raft.ready import NotLeader
+from lakestream.raft.solo import SoloGroup
 from lakestream.stream.consumer.read_ahead import Room
 from lakestream.stream.core import offline
 from lakestream.stream.core.apply import Applier
@@ -112,9 +113,8 @@ class Stream:
         self.reader = Reader(self)
         self.read_ahead = Room()
         self.group: Group
-        self._me = ""
         if alone:
-            self.group = Group(store.log, io, self.committed, self.failure)
+            self.group = SoloGroup(store.log, io, Callbacks(self.committed, self.failure))
         self.dedupe = Dedupe(self.config.duplicate_window)
         self.ages, self.expiry = Ages(clock), Expiry(self)
         self.schedules = Schedules(self)
@@ -167,8 +167,7 @@ class Stream:
     @property
     def replicated(self) -> bool:
         """Whether other nodes hold this stream too."""
-        membership = self.group.membership
-        return membership is not None and any(name != self._me for name in membership.members)
+        return self.group.replicated
 
     @property
     def sealed(self) -> bool:
@@ -435,9 +434,9 @@ class Stream:
         self.intake.confirming.release()
 
     # ------------------------------------------------------------------ roles
-    def join(self, group: Group, me: str) -> None:
+    def join(self, group: Group) -> None:
         """Be the stream of a group that may have other members than this node; its callbacks reach this object."""
-        self.group, self._me = group, me
+        self.group = group
 
     def lead(self, ready: Callable[[], None]) -> None:
         """Decide for the stream from now on: every committed entry was applied, and no other node can.
