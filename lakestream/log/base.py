@@ -26,7 +26,7 @@ from lakestream.log.sequences import SequenceSet
 from lakestream.log.subject_index import SubjectIndex
 
 if TYPE_CHECKING:
-    from lakestream.log.store import Store
+    from lakestream.log.store_ import Store
 
 DIRECTORY = "base"
 UNFINISHED = ".making"

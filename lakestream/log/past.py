@@ -19,7 +19,7 @@ from lakestream.log.segment_log import SegmentLog
 from lakestream.log.segment_rows import SegmentRows
 
 if TYPE_CHECKING:
-    from lakestream.log.store import Store
+    from lakestream.log.store_ import Store
 
 PIECE = 1_000
 """Sequences of one piece, about."""

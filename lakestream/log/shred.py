@@ -33,7 +33,7 @@ from lakestream.log.segment_log import SegmentLog
 from lakestream.log.segment_rows import SegmentRows
 
 if TYPE_CHECKING:
-    from lakestream.log.store import Store
+    from lakestream.log.store_ import Store
 
 KEPT_HEADERS = (b"nats-", b"kv-")
 """How the names of headers begin that mean something to the server, in lower case."""

@@ -16,7 +16,7 @@ from lakestream.log.sequences import ascending
 
 if TYPE_CHECKING:
     from lakestream.log.rows import Rows
-    from lakestream.log.store import Store
+    from lakestream.log.store_ import Store
 
 BLOCK = 65_536
 """Sizes that are looked at together."""

@@ -29,7 +29,7 @@ from lakestream.log.sequences import SequenceSet
 from lakestream.log.subject_index import SubjectIndex
 
 if TYPE_CHECKING:
-    from lakestream.log.store import Store
+    from lakestream.log.store_ import Store
 
 CHECKPOINT_BYTES = 64 << 20
 """A checkpoint is due after this much log, or CHECKPOINT_FACTOR times its own size if that is more …"""

@@ -15,7 +15,7 @@ import msgspec
 from lakestream.account.get.direct import DirectGet
 from lakestream.log.errors import LogError, LogFrozen
 from lakestream.log.frame import Frame, Kind
-from lakestream.log.store import Store
+from lakestream.log.store_ import Store
 from lakestream.meta import leaving
 from lakestream.meta.shared import GLOBAL, LakeLink, Shared
 from lakestream.meta.shared import EngineOptions as EngineOptions

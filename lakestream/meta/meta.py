@@ -16,13 +16,13 @@ from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.segment_log import SegmentLog
-from lakestream.log.store import LogOptions, Store
+from lakestream.log.store_ import LogOptions, Store
 from lakestream.meta.meta_state import Applied, MetaOp, MetaState, decode_op, encode_op
 from lakestream.meta.ports import Nodes
 from lakestream.ports import Clock, Io
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.raft import hard_state
-from lakestream.raft.group import Callbacks, Committed, Group, Member, Members, Proposal, Replacement
+from lakestream.raft.group_ import Callbacks, Committed, Group, Member, Members, Proposal, Replacement
 from lakestream.raft.messages import Install, Membership
 from lakestream.raft.ready import RaftError
 

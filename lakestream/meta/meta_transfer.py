@@ -20,11 +20,11 @@ from lakestream.log.checkpoint import Snapshot, State, write_checkpoint
 from lakestream.log.files import Files
 from lakestream.log.segment_log import begin_segment
 from lakestream.log.sequences import SequenceSet
-from lakestream.log.store import LOG_DIRECTORY
+from lakestream.log.store_ import LOG_DIRECTORY
 from lakestream.log.subject_index import SubjectIndex
 from lakestream.meta.meta import GROUP, Log, Meta
 from lakestream.ports import Io
-from lakestream.raft.group import Replacement
+from lakestream.raft.group_ import Replacement
 from lakestream.raft.hard_state import NAME as RAFT
 from lakestream.raft.messages import Install, Membership
 from lakestream.raft.ports import Calls

@@ -14,13 +14,13 @@ import msgspec
 
 from lakestream.log.errors import CorruptLog, LogError
 from lakestream.log.segment_log import SegmentLog
-from lakestream.log.store import Store
+from lakestream.log.store_ import Store
 from lakestream.meta import leaving
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.protocol.api.errors import for_clients
-from lakestream.raft import group as raft
-from lakestream.raft.core import NotLeader, RaftError
-from lakestream.raft.group import Callbacks, Committed, Group, Replacement
+from lakestream.raft import group_ as raft
+from lakestream.raft.core_ import NotLeader, RaftError
+from lakestream.raft.group_ import Callbacks, Committed, Group, Replacement
 from lakestream.raft.messages import Install, Membership
 from lakestream.raft.telling import Diverged
 from lakestream.stream.core.config import StreamConfig

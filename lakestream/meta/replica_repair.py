@@ -18,7 +18,7 @@ from lakestream.log.segment import Header, Segment
 from lakestream.meta.replica_transfer import Fetch, Offer
 
 if TYPE_CHECKING:
-    from lakestream.log.store import Store
+    from lakestream.log.store_ import Store
     from lakestream.meta.replica import Replica
     from lakestream.meta.replicas import Replicas
 

@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files
-from lakestream.log.store import Store
+from lakestream.log.store_ import Store
 from lakestream.meta import leaving
 from lakestream.meta.replica import Opened, Replica, decode_identity
 from lakestream.meta.replica_repair import Repairs

@@ -14,7 +14,7 @@ from lakestream.log.cache import ReadCache
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files, Io, naming
 from lakestream.log.recovery import UNKNOWN, StoreRoot, Survey, Tell
-from lakestream.log.store import LogOptions, Store
+from lakestream.log.store_ import LogOptions, Store
 from lakestream.log.subject_index import SCRATCH
 from lakestream.net.peers.replica_stores import ReplicaStores
 

@@ -10,7 +10,7 @@ import msgspec
 
 from lakestream.log.frame import Frame
 from lakestream.log.segment_log import Appended, SealState, SegmentLog
-from lakestream.raft.group import Replacement, brief
+from lakestream.raft.group_ import Replacement, brief
 from lakestream.raft.hard_state import Kept, KeptFile
 
 

@@ -25,7 +25,7 @@ from lakestream.log.frame import Frame, Kind
 from lakestream.log.memory import Log
 from lakestream.log.segment_log import Appended, SealState, SegmentLog
 from lakestream.raft.disk import Work, Worked, perform, replacing
-from lakestream.raft.group import (
+from lakestream.raft.group_ import (
     Callbacks,
     Group,
     Member,

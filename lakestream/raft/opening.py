@@ -11,8 +11,8 @@ from random import Random
 import msgspec
 
 from lakestream.log.segment_log import SegmentLog
-from lakestream.raft.core import Core
-from lakestream.raft.group import MemberProgress
+from lakestream.raft.core_ import Core
+from lakestream.raft.group_ import MemberProgress
 from lakestream.raft.hard_state import Kept
 from lakestream.raft.messages import HardState, decode_membership
 from lakestream.raft.ready import Options, Role

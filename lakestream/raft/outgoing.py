@@ -13,7 +13,7 @@ import msgspec
 
 from lakestream.log.errors import Compacted
 from lakestream.log.files import Io
-from lakestream.raft.core import Core
+from lakestream.raft.core_ import Core
 from lakestream.raft.messages import AppendReply, Entry, Message, TimeoutNow, entry_of
 from lakestream.raft.ready import SendEntries
 

@@ -13,7 +13,7 @@ from lakestream.log.files import Io
 from lakestream.log.frame import Frame
 from lakestream.log.memory import Log
 from lakestream.log.segment_log import SealState, SegmentLog
-from lakestream.raft.group import (
+from lakestream.raft.group_ import (
     Callbacks,
     Committed,
     Group,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from lakestream.log.errors import LogError
 from lakestream.log.frame import Frame
 from lakestream.log.segment_log import Appended
-from lakestream.raft.core import Core
-from lakestream.raft.group import Callbacks, Committed, Proposal
+from lakestream.raft.core_ import Core
+from lakestream.raft.group_ import Callbacks, Committed, Proposal
 from lakestream.raft.ready import Conflict, Ready, Role, RolledBack
 
 

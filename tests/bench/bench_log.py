@@ -19,9 +19,9 @@ from typing import Any
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import encode_record
 from lakestream.log.sequences import SequenceSet
-from lakestream.log.store import LogOptions, Store
+from lakestream.log.store_ import LogOptions, Store
 from lakestream.log.subject_index import SubjectIndex
-from lakestream.raft.group import Callbacks, Committed, Proposal
+from lakestream.raft.group_ import Callbacks, Committed, Proposal
 from lakestream.raft.solo import SoloGroup
 
 FRAME = 1000

@@ -16,8 +16,9 @@ import msgspec
 
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.segment_log import SegmentLog
-from lakestream.raft import confirmed, core, election, follower
-from lakestream.raft.group import Proposal
+from lakestream.raft import confirmed, election, follower
+from lakestream.raft import core_ as core
+from lakestream.raft.group_ import Proposal
 from lakestream.raft.hard_state import Kept, KeptFile
 from lakestream.raft.leader import Leader
 from lakestream.raft.log_view import LogView

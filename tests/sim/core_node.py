@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.log.frame import Frame, Kind
-from lakestream.raft.core import Core, NotLeader, RaftError, Ready, Role, SendEntries, TermMap
+from lakestream.raft.core_ import Core, NotLeader, RaftError, Ready, Role, SendEntries, TermMap
 from lakestream.raft.messages import (
     Confirmed,
     Envelope,

@@ -22,9 +22,9 @@ from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import encode_record, iter_records
 from lakestream.log.salvage import salvage
 from lakestream.log.segment_log import Appended, LogOptions, SegmentLog
-from lakestream.log.store import SealedSegment, Store
-from lakestream.raft.core import RaftError, Role
-from lakestream.raft.group import Callbacks, Committed, Proposal, Replacement
+from lakestream.log.store_ import SealedSegment, Store
+from lakestream.raft.core_ import RaftError, Role
+from lakestream.raft.group_ import Callbacks, Committed, Proposal, Replacement
 from lakestream.raft.hard_state import NAME as KEPT
 from lakestream.raft.hard_state import SLOT, _decode
 from lakestream.raft.member import RaftGroup

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from lakestream.raft.core import Core
+from lakestream.raft.core_ import Core
 from tests.sim.world import Plan, World, plan_of
 
 

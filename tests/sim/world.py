@@ -12,7 +12,7 @@ from random import Random
 
 import msgspec
 
-from lakestream.raft.core import Core, Options
+from lakestream.raft.core_ import Core, Options
 from lakestream.raft.messages import Membership
 from lakestream.raft.ports import Channel
 from tests.sim.checks import Checker, Violation

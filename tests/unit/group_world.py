@@ -19,8 +19,8 @@ from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import encode_record, iter_records
 from lakestream.log.salvage import Salvaged, salvage
 from lakestream.log.segment_log import Appended, LogOptions, SegmentLog
-from lakestream.log.store import Store
-from lakestream.raft.group import Callbacks, Committed, Proposal
+from lakestream.log.store_ import Store
+from lakestream.raft.group_ import Callbacks, Committed, Proposal
 from lakestream.raft.messages import Envelope, Install, Membership, decode_envelopes, encode_envelopes
 from lakestream.raft.multi import Groups
 from lakestream.raft.ports import Channel

@@ -17,8 +17,8 @@ import pytest
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record, encode_record, iter_records, record_length
-from lakestream.log.store import Appended, LogOptions, Store
-from lakestream.raft.group import Callbacks, Committed, Proposal
+from lakestream.log.store_ import Appended, LogOptions, Store
+from lakestream.raft.group_ import Callbacks, Committed, Proposal
 from lakestream.raft.solo import SoloGroup
 
 Message = tuple[bytes, bytes, bytes]  # subject, header, data

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from lakestream.log.frame import Frame, Kind
-from lakestream.raft.core import Core, Options, Ready, Role, TermMap
+from lakestream.raft.core_ import Core, Options, Ready, Role, TermMap
 from lakestream.raft.messages import (
     Append,
     Confirmed,

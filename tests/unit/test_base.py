@@ -14,7 +14,7 @@ from lakestream.log.base import Base, Origin, origin_of, put_under, read_base
 from lakestream.log.files import Files
 from lakestream.log.record import Record, record_length
 from lakestream.log.segment_log import LogOptions
-from lakestream.log.store import Store
+from lakestream.log.store_ import Store
 from tests.unit.logkit import InlineIo, MiniStream, close_all, message
 from tests.unit.test_lake_history import record, write
 

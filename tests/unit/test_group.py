@@ -12,8 +12,8 @@ import pytest
 from lakestream.log.errors import LogFrozen
 from lakestream.log.frame import Kind
 from lakestream.log.segment_log import LogOptions
-from lakestream.log.store import Store
-from lakestream.raft.group import Callbacks, Committed, Proposal
+from lakestream.log.store_ import Store
+from lakestream.raft.group_ import Callbacks, Committed, Proposal
 from lakestream.raft.solo import SoloGroup
 from tests.unit.logkit import FaultyFiles, HeldIo, InlineIo
 

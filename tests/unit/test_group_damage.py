@@ -16,8 +16,8 @@ from lakestream.log.files import Files
 from lakestream.log.recovery import open_log
 from lakestream.log.segment import read_footer
 from lakestream.log.segment_log import LogOptions, SegmentLog, begin_segment
-from lakestream.log.store import Store
-from lakestream.raft.group import Callbacks, Replacement
+from lakestream.log.store_ import Store
+from lakestream.raft.group_ import Callbacks, Replacement
 from lakestream.raft.hard_state import SLOT, Kept, KeptFile
 from lakestream.raft.messages import Append, HardState, Membership, RecoverTo
 from lakestream.raft.outgoing import Outgoing

@@ -14,7 +14,7 @@ from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.recovery import open_log
 from lakestream.log.segment_log import LogOptions, SegmentLog
-from lakestream.raft.group import Callbacks, Committed, Group, Proposal
+from lakestream.raft.group_ import Callbacks, Committed, Group, Proposal
 from lakestream.raft.hard_state import KeptFile
 from lakestream.raft.messages import (
     Append,

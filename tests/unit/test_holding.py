@@ -11,7 +11,7 @@ from lakestream.log.base import Base, Origin
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.segment_log import Appended
-from lakestream.raft.group import Committed
+from lakestream.raft.group_ import Committed
 from lakestream.stream.mirroring import clone_replica
 from lakestream.stream.mirroring.clone_replica import Holding
 from tests.unit.stream_world import World

@@ -16,7 +16,7 @@ from lakestream.log.recovery import open_log
 from lakestream.log.salvage import salvage
 from lakestream.log.segment import Footer, read_footer
 from lakestream.log.segment_log import LogOptions, SealState, SegmentLog
-from lakestream.log.store import Store
+from lakestream.log.store_ import Store
 from tests.unit.logkit import Clock, InlineIo, MiniStream, QuickFiles, close_all, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]

@@ -19,7 +19,7 @@ from lakestream.log.mend import verify
 from lakestream.log.packed import BLOCK_BYTES, View, is_packed_file, pack, read_plain
 from lakestream.log.salvage import salvage
 from lakestream.log.segment import read_footer
-from lakestream.log.store import LogOptions
+from lakestream.log.store_ import LogOptions
 from tests.unit.logkit import Clock, FaultyFiles, MiniStream, flip, message, segment_files
 from tests.unit.test_log_shred import Stream, secret
 

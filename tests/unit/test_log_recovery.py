@@ -19,7 +19,7 @@ from lakestream.log.recovery import StoreRoot
 from lakestream.log.runs import joined
 from lakestream.log.segment import HEADER_SIZE, TRAILER_SIZE, read_footer
 from lakestream.log.segment_log import LogOptions
-from lakestream.log.store import Store
+from lakestream.log.store_ import Store
 from tests.unit.logkit import MiniStream, Model, QuickFiles, close_all, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]

@@ -17,7 +17,7 @@ from lakestream.log.mend import verify
 from lakestream.log.record import decode_record, encode_record
 from lakestream.log.segment import read_footer
 from lakestream.log.shred import blank_header, blank_record
-from lakestream.log.store import Appended, LogOptions
+from lakestream.log.store_ import Appended, LogOptions
 from lakestream.protocol import headers
 from tests.unit.logkit import Clock, FaultyFiles, HeldIo, MiniStream, message, segment_files
 

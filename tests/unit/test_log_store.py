@@ -15,7 +15,7 @@ from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record, encode_record, record_length
 from lakestream.log.runs import joined
 from lakestream.log.segment_log import LogOptions
-from lakestream.log.store import Appended, Store
+from lakestream.log.store_ import Appended, Store
 from tests.unit.logkit import T0, InlineIo, MiniStream, Model, close_all, message
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
@@ -250,7 +250,7 @@ def test_applying_a_sequence_twice_is_caught(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- in memory
 class MemoryStream(MiniStream):
     def __init__(self) -> None:
-        from lakestream.raft.group import Callbacks
+        from lakestream.raft.group_ import Callbacks
         from lakestream.raft.solo import SoloGroup
 
         self.store = Store.in_memory(InlineIo(), "uid-1")

@@ -297,7 +297,7 @@ def test_a_checkpoint_of_a_newer_release_is_refused(tmp_path: Path) -> None:
 def test_it_remembers_whose_log_it_is(tmp_path: Path) -> None:
     stream, _ = filled(str(tmp_path))
     stream.store.close(b"extra")
-    from lakestream.log.store import Store
+    from lakestream.log.store_ import Store
 
     store = Store.open(str(tmp_path), stream.io)
     assert (store.uid, store.stream, store.account) == ("uid-1", "ORDERS", "$G")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core import Options, Role
+from lakestream.raft.core_ import Options, Role
 from lakestream.raft.leader import LEASE_MARGIN
 from lakestream.raft.messages import HardState, Membership, Message, Vote, VoteReply
 from tests.unit.raft_net import ELECTION, Net, append, drain, log_of, lone, terms_in

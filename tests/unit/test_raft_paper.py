@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core import BadMessage, NotLeader, Options, Role
+from lakestream.raft.core_ import BadMessage, NotLeader, Options, Role
 from lakestream.raft.messages import (
     Append,
     AppendReply,

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from lakestream.log.frame import Frame, Kind
-from lakestream.raft.core import BadMessage, Core, Role
+from lakestream.raft.core_ import BadMessage, Core, Role
 from lakestream.raft.messages import (
     Append,
     AppendReply,

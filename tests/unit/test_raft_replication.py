@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core import BadMessage, Core, Options, Role, SendEntries, TooMuchUncommitted
+from lakestream.raft.core_ import BadMessage, Core, Options, Role, SendEntries, TooMuchUncommitted
 from lakestream.raft.messages import Append, AppendReply, HardState, Install, InstallReply, Membership, entry_of
 from lakestream.raft.progress import Inflight, Pace, Progress
 from tests.unit.raft_net import ELECTION, Net, append, drain, entry, log_of, lone, terms_in

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lakestream.log.frame import Frame
-from lakestream.raft.core import Core, Role
+from lakestream.raft.core_ import Core, Role
 from lakestream.raft.messages import (
     Append,
     AppendReply,

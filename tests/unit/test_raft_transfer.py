@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core import NotLeader, Role, Transferring
+from lakestream.raft.core_ import NotLeader, Role, Transferring
 from lakestream.raft.messages import AppendReply, Membership, TimeoutNow, Vote
 from tests.unit.raft_net import OPTIONS, Net, entry
 

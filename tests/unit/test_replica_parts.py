@@ -16,7 +16,7 @@ from lakestream.log.errors import CorruptLog, CorruptRecord
 from lakestream.log.files import Files
 from lakestream.log.mend import take_over, verify
 from lakestream.log.record import columns, encode_record, iter_records
-from lakestream.log.store import LogOptions, SealedSegment
+from lakestream.log.store_ import LogOptions, SealedSegment
 from lakestream.stream.consumer.state import Ledger
 from lakestream.stream.features.dedupe import Dedupe
 from tests.unit.logkit import MiniStream, close_all, flip, message

@@ -10,7 +10,7 @@ import pytest
 
 from lakestream.log.runs import joined
 from lakestream.log.segment_rows import SegmentRows
-from lakestream.log.store import Store
+from lakestream.log.store_ import Store
 from lakestream.stream.core import limits
 from tests.unit.consumer_world import World
 

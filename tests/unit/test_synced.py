@@ -16,7 +16,7 @@ from lakestream.log import synced
 from lakestream.log.errors import CorruptLog, LostEntries
 from lakestream.log.segment import HEADER_SIZE
 from lakestream.log.segment_log import LogOptions
-from lakestream.log.store import Store
+from lakestream.log.store_ import Store
 from lakestream.log.synced import Mark, MarkFile
 from lakestream.meta.engines import MARK_NS
 from lakestream.server.lake import keeper

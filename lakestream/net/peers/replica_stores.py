@@ -29,7 +29,7 @@ from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.recovery import INCOMING, StoreRoot, Tell
 from lakestream.log.salvage import salvage
 from lakestream.log.segment import SUFFIX
-from lakestream.log.store import LOG_DIRECTORY, LogOptions, Store
+from lakestream.log.store_ import LOG_DIRECTORY, LogOptions, Store
 from lakestream.raft.hard_state import NAME as RAFT
 
 IDENTITY = "replica"

@@ -23,7 +23,7 @@ from lakestream.lake.verify import Budget
 from lakestream.log.base import Base, Origin
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files
-from lakestream.log.store import SealedSegment, Store
+from lakestream.log.store_ import SealedSegment, Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import GLOBAL
 from lakestream.protocol.api.errors import for_clients

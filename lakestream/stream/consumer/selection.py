@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from lakestream.log.record import Record
-from lakestream.log.store import Store
+from lakestream.log.store_ import Store
 from lakestream.protocol.subjects import Filters, is_literal
 
 SCAN_MSGS = 2048

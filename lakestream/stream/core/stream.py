@@ -16,11 +16,11 @@ import msgspec
 
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record
-from lakestream.log.store import Appended, Store
+from lakestream.log.store_ import Appended, Store
 from lakestream.ports import Bus, Clock, Handler, History, Io, Past
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
-from lakestream.raft.group import Callbacks, Committed, Group, Proposal
+from lakestream.raft.group_ import Callbacks, Committed, Group, Proposal
 from lakestream.raft.ready import NotLeader
 from lakestream.raft.solo import SoloGroup
 from lakestream.stream.consumer.read_ahead import Room

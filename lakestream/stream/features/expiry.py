@@ -17,7 +17,7 @@ import msgspec
 
 from lakestream.log.record import Record
 from lakestream.ports import Timer
-from lakestream.raft.group import Proposal
+from lakestream.raft.group_ import Proposal
 from lakestream.stream.core import publish
 from lakestream.stream.core.operations import (
     CreateConsumer,

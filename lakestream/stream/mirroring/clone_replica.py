@@ -15,7 +15,7 @@ from lakestream.log.errors import LogError
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.segment_log import SegmentLog
-from lakestream.raft.group import Committed
+from lakestream.raft.group_ import Committed
 from lakestream.stream.core.operations import Fork, decode_operation
 
 if TYPE_CHECKING:
