@@ -25,7 +25,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.history.past import Past, open_past
 from lakestream.lake.paths import DEFAULT_ACCOUNT
 from lakestream.lake.timetravel import instant, rfc3339
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol import s2
 
 CHUNK_BYTES = 128 << 10

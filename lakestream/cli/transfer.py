@@ -25,7 +25,7 @@ import typer
 from lakestream.cli.link import DEFAULT_SERVER, Link, Sender, TransferFailed, same
 from lakestream.lake.errors import LakeError
 from lakestream.lake.transfer import mapping, tabular, unmapping
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -37,7 +37,7 @@ from lakestream.lake.flush import (
 from lakestream.lake.schema import REMOVED_COLUMN, TABLE_DDL, UID_PROPERTY, Layout, layout_of
 from lakestream.lake.storage import Storage, open_storage
 from lakestream.lake.timetravel import CommitLog, NotATable, Progress
-from lakestream.log.departures import Departures, Point
+from lakestream.log.format.departures import Departures, Point
 
 if TYPE_CHECKING:
     import pyarrow as pa

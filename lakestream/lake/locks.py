@@ -32,7 +32,7 @@ from lakestream.lake import paths
 from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
 from lakestream.lake.storage import Storage, open_storage
 from lakestream.lake.storage_local import FILE_MODE
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

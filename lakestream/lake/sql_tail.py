@@ -23,7 +23,7 @@ from lakestream.lake.storage import open_storage
 if TYPE_CHECKING:
     from lakestream.lake.live import LiveView
     from lakestream.lake.sql_catalog import Stream
-    from lakestream.log.departures import Point
+    from lakestream.log.format.departures import Point
 
 TAIL_BYTES = 1 << 30
 """The most segments of one stream's tail that are read into memory, in bytes. A tail is seconds of messages where a

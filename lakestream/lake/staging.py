@@ -19,8 +19,8 @@ import msgspec
 from lakestream.lake import paths
 from lakestream.lake.errors import StagingConflict
 from lakestream.lake.storage import Entry, Storage, open_storage
-from lakestream.log.errors import CorruptLog
-from lakestream.log.segment import read_footer
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.segment import read_footer
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from lakestream.lake.storage import Entries, Entry, Names, Storage
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 
 FILE_MODE = 0o640
 """Of the files in a lake, as of those in the store."""

@@ -23,7 +23,7 @@ import msgspec
 
 from lakestream.lake.errors import LakeError
 from lakestream.lake.storage import open_storage
-from lakestream.log.departures import Point
+from lakestream.log.format.departures import Point
 
 _COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
 _INSTANT = re.compile(

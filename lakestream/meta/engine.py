@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.account.get.direct import DirectGet
-from lakestream.log.errors import LogError, LogFrozen
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.store_ import Store
+from lakestream.log.format.errors import LogError, LogFrozen
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.store import Store
 from lakestream.meta import leaving
 from lakestream.meta.shared import GLOBAL, LakeLink, Shared
 from lakestream.meta.shared import EngineOptions as EngineOptions

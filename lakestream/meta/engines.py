@@ -15,7 +15,7 @@ from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
 from lakestream.stream.core.stream import Stream
 
 MARK_NS = 1_000_000_000
-"""Pause between two rounds in which the synced marks of all logs are brought up to date (log/synced.py)."""
+"""Pause between two rounds in which the synced marks of all logs are brought up to date (log/store/synced.py)."""
 
 
 class Engines:

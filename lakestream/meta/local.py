@@ -20,7 +20,7 @@ from lakestream.meta.meta_state import Applied, Assignment, SettleStream
 from lakestream.meta.ports import Nodes
 from lakestream.meta.replica import Replica
 from lakestream.protocol.api.errors import ApiError
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, UpdateStream
 

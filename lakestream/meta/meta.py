@@ -12,19 +12,19 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from lakestream.log.errors import CorruptLog
-from lakestream.log.files import Files
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.segment_log import SegmentLog
-from lakestream.log.store_ import LogOptions, Store
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.segment_log import SegmentLog
+from lakestream.log.store.store import LogOptions, Store
 from lakestream.meta.meta_state import Applied, MetaOp, MetaState, decode_op, encode_op
 from lakestream.meta.ports import Nodes
 from lakestream.ports import Clock, Io
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.raft import hard_state
-from lakestream.raft.group_ import Callbacks, Committed, Group, Member, Members, Proposal, Replacement
-from lakestream.raft.messages import Install, Membership
-from lakestream.raft.ready import RaftError
+from lakestream.raft.core.messages import Install, Membership
+from lakestream.raft.core.ready import RaftError
+from lakestream.raft.group import hard_state
+from lakestream.raft.group.group import Callbacks, Committed, Group, Member, Members, Proposal, Replacement
 
 GROUP = "meta"
 """The group's id, and the uid of its store."""

@@ -29,13 +29,13 @@ from lakestream.meta.use import ClusterUse
 from lakestream.meta.watch import RestoreWatch
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Where
-from lakestream.raft.ports import Calls
+from lakestream.raft.group.ports import Calls
 from lakestream.stream.core import offline
 from lakestream.stream.core.config import StreamConfig
 
 if TYPE_CHECKING:
     from lakestream.meta.engines import Engines
-    from lakestream.raft.multi import Groups
+    from lakestream.raft.group.groups import Groups
     from lakestream.stream.core.stream import Stream
 
 PROPOSE = "meta.propose"

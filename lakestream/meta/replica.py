@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.errors import CorruptLog, LogError
-from lakestream.log.segment_log import SegmentLog
-from lakestream.log.store_ import Store
+from lakestream.log.format.errors import CorruptLog, LogError
+from lakestream.log.store.segment_log import SegmentLog
+from lakestream.log.store.store import Store
 from lakestream.meta import leaving
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.protocol.api.errors import for_clients
-from lakestream.raft import group_ as raft
-from lakestream.raft.core_ import NotLeader, RaftError
-from lakestream.raft.group_ import Callbacks, Committed, Group, Replacement
-from lakestream.raft.messages import Install, Membership
-from lakestream.raft.telling import Diverged
+from lakestream.raft.core.core import NotLeader, RaftError
+from lakestream.raft.core.messages import Install, Membership
+from lakestream.raft.group import group as raft
+from lakestream.raft.group.callbacks import Diverged
+from lakestream.raft.group.group import Callbacks, Committed, Group, Replacement
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.offline import Unsupported
 from lakestream.stream.core.operations import CreateStream, decode_operation, encode

@@ -12,13 +12,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from lakestream.log.errors import CorruptLog
-from lakestream.log.mend import verify
-from lakestream.log.segment import Header, Segment
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.segment import Header, Segment
+from lakestream.log.store.mend import verify
 from lakestream.meta.replica_transfer import Fetch, Offer
 
 if TYPE_CHECKING:
-    from lakestream.log.store_ import Store
+    from lakestream.log.store.store import Store
     from lakestream.meta.replica import Replica
     from lakestream.meta.replicas import Replicas
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.account.backup.restores import Part
-from lakestream.log.frame import Kind
+from lakestream.log.format.frame import Kind
 from lakestream.meta.meta_state import AbandonStream, RestoredStream
 from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
 from lakestream.meta.ports import of_account

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from lakestream.log.errors import LogError
-from lakestream.log.store_ import Store
+from lakestream.log.format.errors import LogError
+from lakestream.log.store.store import Store
 from lakestream.meta.turns import Turns
 from lakestream.ports import Bus, Clock, Io
 from lakestream.stream.core.config import StreamConfig

@@ -17,7 +17,7 @@ from lakestream.account.api.transfer import TransferApi
 from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, Options
-from lakestream.log.errors import LogError
+from lakestream.log.format.errors import LogError
 from lakestream.logging import Logger
 from lakestream.meta.engine import Engine
 from lakestream.meta.engines import Engines

@@ -25,7 +25,7 @@ from lakestream.net.identity import new_server_id
 from lakestream.net.peers import peer_wire as wire
 from lakestream.net.peers.peer_wire import FrameReader, Hello, NodeInfo
 from lakestream.net.peers.peers import Peers
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 from tests.cluster.nodes import free_ports
 
 WAIT_S = 10.0

@@ -29,7 +29,7 @@ from lakestream.lake.spark_functions import as_of as spark_as_of
 from lakestream.lake.sql import Session
 from lakestream.lake.sql_tail import Server as Asked
 from lakestream.lake.timetravel import latest_progress
-from lakestream.log.segment import HEADER_SIZE
+from lakestream.log.format.segment import HEADER_SIZE
 from tests.lake.tables import records
 from tests.lake.test_end_to_end import Compaction, eventually
 from tests.lake.was import Model, Refused, ask, held, rfc3339

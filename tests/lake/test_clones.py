@@ -33,7 +33,7 @@ from lakestream.lake.sql import Session
 from lakestream.lake.staging import StagedStream
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import as_of
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.conftest import job
 from tests.lake.model import T0, StreamModel, flights
 from tests.lake.tables import ALL, records

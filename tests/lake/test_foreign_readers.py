@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from lakestream.lake import readers, schema, staging
 from lakestream.lake.compaction.compaction import Options, StreamCompaction
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.foreign import COLUMNS, Readers, micros, record
 from tests.lake.model import StreamModel
 from tests.lake.tables import partition_columns

@@ -19,7 +19,7 @@ from lakestream.lake.history.cache import BlockCache
 from lakestream.lake.history.history import TableHistory
 from lakestream.lake.history.index import TableIndex, locate
 from lakestream.lake.storage import open_storage
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.model import StreamModel
 from tests.lake.tables import ALL, records
 

@@ -19,7 +19,7 @@ from lakestream.lake.compaction.compaction import StreamCompaction
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.sql import Session
 from lakestream.lake.timetravel import CommitLog, as_of, rfc3339
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.model import StreamModel
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server

@@ -14,22 +14,21 @@ from unittest.mock import patch
 
 import msgspec
 
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.segment_log import SegmentLog
-from lakestream.raft import confirmed, election, follower
-from lakestream.raft import core_ as core
-from lakestream.raft.group_ import Proposal
-from lakestream.raft.hard_state import Kept, KeptFile
-from lakestream.raft.leader import Leader
-from lakestream.raft.log_view import LogView
-from lakestream.raft.member import RaftGroup, RaftMember
-from lakestream.raft.messages import Append, AppendReply, Membership, Vote, encode_membership
-from lakestream.raft.outgoing import Item, Outgoing
-from lakestream.raft.reads import Reads
-from lakestream.raft.ready import Ready
-from lakestream.raft.state import State
-from lakestream.raft.tail import Tail
-from lakestream.raft.telling import Telling
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.segment_log import SegmentLog
+from lakestream.raft.core import confirmed, core, election, follower
+from lakestream.raft.core.leader import Leader
+from lakestream.raft.core.log_view import LogView
+from lakestream.raft.core.messages import Append, AppendReply, Membership, Vote, encode_membership
+from lakestream.raft.core.reads import Reads
+from lakestream.raft.core.ready import Ready
+from lakestream.raft.core.state import State
+from lakestream.raft.group.callbacks import Telling
+from lakestream.raft.group.group import Proposal
+from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.outgoing import Item, Outgoing
+from lakestream.raft.group.raft_group import RaftGroup, RaftMember
+from lakestream.raft.group.unstable import Tail
 from tests.sim.disk import SimFiles
 
 Bug = Callable[[ExitStack], None]

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from lakestream.account.api.subjects import Api
-from lakestream.log.record import Record
-from lakestream.log.store_ import Store
+from lakestream.log.format.record import Record
+from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.engines import Engines
 from lakestream.meta.shared import EngineOptions, Shared, Stores

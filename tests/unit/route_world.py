@@ -22,7 +22,7 @@ from lakestream.net.peers.route_wire import Record, decode
 from lakestream.net.peers.routes import Routes
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 from lakestream.stream.core.account_limits import UNLIMITED
 from tests.unit.stream_world import ManualClock
 

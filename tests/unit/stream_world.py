@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakestream.log.files import Files
-from lakestream.log.store_ import LogOptions, Store
+from lakestream.log.format.files import Files
+from lakestream.log.store.store import LogOptions, Store
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription

@@ -10,7 +10,7 @@ import pytest
 
 from lakestream.meta.local import LocalStreams
 from lakestream.meta.meta_state import AssignStream, ChangeStream, MetaState, RestoredStream
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.config import StreamConfig
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import Delivery
 from lakestream.protocol import headers
 from lakestream.stream.mirroring import copied_run

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.log.errors import CorruptLog, LogError, LogFrozen
+from lakestream.log.format.errors import CorruptLog, LogError, LogFrozen
 from lakestream.logging import Logger
 from lakestream.meta import stores
 from lakestream.meta.engines import Engines

@@ -14,8 +14,8 @@ from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.lake import paths, staging
-from lakestream.log.files import Files
-from lakestream.log.names import RESERVED, account_directory, account_of
+from lakestream.log.format.files import Files
+from lakestream.log.store.names import RESERVED, account_directory, account_of
 from lakestream.logging import Logger
 from lakestream.meta.engines import Engines
 from lakestream.meta.shared import EngineOptions, Shared

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.errors import LogFrozen
-from lakestream.log.frame import Kind
-from lakestream.log.segment_log import LogOptions
-from lakestream.log.store_ import Store
-from lakestream.raft.group_ import Callbacks, Committed, Proposal
-from lakestream.raft.solo import SoloGroup
+from lakestream.log.format.errors import LogFrozen
+from lakestream.log.format.frame import Kind
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.store import Store
+from lakestream.raft.group.group import Callbacks, Committed, Proposal
+from lakestream.raft.group.solo import SoloGroup
 from tests.unit.logkit import FaultyFiles, HeldIo, InlineIo
 
 pytestmark = pytest.mark.unit

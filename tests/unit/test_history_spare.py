@@ -13,7 +13,7 @@ from lakestream.lake import paths, staging
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.history.history import TableHistory
 from lakestream.lake.history.spare import Spare, SparedHistory
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.model import StreamModel, flights
 from tests.unit.test_live import Table
 

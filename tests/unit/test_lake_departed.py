@@ -19,8 +19,8 @@ from lakestream.lake.compaction.segments import Dead
 from lakestream.lake.history.past_table import TablePast
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import CommitLog, NotKept, Progress, TimeTravelError, as_of, version_of_point
-from lakestream.log.departures import Departures, Point
-from lakestream.log.segment import Footer
+from lakestream.log.format.departures import Departures, Point
+from lakestream.log.format.segment import Footer
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ from lakestream.lake.compaction.segments import Dead, Ending
 from lakestream.lake.errors import BadSegment, SegmentGap
 from lakestream.lake.staging import StagedSegment
 from lakestream.lake.timetravel import Progress
-from lakestream.log.segment import Footer
+from lakestream.log.format.segment import Footer
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from lakestream.lake.compaction import segments
 from lakestream.lake.compaction.segments import Dead
 from lakestream.lake.errors import BadSegment, UnfitSubject
 from lakestream.lake.schema import join_headers
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.model import Message, StreamModel, flights
 
 pytestmark = pytest.mark.unit

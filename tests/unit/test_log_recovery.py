@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log import checkpoint
-from lakestream.log.errors import CorruptLog, StoreLocked, StoreVersionError
-from lakestream.log.files import Files
-from lakestream.log.record import Record
-from lakestream.log.recovery import StoreRoot
-from lakestream.log.runs import joined
-from lakestream.log.segment import HEADER_SIZE, TRAILER_SIZE, read_footer
-from lakestream.log.segment_log import LogOptions
-from lakestream.log.store_ import Store
+from lakestream.log.format.errors import CorruptLog, StoreLocked, StoreVersionError
+from lakestream.log.format.files import Files
+from lakestream.log.format.record import Record
+from lakestream.log.format.runs import joined
+from lakestream.log.format.segment import HEADER_SIZE, TRAILER_SIZE, read_footer
+from lakestream.log.store import checkpoint
+from lakestream.log.store.recovery import StoreRoot
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.store import Store
 from tests.unit.logkit import MiniStream, Model, QuickFiles, close_all, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]

@@ -21,7 +21,7 @@ from lakestream.lake.live_rows import schema
 from lakestream.lake.maintenance import erasure
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import as_of
-from lakestream.log.departures import Departures, Point
+from lakestream.log.format.departures import Departures, Point
 
 pytestmark = pytest.mark.unit
 

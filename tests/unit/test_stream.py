@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 from lakestream.stream.core.operations import DeleteMessage, Purge
 from tests.unit.stream_world import World
 

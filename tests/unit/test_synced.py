@@ -12,12 +12,12 @@ import pytest
 
 from lakestream.lake import paths, staging
 from lakestream.lake.compaction.position import PositionWatch
-from lakestream.log import synced
-from lakestream.log.errors import CorruptLog, LostEntries
-from lakestream.log.segment import HEADER_SIZE
-from lakestream.log.segment_log import LogOptions
-from lakestream.log.store_ import Store
-from lakestream.log.synced import Mark, MarkFile
+from lakestream.log.format.errors import CorruptLog, LostEntries
+from lakestream.log.format.segment import HEADER_SIZE
+from lakestream.log.store import synced
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.store import Store
+from lakestream.log.store.synced import Mark, MarkFile
 from lakestream.meta.engines import MARK_NS
 from lakestream.server.lake import keeper
 from tests.unit.logkit import FaultyFiles, MiniStream, QuickFiles, message, segment_files

@@ -21,7 +21,7 @@ from lakestream.meta.requests import MAX_HOPS
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import Int
 from lakestream.protocol.api.request import Request, Routes, Where
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.config import Placement
 
 if TYPE_CHECKING:

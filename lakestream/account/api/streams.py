@@ -21,8 +21,8 @@ from lakestream.account.backup.restores import RestoreRequest, Restores, Target
 from lakestream.account.backup.snapshots import SnapshotRequest, Snapshots
 from lakestream.account.get import query
 from lakestream.account.get.query import MsgGetRequest
-from lakestream.log.errors import LogError
-from lakestream.log.record import Record
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients, invalid
 from lakestream.protocol.api.jsonio import Int, Uint64
 from lakestream.protocol.api.request import Request, Routes, Where

@@ -1,6 +1,6 @@
 """Moving whole messages in and out of a stream, for `lakestream import` and `lakestream export`.
 
-Belongs here: two requests of our own beside the JetStream API. Messages travel as the log's records (log/record.py),
+Belongs here: two requests of our own beside the JetStream API. Messages travel as the log's records (log/format/record.py),
 so that nothing about them is lost on the way: subject, header block and payload byte for byte, time to the ns.
 
     $LAKE.API.IMPORT.<stream>   body: records back to back, their sequences the ones that they are to get, ascending by
@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.account.get.as_it_was import travels
-from lakestream.log.errors import LogError
-from lakestream.log.record import Record, encode_record, iter_records
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record, encode_record, iter_records
 from lakestream.meta.replicas import asked_here
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol import headers, subjects

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lakestream.account.backup.restores import Part
-from lakestream.log.frame import Kind
+from lakestream.log.format.frame import Kind
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.awaiting import told
 from lakestream.stream.core.config import StreamConfig

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from lakestream.account.backup.archive import Archive, ArchivedConsumer, ArchivedState, ArchiveError, decoded
 from lakestream.account.backup.archive_tar import TAR_HEADER, TarArchive, is_tar
 from lakestream.account.backup.events import BackupEvents
-from lakestream.log.frame import Kind
-from lakestream.log.record import Record, encode_record
+from lakestream.log.format.frame import Kind
+from lakestream.log.format.record import Record, encode_record
 from lakestream.meta.shared import RESTORES_AHEAD
 from lakestream.ports import ClientInfo
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients

@@ -17,8 +17,8 @@ import msgspec
 
 from lakestream.account.backup import archive
 from lakestream.account.backup.events import BackupEvents
-from lakestream.log.errors import LogError
-from lakestream.log.record import Record
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record
 from lakestream.ports import ClientInfo
 from lakestream.protocol import s2
 from lakestream.protocol.api.errors import api_error, for_clients

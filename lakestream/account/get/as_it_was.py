@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lakestream.log.departures import Point
-from lakestream.log.errors import Compacted
-from lakestream.log.past import LogPast
-from lakestream.log.record import Record
+from lakestream.log.format.departures import Point
+from lakestream.log.format.errors import Compacted
+from lakestream.log.format.record import Record
+from lakestream.log.store.past import LogPast
 from lakestream.ports import History, Past, PastUnavailableError
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.subjects import Filters

@@ -14,8 +14,8 @@ import msgspec
 from lakestream.account.get import query
 from lakestream.account.get.batch import AsItWas, Batch, MessageHeaders, Multi, status
 from lakestream.account.get.query import MsgGetRequest
-from lakestream.log.errors import LogError
-from lakestream.log.record import Record
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record
 from lakestream.ports import ClientInfo, Handler, Past, PastUnavailableError, Subscribed
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value

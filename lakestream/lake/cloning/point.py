@@ -32,7 +32,7 @@ from lakestream.lake.timetravel import (
     version_for_message_time,
     version_of_point,
 )
-from lakestream.log.departures import Point as StreamPoint
+from lakestream.log.format.departures import Point as StreamPoint
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,9 +19,9 @@ from lakestream.lake.errors import BadSegment, SegmentGap
 from lakestream.lake.schema import REMOVED_COLUMN
 from lakestream.lake.staging import StagedSegment
 from lakestream.lake.timetravel import Progress
-from lakestream.log.departures import Departures
-from lakestream.log.runs import stretches
-from lakestream.log.segment import Footer
+from lakestream.log.format.departures import Departures
+from lakestream.log.format.runs import stretches
+from lakestream.log.format.segment import Footer
 
 COMMIT_BYTES = 256 * 1024 * 1024
 """Segments of one commit together, unless a single one is larger."""

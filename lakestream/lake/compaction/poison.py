@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from lakestream.lake import paths
 from lakestream.lake.errors import BadSegment, PoisonedSegment
 from lakestream.lake.storage import Storage, open_storage
-from lakestream.log.errors import CorruptLog
-from lakestream.log.files import Files
-from lakestream.log.packed import read_plain
-from lakestream.log.segment import SealedSegment, decode_segment_header, iter_frames, read_footer
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.format.packed import read_plain
+from lakestream.log.format.segment import SealedSegment, decode_segment_header, iter_frames, read_footer
 
 BAD = ".bad"
 WHY = ".why"

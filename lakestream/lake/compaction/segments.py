@@ -1,6 +1,6 @@
 """From a sealed segment to Arrow.
 
-Belongs here: the vectorised decoder. It agrees with log/segment.py, log/frame.py and log/record.py, which are the
+Belongs here: the vectorised decoder. It agrees with log/format/segment.py, log/format/frame.py and log/format/record.py, which are the
 truth about the bytes; it checks what they check (every frame's crc, the order of indexes) and refuses a segment whose
 tables do not account for every record in its frames.
 
@@ -19,12 +19,12 @@ import msgspec
 from lakestream.lake.errors import BadSegment, UnfitSubject
 from lakestream.lake.schema import fits_partition, message_schema, split_headers, subject_text
 from lakestream.lake.storage import open_storage
-from lakestream.log.errors import CorruptLog
-from lakestream.log.files import Files
-from lakestream.log.frame import Kind
-from lakestream.log.packed import read_plain
-from lakestream.log.record import FIXED
-from lakestream.log.segment import Footer, Tables, decode_segment_header, iter_frames, read_footer
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Kind
+from lakestream.log.format.packed import read_plain
+from lakestream.log.format.record import FIXED
+from lakestream.log.format.segment import Footer, Tables, decode_segment_header, iter_frames, read_footer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,7 +149,7 @@ def _cuts(lengths: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=1)
 def _fixed() -> Any:
-    """The fixed part of a record (log/record.py) as a numpy type."""
+    """The fixed part of a record (log/format/record.py) as a numpy type."""
     import numpy as np
 
     fields = "crc <u4, seq <u8, time <i8, subject <u2, flags <u2, data <u4, reserved <u2"

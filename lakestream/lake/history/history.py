@@ -40,7 +40,7 @@ from lakestream.lake.history.scan import (
 from lakestream.lake.history.subjects import MAX_SUBJECTS, Choice
 from lakestream.lake.history.subjects import wanted as wanted_of
 from lakestream.lake.storage import open_storage
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import is_literal, matches
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from lakestream.lake.live import LiveView, open_view
 from lakestream.lake.schema import REMOVED_COLUMN
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import AsOf, NotATable, as_of, rfc3339
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 if TYPE_CHECKING:
     import pyarrow as pa

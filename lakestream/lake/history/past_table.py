@@ -22,8 +22,8 @@ from lakestream.lake.history.rows import COLUMNS, records
 from lakestream.lake.live_rows import schema
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import KEEP_MORE, CommitLog, Kept, NotATable, TimeTravelError, version_of_point
-from lakestream.log.departures import Point
-from lakestream.log.record import Record
+from lakestream.log.format.departures import Point
+from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import Filters
 
 if TYPE_CHECKING:

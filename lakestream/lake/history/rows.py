@@ -14,7 +14,7 @@ from lakestream.lake import deletion
 from lakestream.lake.history.index import FileEntry, Wanted, locate
 from lakestream.lake.schema import REMOVED_COLUMN, headers_type, join_headers
 from lakestream.lake.storage import Storage
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 if TYPE_CHECKING:
     import numpy as np

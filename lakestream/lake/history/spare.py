@@ -19,8 +19,8 @@ from lakestream.lake.compaction.segments import Dead
 from lakestream.lake.history.history import TableHistory
 from lakestream.lake.history.rows import COLUMNS, records
 from lakestream.lake.history.subjects import Choice
-from lakestream.log.record import Record
-from lakestream.log.segment import Footer
+from lakestream.log.format.record import Record
+from lakestream.log.format.segment import Footer
 
 CHUNK_ROWS = 1_024
 """Rows that are made messages at once."""

@@ -23,7 +23,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.schema import UID_PROPERTY
 from lakestream.lake.storage_local import LocalStorage
 from lakestream.lake.transfer.mapping import encode_json, plain_rows
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 if TYPE_CHECKING:
     import pyarrow as pa

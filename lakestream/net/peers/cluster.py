@@ -21,8 +21,8 @@ from lakestream.net.peers.peer_wire import NodeInfo
 from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.routes import Routes
 from lakestream.ops.ports_file import addresses
-from lakestream.raft.multi import Groups
-from lakestream.raft.ports import Calls
+from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.ports import Calls
 from lakestream.runtime import LoopClock, ThreadIo
 
 

@@ -1,6 +1,6 @@
 """Requests between nodes, each with one answer.
 
-Belongs here: `Calls` (raft/ports.py) over one channel of `Peers`: numbering, timeouts, and what becomes of requests to
+Belongs here: `Calls` (raft/group/ports.py) over one channel of `Peers`: numbering, timeouts, and what becomes of requests to
 a node that goes. What a method does is its server's.
 """
 
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from lakestream.raft.ports import Channel, Clock, Peers, Timer
+from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
 
 MAX_WAITING = 65_536
 """Calls of this node that wait for an answer; further ones fail at once."""

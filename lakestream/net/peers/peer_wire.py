@@ -5,7 +5,7 @@ themselves exchange, and the rules that need nothing but records: do two cluster
 connections between the same nodes stays. No sockets, no clock.
 
 A frame is `u32 length | u8 channel | payload`, big-endian; the length counts channel and payload. Channel 0 carries one
-control record as MessagePack, the others what their receivers made (raft/ports.py `Channel`).
+control record as MessagePack, the others what their receivers made (raft/group/ports.py `Channel`).
 """
 
 from __future__ import annotations

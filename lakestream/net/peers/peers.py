@@ -1,6 +1,6 @@
 """The other nodes of the cluster.
 
-Belongs here: `Peers` (raft/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats, gossip, and
+Belongs here: `Peers` (raft/group/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats, gossip, and
 who is told when a node comes or goes. One connection is peer_link.py, its bytes peer_wire.py, the decisions of the
 handshake peer_table.py, dialling peer_dialler.py.
 """
@@ -28,7 +28,7 @@ from lakestream.net.peers.peer_dialler import Dialler
 from lakestream.net.peers.peer_link import ALIVE_NS, STALE_NS, Link
 from lakestream.net.peers.peer_table import Table, Verdict
 from lakestream.net.peers.peer_wire import Address, Control, Hello, NodeInfo
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 
 HEARTBEAT_S = 0.25
 """Every connection gets a PING this often (250 ms)."""

@@ -20,7 +20,7 @@ from lakestream.net.interest.interest import Subscription
 from lakestream.net.peers.peer_wire import NodeInfo
 from lakestream.net.peers.route_wire import Batch, Mark, Record, Routed, Within, encode
 from lakestream.ports import ClientInfo, Delivery
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 
 if TYPE_CHECKING:
     from lakestream.net.peers.routes import Routes

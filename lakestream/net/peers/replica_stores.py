@@ -4,7 +4,7 @@ Belongs here: which files a replicated stream has beside its log, opening its st
 from another node takes the place of this node's, so that a kill between any two steps leaves one of the two whole.
 
     <stream>/replica             the stream as it was assigned (MessagePack): a directory with it is a replica's
-    <stream>/raft                the member's own file (raft/hard_state.py)
+    <stream>/raft                the member's own file (raft/group/hard_state.py)
     <stream>/log, checkpoint     as in every stream
     <stream>.incoming/           a state that is being fetched; once it is whole it becomes <stream>
     <stream>/sending-<n>/        links to what another node is fetching from here
@@ -18,19 +18,19 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from lakestream.log import leaving
-from lakestream.log.base import remove_base
-from lakestream.log.cache import ReadCache
-from lakestream.log.checkpoint import NAME as CHECKPOINT
-from lakestream.log.checkpoint import read_checkpoint
-from lakestream.log.errors import LogError
-from lakestream.log.files import Files, Io
-from lakestream.log.outline import SUFFIX as OUTLINE_SUFFIX
-from lakestream.log.recovery import INCOMING, StoreRoot, Tell
-from lakestream.log.salvage import salvage
-from lakestream.log.segment import SUFFIX
-from lakestream.log.store_ import LOG_DIRECTORY, LogOptions, Store
-from lakestream.raft.hard_state import NAME as RAFT
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files, Io
+from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
+from lakestream.log.format.segment import SUFFIX
+from lakestream.log.store import root as leaving
+from lakestream.log.store.base import remove_base
+from lakestream.log.store.cache import ReadCache
+from lakestream.log.store.checkpoint import NAME as CHECKPOINT
+from lakestream.log.store.checkpoint import read_checkpoint
+from lakestream.log.store.recovery import INCOMING, StoreRoot, Tell
+from lakestream.log.store.repair import salvage
+from lakestream.log.store.store import LOG_DIRECTORY, LogOptions, Store
+from lakestream.raft.group.hard_state import NAME as RAFT
 
 IDENTITY = "replica"
 SENDING = "sending-"

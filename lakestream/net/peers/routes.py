@@ -35,7 +35,7 @@ from lakestream.net.peers.route_wire import (
     Within,
     decode,
 )
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 
 
 class Routes:

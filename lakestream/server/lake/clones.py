@@ -26,9 +26,9 @@ from lakestream.lake.flush import FLUSH
 from lakestream.lake.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import open_storage
-from lakestream.log.base import Base, Origin, origin_of, read_base, remove_base
-from lakestream.log.files import Files
-from lakestream.log.segment_log import SegmentLog
+from lakestream.log.format.files import Files
+from lakestream.log.store.base import Base, Origin, origin_of, read_base, remove_base
+from lakestream.log.store.segment_log import SegmentLog
 from lakestream.logging import Logger
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.runtime import LoopClock, ThreadIo

@@ -20,10 +20,10 @@ from lakestream.lake.compaction.position import PositionWatch
 from lakestream.lake.errors import LakeError, OlderLake, OlderStore
 from lakestream.lake.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.verify import Budget
-from lakestream.log.base import Base, Origin
-from lakestream.log.errors import LogError
-from lakestream.log.files import Files
-from lakestream.log.store_ import SealedSegment, Store
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.store.base import Base, Origin
+from lakestream.log.store.store import SealedSegment, Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import GLOBAL
 from lakestream.protocol.api.errors import for_clients

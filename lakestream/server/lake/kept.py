@@ -22,8 +22,8 @@ from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
 from lakestream.lake.staging import StagedSegment
 from lakestream.lake.storage import open_storage
 from lakestream.lake.verify import Budget, TableFiles
-from lakestream.log.errors import LogError
-from lakestream.log.segment import SealedSegment
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.segment import SealedSegment
 from lakestream.server.lake.history import ThreadHistory
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.stream import Stream

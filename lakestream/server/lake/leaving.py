@@ -14,8 +14,8 @@ from lakestream.lake.compaction import policy, repair
 from lakestream.lake.errors import StagingConflict
 from lakestream.lake.staging import StreamIdentity
 from lakestream.lake.storage import open_storage
-from lakestream.log.files import Files
-from lakestream.log.leaving import sealed_in
+from lakestream.log.format.files import Files
+from lakestream.log.store.root import sealed_in
 from lakestream.logging import Logger
 from lakestream.stream.core.operations import CreateStream
 

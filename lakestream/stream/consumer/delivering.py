@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import Delivery
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.replay import OriginalPace

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from lakestream.log.store_ import Store
+from lakestream.log.store.store import Store
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Purge

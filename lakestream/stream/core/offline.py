@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lakestream.log.errors import LogError
+from lakestream.log.format.errors import LogError
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import API_LEVEL

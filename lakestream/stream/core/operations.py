@@ -41,7 +41,7 @@ class UpdateStream(msgspec.Struct, frozen=True, tag="update_stream"):
 
 
 class DeleteMessage(msgspec.Struct, frozen=True, tag="delete_message"):
-    """One message removed by MSG.DELETE. `erase`: its bytes shall be found nowhere any more (see log/shred.py)."""
+    """One message removed by MSG.DELETE. `erase`: its bytes shall be found nowhere any more (see log/store/shred.py)."""
 
     seq: int
     erase: bool = True
@@ -89,7 +89,7 @@ class Near(msgspec.Struct, frozen=True, tag="near"):
 
 class Fork(msgspec.Struct, frozen=True, tag="fork"):
     """A mirror began as a copy of its origin's table: its messages through `through` are those of `version` of its own
-    table. See log/base.py."""
+    table. See log/store/base.py."""
 
     version: int
     through: int

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.account.get.as_it_was import travels
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import ClientInfo
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import ClientInfo
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error

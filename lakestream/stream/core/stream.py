@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import Record
-from lakestream.log.store_ import Appended, Store
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.record import Record
+from lakestream.log.store.store import Appended, Store
 from lakestream.ports import Bus, Clock, Handler, History, Io, Past
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
-from lakestream.raft.group_ import Callbacks, Committed, Group, Proposal
-from lakestream.raft.ready import NotLeader
-from lakestream.raft.solo import SoloGroup
+from lakestream.raft.core.ready import NotLeader
+from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
+from lakestream.raft.group.solo import SoloGroup
 from lakestream.stream.consumer.read_ahead import Room
 from lakestream.stream.core import offline
 from lakestream.stream.core.apply import Applier

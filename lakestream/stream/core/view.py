@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.record import Record, decode_record
+from lakestream.log.format.record import Record, decode_record
 from lakestream.protocol import headers, subjects
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core import limits

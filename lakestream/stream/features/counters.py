@@ -19,7 +19,7 @@ from lakestream.protocol.api.jsonio import dumps
 from lakestream.stream.core.config import StreamConfig
 
 if TYPE_CHECKING:
-    from lakestream.log.record import Record
+    from lakestream.log.format.record import Record
     from lakestream.stream.core.publish import Publish, View
 
 INCREMENT = b"Nats-Incr"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import Timer
-from lakestream.raft.group_ import Proposal
+from lakestream.raft.group.group import Proposal
 from lakestream.stream.core import publish
 from lakestream.stream.core.operations import (
     CreateConsumer,

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from lakestream.log.record import MAX_SUBJECT, Record
+from lakestream.log.format.record import MAX_SUBJECT, Record
 from lakestream.protocol import gotime, headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.durations import parse_duration

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import Timer
 from lakestream.protocol import headers
 from lakestream.stream.core.batch import Batch, Effect

@@ -1,6 +1,6 @@
 """When the bytes of securely deleted messages leave the log.
 
-Belongs here: the timer. What is taken out of which file is `log/shred.py`'s, what leaves the lake's files is up to
+Belongs here: the timer. What is taken out of which file is `log/store/shred.py`'s, what leaves the lake's files is up to
 the maintenance of tables (`lake/maintenance/erasure.py`).
 """
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from lakestream.log.base import Base, NoBase, Origin
-from lakestream.log.errors import LogError
-from lakestream.log.files import Files
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.segment_log import SegmentLog
-from lakestream.raft.group_ import Committed
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.base import Base, NoBase, Origin
+from lakestream.log.store.segment_log import SegmentLog
+from lakestream.raft.group.group import Committed
 from lakestream.stream.core.operations import Fork, decode_operation
 
 if TYPE_CHECKING:

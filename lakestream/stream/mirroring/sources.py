@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.gotime import format_time
 from lakestream.stream.core import limits, publish

@@ -1,0 +1,372 @@
+"""The interface between a group and the owner of its log.
+
+Belongs here: proposals, committed entries, the owner's callbacks, and what every group and every member can do. There
+are two implementations. In a `SoloGroup` (solo.py) an entry is committed once it is durable on this node; in a
+`RaftGroup` (member.py) once it is durable on a quorum. Callers need not know which one they hold.
+
+Open a log in this order: `Groups.member`, `Store.open(…, durable_through=member.durable_through)`, apply
+`store.replay(through=member.commit_through)`, `member.join(store.log, io, callbacks)`, `group.start()`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Io
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.memory import Log
+from lakestream.log.store.segment_log import Appended, SegmentLog
+from lakestream.raft.core.messages import Install, Membership
+
+BRIEF_MSGS = 4
+"""An append of one entry with up to this many messages is brief work (see `Io.submit`)."""
+BRIEF_BYTES = 16 << 10
+"""An append of one entry with up to this many bytes (16 KiB) is brief work."""
+
+
+class Proposal(msgspec.Struct, gc=False):
+    """An entry on its way into the log.
+
+    `body` may be pieces, which are joined before they are written; `count` is the number of messages in it; `context`
+    comes back unchanged with the committed entry.
+    """
+
+    kind: Kind
+    body: bytes | list[bytes]
+    count: int
+    context: object
+
+
+class Committed(msgspec.Struct, gc=False):
+    """A committed entry that is durable here, its place in the log, and the context of its proposal."""
+
+    frame: Frame
+    at: Appended
+    context: object
+
+
+class Replacement(msgspec.Struct, frozen=True):
+    """A state fetched from the leader that takes the place of this member's.
+
+    index, term, membership: of the last entry in the state (the sender's `Group.snapshot()` when it took the state).
+    directory: where the state lies. The member writes its own file `raft` there before `swap`.
+    swap: called in an I/O thread while no other work of the group runs: closes the old log, moves the directory to the
+        group's place, and returns the new log, which is empty after `index`.
+    swapped: called in the event loop afterwards, before the next entry is handed out.
+    """
+
+    index: int
+    term: int
+    membership: Membership
+    directory: str
+    swap: Callable[[], SegmentLog]
+    swapped: Callable[[], None]
+
+
+Installed = Callable[[Replacement | None], None]
+
+
+class Callbacks(msgspec.Struct):
+    """The callbacks of a group's owner. All are called in the event loop.
+
+    on_commit: committed entries in index order, each exactly once, durable here. Entries that this node did not
+        propose, or proposed in an earlier leadership, have the context None. An empty list means that proposals
+        gathered meanwhile can be proposed now. A SEAL is the last entry of its call.
+    on_failure: called once when a write or sync failed (invariant 4). The group commits nothing more in this process;
+        what was proposed and not handed out is not committed as far as this process knows.
+    on_role: (this node leads, the leader's name or "", term), whenever one of them changes. A new leader is told once
+        everything before its own term is handed out; on the way there it may be told (False, "", term).
+    on_lost: contexts of proposals that will not come back, because leadership was lost. Their outcome is unknown: the
+        entries may still be handed out, without context. Called before `on_role`.
+    on_install: (sender, install, done): the leader's log begins after what is missing here. Fetch the state as of
+        `install.index` or later from `sender`, then call `done` with it, or with None to be asked again.
+    on_notice: (text, is an error): findings about disks that were rolled back, for the server's log.
+    """
+
+    on_commit: Callable[[list[Committed]], None]
+    on_failure: Callable[[Exception], None]
+    on_role: Callable[[bool, str, int], None] = lambda leads, leader, term: None
+    on_lost: Callable[[list[object]], None] = lambda contexts: None
+    on_install: Callable[[str, Install, Installed], None] = lambda sender, install, done: done(None)
+    on_notice: Callable[[str, bool], None] = lambda text, bad: None
+
+
+class MemberProgress(msgspec.Struct, frozen=True):
+    """Progress of a member as its leader sees it. `contact_ns`: since it was last heard, in ns; 0 for the leader."""
+
+    name: str
+    match: int
+    learner: bool
+    active: bool
+    contact_ns: int
+
+
+class Group(ABC):
+    """The members of one log. Only writes happen in threads; everything else happens in the event loop."""
+
+    me: str
+    """This node's name."""
+    failed: Exception | None
+    """The failure that ended this member's part; see `Callbacks.on_failure`."""
+
+    # ------------------------------------------------------------------ state
+    @property
+    @abstractmethod
+    def in_flight(self) -> bool:
+        """True while a write or a seal is under way or too much is uncommitted; the caller gathers proposals."""
+
+    @property
+    @abstractmethod
+    def at_rest(self) -> bool:
+        """True if no thread works on the files of this group."""
+
+    @property
+    @abstractmethod
+    def is_leader(self) -> bool:
+        """True if `on_role` last said that this node leads."""
+
+    @property
+    @abstractmethod
+    def leader(self) -> str:
+        """The leader's name, or "" when it is not known."""
+
+    @property
+    @abstractmethod
+    def term(self) -> int:
+        """The current term."""
+
+    @property
+    @abstractmethod
+    def last_index(self) -> int:
+        """The newest entry of the log, committed or not."""
+
+    @property
+    @abstractmethod
+    def commit_index(self) -> int:
+        """The newest entry that is committed as far as this member knows."""
+
+    @property
+    @abstractmethod
+    def heard_commit(self) -> int:
+        """The newest commit index that a leader announced since this process began, or 0."""
+
+    @property
+    @abstractmethod
+    def membership(self) -> Membership:
+        """Voters and learners as of the newest entry."""
+
+    @property
+    @abstractmethod
+    def recovering(self) -> bool:
+        """True while this member's log lacks entries that it may have acknowledged; it does not vote meanwhile."""
+
+    @property
+    @abstractmethod
+    def handing_over(self) -> bool:
+        """True while a transfer that this node began is under way."""
+
+    @property
+    @abstractmethod
+    def gave_up(self) -> bool:
+        """True if only this node received the messages that clients sent while it did not lead.
+
+        So it is after it gave up leading on request. A node that was replaced, cut off or stopped may hear late of a
+        new leader, which received the same messages.
+        """
+
+    @property
+    def replicated(self) -> bool:
+        """True if other nodes hold this log too."""
+        return any(name != self.me for name in self.membership.members)
+
+    @abstractmethod
+    def progress(self) -> list[MemberProgress]:
+        """Return the progress of each member, this node included; empty unless this node leads."""
+
+    @abstractmethod
+    def snapshot(self) -> Install:
+        """Describe the state of everything handed out so far: its last entry, and the members as of that entry.
+
+        For the sender of a state: call it in the turn in which the state is copied (see `Replacement`).
+        """
+
+    # ------------------------------------------------------------------ life
+    @abstractmethod
+    def start(self) -> None:
+        """Take part from now on: `on_role` tells who leads."""
+
+    @abstractmethod
+    def stop(self, done: Callable[[], None] | None = None) -> None:
+        """Take no more part, because the log is about to be closed. No callback is called any more.
+
+        `done` is called when no thread works on the group's files any more; before that, the directory must not be
+        opened again in this process.
+        """
+
+    @abstractmethod
+    def give_up(self, error: Exception) -> None:
+        """Fail because a committed entry could not be applied: nothing more is written, and no checkpoint of half an
+        entry."""
+
+    # ------------------------------------------------------------------ log
+    @abstractmethod
+    def propose(self, proposals: list[Proposal]) -> None:
+        """Append entries in order: one write, one fdatasync, then `on_commit` in the event loop.
+
+        Invariant: not in_flight. Entries of a stream in memory are committed before this returns, except in a call from
+        `on_commit`: then they follow it. Raise NotLeader, or the failure of a group that failed.
+        """
+
+    @abstractmethod
+    def read_index(self, done: Callable[[int], None]) -> None:
+        """Call `done(index)` once everything that was committed before this call is handed out here (§6.4).
+
+        Call `done(-1)` when this node does not lead, or leads no more.
+        """
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Make durable what relaxed writes left (see `LogOptions.sync_always`). Call it from a timer."""
+
+    @abstractmethod
+    def compact_through(self, index: int, done: Callable[[BaseException | None], None] | None = None) -> None:
+        """Remove sealed segments whose entries are all ≤ `index`, except the newest: a snapshot has their state.
+
+        For logs whose store does not remove segments itself.
+        """
+
+    # ------------------------------------------------------------------ leadership and members
+    @abstractmethod
+    def transfer(self, to: str = "") -> bool:
+        """Hand leadership to the voter `to`, or to the most advanced one. Return False when this node cannot begin.
+
+        `in_flight` while it goes on; it is given up after an election timeout. The next leader may receive messages of
+        clients before this node knows of it: the owner takes none while `handing_over`, and calls `stay` before it
+        does again.
+        """
+
+    @abstractmethod
+    def stay(self) -> None:
+        """Keep leading after a transfer that failed. The other voter may still stand for election."""
+
+    @abstractmethod
+    def step_down(self) -> None:
+        """Give up leading. Another voter is elected, or this one again."""
+
+    @abstractmethod
+    def campaign(self) -> None:
+        """Stand for election now rather than after the timeout (the preferred leader of a new group)."""
+
+    @abstractmethod
+    def propose_membership(self, membership: Membership, done: Callable[[bool], None]) -> None:
+        """Change the members, by at most one voter; call `done(True)` once it is committed.
+
+        Call `done(False)` when leadership was lost meanwhile. Raise NotLeader, Transferring, ChangePending while an
+        earlier change is not committed, ValueError for a change that is not possible.
+        """
+
+
+class Member(ABC):
+    """This node's part in a group before the log is open."""
+
+    group: str
+    """The group's id."""
+
+    @property
+    @abstractmethod
+    def membership(self) -> Membership:
+        """Voters and learners as of the newest committed entry that is known."""
+
+    @property
+    @abstractmethod
+    def durable_through(self) -> int | None:
+        """Entries through here were durable in this log: a missing one is damage, not a torn write.
+
+        None: the log itself keeps it (see `Store.open`).
+        """
+
+    @property
+    @abstractmethod
+    def commit_through(self) -> int:
+        """Entries through here are known to be committed: recovery applies them."""
+
+    @property
+    @abstractmethod
+    def recovering(self) -> bool:
+        """See `Group.recovering`."""
+
+    @abstractmethod
+    def damaged(self) -> None:
+        """Note durably that the log is damaged and will be cut or emptied: from now on `recovering`. Block.
+
+        Call it before `log.salvage.salvage`, which cuts the log to what is intact. Raise OSError, and LogError when no
+        other member can give what is cut.
+        """
+
+    @abstractmethod
+    def join(self, log: Log, io: Io, callbacks: Callbacks) -> Group:
+        """Return the group over an open log of which everything known to be committed is applied.
+
+        Nothing happens before `Group.start`.
+        """
+
+
+class Members(Protocol):
+    """The source of this node's memberships: `multi.Groups` in a cluster, `SoloGroups` in a server of its own."""
+
+    def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> Member:
+        """Return this node's membership in `group`, whose log is in `directory`. Block.
+
+        Args:
+            group: its id, the same on every node.
+            directory: of the log; made when it is missing.
+            membership: what a new group begins with, the same on every member. A member that joins an existing group
+                passes itself as a learner: `Membership(voters, learners)` as the assignment says; it is told by the
+                log, and does not campaign before that. Without effect on a group that is there already. If this node
+                is the only voter, it leads at once.
+            lost: there is no hard state, or a damaged one, but this node may have been a voter of the group before (its
+                disk was replaced): it begins as a recovering member, which does not vote before it holds what the
+                leader has, and acknowledges nothing before a majority without it confirmed who leads. Of two voters it
+                never becomes whole again: the other one must be made the only voter first.
+
+        Raise CorruptLog when the hard state is damaged (and not `lost`), OSError.
+        """
+
+
+def brief(entries: Sequence[Frame] | Sequence[Proposal]) -> bool:
+    """Return True if appending these is brief work (`Io.submit`): a lone small publish, or nearly.
+
+    For more, a thread writes while the event loop takes in the next messages.
+    """
+    if len(entries) != 1 or entries[0].count > BRIEF_MSGS:
+        return False
+    body = entries[0].body
+    return (len(body) if isinstance(body, bytes) else sum(map(len, body))) <= BRIEF_BYTES
+
+
+def frames_of(proposals: Sequence[Proposal], first: int, term: int) -> list[Frame]:
+    """Return the frames of proposals that become the entries from `first` on, in `term`."""
+    frames = []
+    for index, proposal in enumerate(proposals, first):
+        body = proposal.body if isinstance(proposal.body, bytes) else b"".join(proposal.body)
+        frames.append(Frame(proposal.kind, term, index, proposal.count, body))
+    return frames
+
+
+def unapplied(error: Exception) -> LogError:
+    """Return the failure of a group whose owner could not apply a committed entry."""
+    if isinstance(error, LogError):
+        return error
+    return LogError(
+        f"a committed entry could not be applied: {error!r}; the log takes no more entries, restart the server"
+    )
+
+
+def failure_of(error: BaseException | None) -> Exception:
+    """Return `error` as the failure of a group."""
+    return error if isinstance(error, Exception) else RuntimeError(f"the write was given up: {error!r}")

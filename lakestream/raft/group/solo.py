@@ -1,0 +1,256 @@
+"""A group of one: this node is its only member.
+
+Belongs here: the group of a server without a cluster. An entry is committed once this node's write is durable. There
+are no elections, no hard state beside the log, and no messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Io
+from lakestream.log.format.frame import Frame
+from lakestream.log.store.memory import Log
+from lakestream.log.store.segment_log import SealState, SegmentLog
+from lakestream.raft.core.messages import Install, Membership
+from lakestream.raft.group.group import (
+    Callbacks,
+    Committed,
+    Group,
+    Member,
+    MemberProgress,
+    Proposal,
+    brief,
+    failure_of,
+    frames_of,
+    unapplied,
+)
+
+
+class SoloGroup(Group):
+    """The group of a log that only this node holds. It always leads."""
+
+    def __init__(self, log: Log, io: Io, callbacks: Callbacks, me: str = "") -> None:
+        """`log` is open and everything in it is applied. `io` are threads for the writes."""
+        self.me = me
+        self.failed: Exception | None = None
+        self._log, self._io, self._callbacks = log, io, callbacks
+        self._membership = Membership((me,))
+        self._term = max(log.last_term, 1)
+        self._last_index = log.last_index
+        self._queue: list[list[Proposal]] = []
+        self._draining = self._stopped = False
+        self._resting: list[Callable[[], None]] = []  # to be called when the last work has ended
+        log.on_idle = self._idle
+
+    # ------------------------------------------------------------------ state
+    @property
+    def in_flight(self) -> bool:
+        return self._log.busy
+
+    @property
+    def at_rest(self) -> bool:
+        return not self._log.busy
+
+    @property
+    def is_leader(self) -> bool:
+        return True
+
+    @property
+    def leader(self) -> str:
+        return self.me
+
+    @property
+    def term(self) -> int:
+        return self._term
+
+    @property
+    def last_index(self) -> int:
+        return self._last_index
+
+    commit_index = heard_commit = last_index
+
+    @property
+    def membership(self) -> Membership:
+        return self._membership
+
+    @property
+    def recovering(self) -> bool:
+        return False
+
+    @property
+    def handing_over(self) -> bool:
+        return False
+
+    @property
+    def gave_up(self) -> bool:
+        return True
+
+    @property
+    def replicated(self) -> bool:
+        return False
+
+    def progress(self) -> list[MemberProgress]:
+        return [MemberProgress(self.me, self._last_index, False, True, 0)]
+
+    def snapshot(self) -> Install:
+        return Install(self._term, self._last_index, self._log.last_term, self._membership)
+
+    # ------------------------------------------------------------------ life
+    def start(self) -> None:
+        self._callbacks.on_role(True, self.me, self._term)
+
+    def stop(self, done: Callable[[], None] | None = None) -> None:
+        self._stopped = True
+        if done is not None and self._log.busy:
+            self._resting.append(done)
+        elif done is not None:
+            done()
+
+    def give_up(self, error: Exception) -> None:
+        failure = self._log.failed or unapplied(error)
+        self._log.failed = failure
+        self._fail(failure)
+
+    # ------------------------------------------------------------------ log
+    def propose(self, proposals: list[Proposal]) -> None:
+        assert not self._log.busy, "a write is under way"
+        if self.failed is not None:
+            raise self.failed
+        if not proposals:
+            return
+        if not self._log.durable:
+            self._commit_at_once(proposals)
+            return
+        state = self._log.seal_state(self._log.now())
+        first, term = self._last_index + 1, self._term
+        self._log.busy = True
+        self._io.submit(
+            lambda: self._write(proposals, first, term, state), self._written, state is None and brief(proposals)
+        )
+
+    def read_index(self, done: Callable[[int], None]) -> None:
+        done(self._last_index)
+
+    def sync(self) -> None:
+        if self._log.busy or self.failed is not None or not self._log.unsynced:
+            return
+        self._log.busy = True
+        self._io.submit(self._log.sync, lambda _, error: self._synced(error))
+
+    def compact_through(self, index: int, done: Callable[[BaseException | None], None] | None = None) -> None:
+        log = self._log
+        self._io.submit(
+            lambda: log.remove_through(index) if isinstance(log, SegmentLog) else None,
+            lambda _, error: done(error) if done is not None else None,
+        )
+
+    # ------------------------------------------------------------------ leadership and members
+    def transfer(self, to: str = "") -> bool:
+        return False
+
+    def stay(self) -> None:
+        pass
+
+    def step_down(self) -> None:
+        pass
+
+    def campaign(self) -> None:
+        pass
+
+    def propose_membership(self, membership: Membership, done: Callable[[bool], None]) -> None:
+        raise ValueError("a group of one gets members when its server is part of a cluster")
+
+    # ------------------------------------------------------------------ writing
+    def _write(self, proposals: list[Proposal], first: int, term: int, state: SealState | None) -> list[Committed]:
+        """Write in the I/O thread. Raise LogFrozen."""
+        if state is not None:
+            self._log.seal(state)
+        frames: list[Frame] = frames_of(proposals, first, term)
+        placed = self._log.append(frames)
+        return [
+            Committed(frame, at, proposal.context)
+            for frame, at, proposal in zip(frames, placed, proposals, strict=True)
+        ]
+
+    def _written(self, committed: list[Committed] | None, error: BaseException | None) -> None:
+        self._log.busy = False
+        if committed is None:
+            self._fail(error)
+        else:
+            self._last_index = committed[-1].frame.index
+            if not self._stopped:
+                self._callbacks.on_commit(committed)
+        if self._resting:
+            self._rest()
+
+    def _synced(self, error: BaseException | None) -> None:
+        self._log.busy = False
+        self._idle(error)
+
+    def _idle(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._fail(error)
+        elif self.failed is None and not self._stopped:
+            self._callbacks.on_commit([])
+        if self._resting:
+            self._rest()
+
+    def _rest(self) -> None:
+        resting, self._resting = self._resting, []
+        for done in resting:
+            done()
+
+    def _fail(self, error: BaseException | None) -> None:
+        if self.failed is None:
+            self.failed = failure_of(error)
+            if not self._stopped:
+                self._callbacks.on_failure(self.failed)
+
+    def _commit_at_once(self, proposals: list[Proposal]) -> None:
+        self._queue.append(proposals)
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._queue:
+                self._written(self._write(self._queue.pop(0), self._last_index + 1, self._term, None), None)
+        except Exception as error:
+            self._queue.clear()
+            self._fail(error)
+            raise
+        finally:
+            self._draining = False
+
+
+class SoloMember(Member):
+    """This node's part in a group of one: everything in its log is committed, and the log knows what was durable."""
+
+    durable_through = None
+    commit_through = 1 << 62
+    recovering = False
+
+    def __init__(self, group: str, me: str) -> None:
+        self.group, self.me = group, me
+
+    @property
+    def membership(self) -> Membership:
+        return Membership((self.me,))
+
+    def damaged(self) -> None:
+        raise LogError(f"the log of group {self.group} is damaged, and no other node has a copy; restore a backup")
+
+    def join(self, log: Log, io: Io, callbacks: Callbacks) -> SoloGroup:
+        return SoloGroup(log, io, callbacks, self.me)
+
+
+class SoloGroups:
+    """The groups of a server without a cluster."""
+
+    def __init__(self, me: str) -> None:
+        self._me = me
+
+    def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> SoloMember:
+        """See `Members.member`: this node is the only voter, whatever `membership` says."""
+        return SoloMember(group, self._me)
