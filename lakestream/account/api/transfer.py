@@ -1,7 +1,8 @@
 """Moving whole messages in and out of a stream, for `lakestream import` and `lakestream export`.
 
-Belongs here: two requests of our own beside the JetStream API. Messages travel as the log's records (log/format/record.py),
-so that nothing about them is lost on the way: subject, header block and payload byte for byte, time to the ns.
+Belongs here: two requests of our own beside the JetStream API. Messages travel as the log's records
+(log/format/record.py), so that nothing about them is lost on the way: subject, header block and payload byte for byte,
+time to the ns.
 
     $LAKE.API.IMPORT.<stream>   body: records back to back, their sequences the ones that they are to get, ascending by
                                 one; time 0 is now. Answered like a publish, by the last one's pub ack, once all are on

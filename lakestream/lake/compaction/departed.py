@@ -4,7 +4,8 @@ Belongs here: the file that a commit of a stream with time travel leaves of its 
 point. The commit's version of the table holds every message of the batch, also those that were removed within it, and
 every older one that the stream held when the batch began; with this file it is the stream at any point of the batch.
 
-    <table>/_departures/<last index of the batch>.parquet: first, last, removed_seq, removed_ns (log/format/departures.py)
+    <table>/_departures/<last index of the batch>.parquet: first, last, removed_seq, removed_ns
+    (log/format/departures.py)
 
 Delta, and whoever reads the table, leaves names that begin with `_` alone. A file is written before its commit, and
 goes with it when the log is cleaned.

@@ -1,8 +1,8 @@
 """From a sealed segment to Arrow.
 
-Belongs here: the vectorised decoder. It agrees with log/format/segment.py, log/format/frame.py and log/format/record.py, which are the
-truth about the bytes; it checks what they check (every frame's crc, the order of indexes) and refuses a segment whose
-tables do not account for every record in its frames.
+Belongs here: the vectorised decoder. It agrees with log/format/segment.py, log/format/frame.py and
+log/format/record.py, which are the truth about the bytes; it checks what they check (every frame's crc, the order of
+indexes) and refuses a segment whose tables do not account for every record in its frames.
 
 One `BinaryArray` is laid over the segment's bytes, with an element for each field of each record, and `take` picks out
 the columns: no Python object is made for a record, except for its headers.

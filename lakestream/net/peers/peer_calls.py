@@ -1,7 +1,7 @@
 """Requests between nodes, each with one answer.
 
-Belongs here: `Calls` (raft/group/ports.py) over one channel of `Peers`: numbering, timeouts, and what becomes of requests to
-a node that goes. What a method does is its server's.
+Belongs here: `Calls` (raft/group/ports.py) over one channel of `Peers`: numbering, timeouts, and what becomes of
+requests to a node that goes. What a method does is its server's.
 """
 
 from __future__ import annotations

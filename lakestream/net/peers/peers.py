@@ -1,8 +1,8 @@
 """The other nodes of the cluster.
 
-Belongs here: `Peers` (raft/group/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats, gossip, and
-who is told when a node comes or goes. One connection is peer_link.py, its bytes peer_wire.py, the decisions of the
-handshake peer_table.py, dialling peer_dialler.py.
+Belongs here: `Peers` (raft/group/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats,
+gossip, and who is told when a node comes or goes. One connection is peer_link.py, its bytes peer_wire.py, the decisions
+of the handshake peer_table.py, dialling peer_dialler.py.
 """
 
 from __future__ import annotations

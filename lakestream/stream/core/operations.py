@@ -41,7 +41,8 @@ class UpdateStream(msgspec.Struct, frozen=True, tag="update_stream"):
 
 
 class DeleteMessage(msgspec.Struct, frozen=True, tag="delete_message"):
-    """One message removed by MSG.DELETE. `erase`: its bytes shall be found nowhere any more (see log/store/shred.py)."""
+    """One message removed by MSG.DELETE. `erase`: its bytes shall be found nowhere any more (see
+    log/store/shred.py)."""
 
     seq: int
     erase: bool = True

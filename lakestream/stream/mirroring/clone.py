@@ -5,8 +5,9 @@ says that it began with a copy. Making the table is the compactor's work, asking
 server's (`Clones`).
 
 The copy is in the mirror's own table before its log names it, and what a stream has to know of its messages lies
-beside its log by then (log/store/base.py). So there is nothing half: before the entry the mirror is empty and asks again, and
-gets the same; behind it the mirror holds those messages as any stream does whose segments have left for the lake.
+beside its log by then (log/store/base.py). So there is nothing half: before the entry the mirror is empty and asks
+again, and gets the same; behind it the mirror holds those messages as any stream does whose segments have left for the
+lake.
 """
 
 from __future__ import annotations
