@@ -220,7 +220,7 @@ class Engine:
             for begin in waiting:
                 begin()
 
-        self.io.submit(lambda: stream.store.upkeep.leave(leaving.note(create), keeps), left)
+        self.io.submit(lambda: stream.store.leave(leaving.note(create), keeps), left)
 
     def delete_offline(self, name: str, done: Callable[[ApiError | None], None]) -> None:
         """Remove an offline stream; `done(None)` once nothing can bring it back. A table that is kept gets what was
@@ -437,7 +437,7 @@ class Engine:
             if stream is None:
                 return None
             create = leaving.creation(stream)
-            return create, stream.store.upkeep.leave(leaving.note(create), self.lake.keeps(create))
+            return create, stream.store.leave(leaving.note(create), self.lake.keeps(create))
 
         self.io.submit(remove, removed)
 
@@ -497,7 +497,7 @@ class Engine:
             if first is None:
                 # Killed between making the directory and its first entry: nobody was told that the stream exists.
                 store.check_unused()
-                self.log.warn(f"stream {name}: an unfinished creation is removed: {store.upkeep.directory}")
+                self.log.warn(f"stream {name}: an unfinished creation is removed: {store.directory}")
                 store.destroy()
                 return None
             before = [first]

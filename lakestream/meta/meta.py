@@ -15,8 +15,9 @@ from typing import Protocol
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.store.segment_log import SegmentLog
-from lakestream.log.store.store import LogOptions, Store
+from lakestream.log.store.segment_log import LogOptions, SegmentLog
+from lakestream.log.store.segment_store import open_store
+from lakestream.log.store.store import Store
 from lakestream.meta.meta_state import Applied, MetaOp, MetaState, decode_op, encode_op
 from lakestream.meta.ports import Nodes
 from lakestream.ports import Clock, Io
@@ -209,7 +210,7 @@ class Meta:
         return store
 
     def _open_store(self, durable_through: int | None) -> Store:
-        store = Store.open(
+        store = open_store(
             self.directory, self._io, self._options, uid=GROUP, durable_through=durable_through, whole=False
         )
         for note in store.notes:

@@ -21,7 +21,7 @@ from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, write_checkpoint
 from lakestream.log.store.segment_log import begin_segment
-from lakestream.log.store.store import LOG_DIRECTORY
+from lakestream.log.store.segment_store import LOG_DIRECTORY
 from lakestream.meta.meta import GROUP, Log, Meta
 from lakestream.ports import Io
 from lakestream.raft.core.messages import Install, Membership

@@ -522,7 +522,7 @@ class Replica:
             # acked. Alone it refuses: its files stay, and the next start, which knows of the deletion, can seal it.
             alone = set(self.membership.voters) <= {self._replicas.peers.me}
             seal = (alone or stream.failed is None) and self._replicas.shared.lake.keeps(create)
-            left = stream.store.upkeep.leave(leaving.note(create), seal)
+            left = stream.store.leave(leaving.note(create), seal)
         if self._mine(stores.identity(self.account, self.name)):
             left = stores.leave(self.directory, leaving.note(create)) or left
         return left

@@ -14,8 +14,11 @@ from lakestream.log.format.files import Files, Io, naming
 from lakestream.log.index.subject_index import SCRATCH
 from lakestream.log.store import root as leaving
 from lakestream.log.store.cache import ReadCache
+from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.recovery import UNKNOWN, StoreRoot, Survey, Tell
-from lakestream.log.store.store import LogOptions, Store
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_store import open_store
+from lakestream.log.store.store import Store
 from lakestream.net.peers.replica_stores import ReplicaStores
 
 PARTS = ("log", "checkpoint", "synced", "base", "leaving", "replica", "raft", "sending-", "repairing-", SCRATCH)
@@ -49,7 +52,7 @@ class FileStores:
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
         """See `Stores.create`."""
         if memory:
-            return Store.in_memory(self._io, uid)
+            return MemoryStore(uid)
         directory = self._root.stream_directory(account, name)
         if os.path.exists(directory):
             raise LogError(
@@ -101,7 +104,7 @@ class FileStores:
         directory = self._root.stream_directory(account, name)
         unknown = [each for each in self._files.names(directory) if not each.startswith(PARTS)]
         with naming(directory):
-            store = Store.open(
+            store = open_store(
                 directory, self._io, self._options, uid=uid, files=self._files, cache=self._cache, durable_through=None
             )
         store.notes.extend(f"{os.path.join(directory, each)} is no part of a stream: {UNKNOWN}" for each in unknown)

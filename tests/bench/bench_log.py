@@ -20,7 +20,9 @@ from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
-from lakestream.log.store.store import LogOptions, Store
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_store import open_store
+from lakestream.log.store.store import Store
 from lakestream.raft.group.group import Callbacks, Committed, Proposal
 from lakestream.raft.group.solo import SoloGroup
 
@@ -93,7 +95,7 @@ def bench_encode() -> None:
 
 def filled(directory: str, subjects: list[bytes], apply_time: list[float]) -> Store:
     options = LogOptions(seal_age_ns=1 << 60, sync_always=False)
-    store = Store.open(directory, Inline(), options, uid="bench")
+    store = open_store(directory, Inline(), options, uid="bench")
     seq = 1
     for index in range(1, FRAMES + 1):
         records = [encode_record(n, n, s, b"", PAYLOAD) for n, s in enumerate(subjects, seq)]
@@ -140,10 +142,10 @@ def bench_store(directory: str) -> None:
     store.close()
     show("checkpoint at close (per message)", time.perf_counter() - start, total)
     start = time.perf_counter()
-    Store.open(os.path.join(directory, "many"), Inline())
+    open_store(os.path.join(directory, "many"), Inline())
     show("open from a checkpoint (per message)", time.perf_counter() - start, total)
     os.unlink(os.path.join(directory, "many", "checkpoint"))
-    again = Store.open(os.path.join(directory, "many"), Inline())
+    again = open_store(os.path.join(directory, "many"), Inline())
     from lakestream.log.format.record import iter_records
 
     def everything() -> None:
@@ -166,7 +168,7 @@ def bench_indexes() -> None:
 
 async def bench_commit(directory: str, size: int, writes: int) -> None:
     io = Threads()
-    store = Store.open(os.path.join(directory, f"commit{size}"), io, uid="bench")
+    store = open_store(os.path.join(directory, f"commit{size}"), io, uid="bench")
     loop = asyncio.get_running_loop()
     finished = loop.create_future()
     seq = 1

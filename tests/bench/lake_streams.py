@@ -24,7 +24,8 @@ from lakestream.lake.staging import StagedStream, StreamIdentity
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record
-from lakestream.log.store.segment_log import DEFAULT_SEAL_BYTES, LogOptions, SealState, SegmentLog, begin_segment
+from lakestream.log.store.log import SealState
+from lakestream.log.store.segment_log import DEFAULT_SEAL_BYTES, LogOptions, SegmentLog, begin_segment
 
 T0_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000

@@ -15,7 +15,8 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, encode_record
 from lakestream.log.format.segment import SealedSegment
-from lakestream.log.store.segment_log import LogOptions, SealState, SegmentLog, begin_segment
+from lakestream.log.store.log import SealState
+from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment
 
 T0 = 1_700_000_000_000_000_000
 Message = tuple[bytes, bytes, bytes]

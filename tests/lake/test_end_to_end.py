@@ -17,7 +17,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from lakestream.lake import paths, staging
 from lakestream.lake.compaction.compactor import BatchReport, Compactor
 from lakestream.log.format.segment import HEADER_SIZE
-from lakestream.log.store.upkeep import CHECKPOINT_FACTOR
+from lakestream.log.store.segment_store import CHECKPOINT_FACTOR
 from tests.lake import tables
 from tests.servers import Kind, Server
 

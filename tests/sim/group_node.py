@@ -18,11 +18,14 @@ from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record, iter_records
+from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, write_checkpoint
+from lakestream.log.store.log import Appended
 from lakestream.log.store.repair import salvage
-from lakestream.log.store.segment_log import Appended, LogOptions, SegmentLog
-from lakestream.log.store.store import SealedSegment, Store
+from lakestream.log.store.segment_log import LogOptions, SegmentLog
+from lakestream.log.store.segment_store import open_store
+from lakestream.log.store.store import Store
 from lakestream.raft.core.core import RaftError, Role
 from lakestream.raft.core.messages import Install, Membership, decode_envelopes
 from lakestream.raft.group.group import Callbacks, Committed, Proposal, Replacement
@@ -288,7 +291,7 @@ class GroupProcess:
         options = LogOptions(
             seal_bytes=plan.seal_bytes, seal_age_ns=1 << 60, retain_bytes=1 << 30, retain_segments=plan.retain_segments
         )
-        store = Store.open(
+        store = open_store(
             DIRECTORY,
             self.io,
             options,
@@ -407,12 +410,12 @@ class GroupProcess:
                 if segment.footer is None and end is None:
                     end = segment.end
                 parts.append((segment.path, bytes(self.disk.files[segment.path].data[:end])))
-        return State(self.group.snapshot(), store.upkeep._snapshot(b""), parts)
+        return State(self.group.snapshot(), store.snapshot(b""), parts)
 
     @staticmethod
     def outlines(store: Store) -> list[str]:
         """The files that tell of segments that were dropped."""
-        return [outline.path for outline in store.upkeep._rows.outlines]  # type: ignore[union-attr]
+        return [outline.path for outline in store._rows.outlines]  # type: ignore[union-attr]
 
     def _install(self, sender: str, install: Install, done: Callable[[Replacement | None], None]) -> None:
         self.later(self.random.randrange(1 * MS, 400 * MS), lambda: self._fetch(sender, install, done))

@@ -15,6 +15,7 @@ from typing import Any
 
 from lakestream.account.api.subjects import Api
 from lakestream.log.format.record import Record
+from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.engines import Engines
@@ -76,7 +77,7 @@ class MemoryStores:
         self._io = io
 
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
-        return Store.in_memory(self._io, uid)
+        return MemoryStore(uid)
 
     def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
         return []

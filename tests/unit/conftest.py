@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.store.store import Store
+from lakestream.log.store.segment_store import SegmentStore
 from tests.unit.conf_files import options
 from tests.unit.group_world import make
 from tests.unit.logkit import closing
@@ -19,15 +19,14 @@ __all__ = ["closing", "make", "options"]
 @pytest.fixture(autouse=True)
 def _stores_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A test that ends a store as a kill would leaves its descriptors open; hundreds of them are too many."""
-    opened: list[Store] = []
-    original = Store.open.__func__  # type: ignore[attr-defined]
+    opened: list[SegmentStore] = []
+    original = SegmentStore.__init__
 
-    def recorded(cls: type[Store], *args: Any, **more: Any) -> Store:
-        store: Store = original(cls, *args, **more)
+    def recorded(store: SegmentStore, *args: Any, **more: Any) -> None:
+        original(store, *args, **more)
         opened.append(store)
-        return store
 
-    monkeypatch.setattr(Store, "open", classmethod(recorded))
+    monkeypatch.setattr(SegmentStore, "__init__", recorded)
     yield
     for store in opened:
         with contextlib.suppress(Exception):

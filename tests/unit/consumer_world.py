@@ -17,7 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 from lakestream.account.api.subjects import Api
 from lakestream.log.format.files import Files
 from lakestream.log.store import root as leaving
-from lakestream.log.store.store import LogOptions, Store
+from lakestream.log.store.memory import MemoryStore
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_store import open_store
+from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.engines import Engines
 from lakestream.meta.shared import EngineOptions, Shared
@@ -131,7 +134,7 @@ class MemoryStores:
         self._io = io
 
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
-        return Store.in_memory(self._io, uid)
+        return MemoryStore(uid)
 
     def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
         return []
@@ -150,7 +153,7 @@ class DirectoryStores:
         self._io, self._root = io, root
 
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
-        return Store.open(str(self._root / name), self._io, LogOptions(), uid=uid)
+        return open_store(str(self._root / name), self._io, LogOptions(), uid=uid)
 
     def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
         return [("$G", path.name) for path in sorted(self._root.iterdir())]
@@ -162,7 +165,7 @@ class DirectoryStores:
         leaving.clear(Files(), directory)
 
     def open(self, account: str, name: str) -> Store:
-        return Store.open(str(self._root / name), self._io, LogOptions())
+        return open_store(str(self._root / name), self._io, LogOptions())
 
 
 class Message(NamedTuple):

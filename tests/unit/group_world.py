@@ -17,8 +17,10 @@ import pytest
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record, iter_records
+from lakestream.log.store.log import Appended
 from lakestream.log.store.repair import Salvaged, salvage
-from lakestream.log.store.segment_log import Appended, LogOptions, SegmentLog
+from lakestream.log.store.segment_log import LogOptions, SegmentLog
+from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.raft.core.messages import Envelope, Install, Membership, decode_envelopes, encode_envelopes
 from lakestream.raft.core.ready import Options
@@ -192,7 +194,7 @@ class Node:
         raise error
 
     def open(self) -> Store:
-        store = Store.open(
+        store = open_store(
             self.directory,
             self,
             self.world.log,

@@ -17,7 +17,10 @@ import pytest
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
-from lakestream.log.store.store import Appended, LogOptions, Store
+from lakestream.log.store.log import Appended
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_store import open_store
+from lakestream.log.store.store import Store
 from lakestream.raft.group.group import Callbacks, Committed, Proposal
 from lakestream.raft.group.solo import SoloGroup
 
@@ -168,7 +171,7 @@ class MiniStream:
         self.io = io or InlineIo()
         self.options = options or LogOptions(seal_age_ns=1 << 60)
         files, now = files or QuickFiles(), now or Clock()
-        self.store = Store.open(
+        self.store = open_store(
             directory, self.io, self.options, files=files, now=now, durable_through=None if alone else 0
         )
         _opened.append(self.store)

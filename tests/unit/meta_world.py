@@ -10,7 +10,7 @@ from typing import Any
 
 from lakestream.log.format.files import Files
 from lakestream.log.store.repair import salvage
-from lakestream.log.store.store import LOG_DIRECTORY
+from lakestream.log.store.segment_store import LOG_DIRECTORY
 from lakestream.meta.meta import SEAL_BYTES, Meta
 from lakestream.meta.meta_join import MetaJoin
 from lakestream.meta.meta_state import Applied, AssignStream

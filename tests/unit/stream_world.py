@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from lakestream.log.format.files import Files
-from lakestream.log.store.store import LogOptions, Store
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_store import open_store
+from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
@@ -153,7 +155,7 @@ class World:
         self.inbox = Inbox()
         self.hub.join(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
         self._number = 0
-        store = Store.open(directory, self.io, options or LogOptions(), uid="u1", files=files, now=self.clock.now)
+        store = open_store(directory, self.io, options or LogOptions(), uid="u1", files=files, now=self.clock.now)
         self.stream = self._recover(store) or self._create(store, config)
 
     def _create(self, store: Store, config: dict[str, Any]) -> Stream:

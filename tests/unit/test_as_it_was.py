@@ -244,7 +244,7 @@ def test_a_stream_that_loses_the_metadata_right_behind_a_checkpoint_keeps_its_pa
     world.acked("s.a", b"2")
     world.stream.checkpoint()
     world.settle()
-    assert world.stream.store.upkeep.checkpoint_index == world.stream.store.applied
+    assert world.stream.store.checkpoint_index == world.stream.store.applied
     world.stream.store.log.close()
     again = World(str(tmp_path))
     departures = again.stream.store.departures

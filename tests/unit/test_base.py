@@ -12,8 +12,9 @@ from deltalake import DeltaTable
 from lakestream.lake.cloning import base_rows
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import Record, record_length
-from lakestream.log.store.base import Base, Origin, origin_of, put_under, read_base
+from lakestream.log.store.base import Base, Origin, origin_of, read_base
 from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from tests.unit.logkit import InlineIo, MiniStream, close_all, message
 from tests.unit.test_lake_history import record, write
@@ -35,13 +36,13 @@ ODD = [
 
 def based(directory: Path, table: Path, through: int) -> Store:
     """A new store that begins with all rows of a table."""
-    store = Store.open(str(directory), InlineIo(), SMALL, uid="u")
+    store = open_store(str(directory), InlineIo(), SMALL, uid="u")
     origin = Origin(DeltaTable(str(table)).version(), through)
     base_rows.build(Files(), str(directory), str(table), origin)
     assert origin_of(Files(), str(directory)) == origin
-    base = store.upkeep.find_base()
+    base = store.find_base()
     assert base is not None
-    put_under(store, base)
+    store.begin_with(base)
     return store
 
 
@@ -97,9 +98,9 @@ def test_a_store_with_a_base_goes_on_and_comes_back_after_a_restart(tmp_path: Pa
     directory = str(tmp_path / "s")
     stream = MiniStream(directory, SMALL)
     base_rows.build(Files(), directory, str(tmp_path / "t"), Origin(0, 9_000_010))
-    base = stream.store.upkeep.find_base()
+    base = stream.store.find_base()
     assert base is not None
-    put_under(stream.store, base)
+    stream.store.begin_with(base)
     for first in range(0, 40, 8):
         stream.publish(*map(message, range(first, first + 8)))
     stream.operate("remove", 2)
@@ -121,7 +122,7 @@ def test_a_store_with_a_base_goes_on_and_comes_back_after_a_restart(tmp_path: Pa
     assert stream.store.local_floor > 9_000_011
     check_now(stream.store)
     close_all()
-    again = Store.open(directory, InlineIo(), SMALL)
+    again = open_store(directory, InlineIo(), SMALL)
     for _ in again.replay():
         raise AssertionError("the checkpoint has everything")
     check_now(again)

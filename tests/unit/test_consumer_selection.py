@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.log.format.record import encode_record
-from lakestream.log.store.memory import MemorySegment
-from lakestream.log.store.segment_log import Appended
+from lakestream.log.store.log import Appended
+from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.store import Store
 from lakestream.protocol.subjects import matches
 from lakestream.stream.consumer import selection as module
 from lakestream.stream.consumer.selection import Subjects, selection
-from tests.unit.consumer_world import InlineIo, VirtualClock, World
+from tests.unit.consumer_world import World
 
 pytestmark = pytest.mark.unit
 
@@ -25,9 +25,9 @@ FILTERS = [[], [b">"], [b"a.x"], [b"a.*"], [b"*.x", b"c"], [b"b.>"], [b"a.*", b"
 
 
 def filled(subjects: list[bytes], gone: set[int]) -> Store:
-    store = Store.in_memory(InlineIo(VirtualClock()))
+    store = MemoryStore()
     records = [encode_record(seq, seq, subject, b"", b"x") for seq, subject in enumerate(subjects, 1)]
-    place = Appended(MemorySegment(b"".join(records)), 0, 1)
+    place = Appended(b"".join(records), 0, 1)
     store.apply_messages(place, 1, subjects, [len(record) for record in records], len(subjects))
     for seq in gone:
         store.remove(seq)

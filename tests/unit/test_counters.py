@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from lakestream.log.format.record import Record
-from lakestream.log.store.store import LogOptions
+from lakestream.log.store.segment_log import LogOptions
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core import publish
 from lakestream.stream.features import counters

@@ -269,7 +269,7 @@ def test_who_waits_for_an_operation_on_a_stream_that_is_deleted_is_told(tmp_path
     world.settle()
     assert len(answers) == 1
     assert isinstance(answers[0], ApiError)
-    assert not os.path.exists(stream.store.upkeep.directory)
+    assert not os.path.exists(stream.store.directory)
 
 
 def test_a_server_that_stops_takes_no_more_messages_and_finishes_what_it_took(tmp_path: Path) -> None:

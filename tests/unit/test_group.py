@@ -11,7 +11,9 @@ import pytest
 
 from lakestream.log.format.errors import LogFrozen
 from lakestream.log.format.frame import Kind
+from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.raft.group.group import Callbacks, Committed, Proposal
 from lakestream.raft.group.solo import SoloGroup
@@ -49,7 +51,7 @@ class Recorder:
 def held(directory: Path, **options: object) -> tuple[Recorder, HeldIo, FaultyFiles]:
     io, files = HeldIo(), FaultyFiles()
     settings = LogOptions(**{"seal_age_ns": 1 << 60, **options})  # type: ignore[arg-type]
-    store = Store.open(str(directory), io, settings, files=files, now=lambda: 10**18)
+    store = open_store(str(directory), io, settings, files=files, now=lambda: 10**18)
     opened.append(store)
     return Recorder(store, io), io, files
 
@@ -162,7 +164,7 @@ def test_a_group_goes_on_where_the_log_ended(tmp_path: Path) -> None:
 
 
 def test_in_memory_entries_are_committed_at_once() -> None:
-    recorder = Recorder(Store.in_memory(InlineIo()), InlineIo())
+    recorder = Recorder(MemoryStore(), InlineIo())
     recorder.group.propose([noop("a"), noop("b", [b"x", b"y"])])
     assert [[entry.context for entry in commit] for commit in recorder.commits] == [["a", "b"]]
     assert recorder.commits[0][1].frame.body == b"xy"
@@ -170,7 +172,7 @@ def test_in_memory_entries_are_committed_at_once() -> None:
 
 
 def test_in_memory_a_proposal_made_while_applying_follows_without_recursion() -> None:
-    recorder = Recorder(Store.in_memory(InlineIo()), InlineIo())
+    recorder = Recorder(MemoryStore(), InlineIo())
     order: list[object] = []
 
     def commit(entries: list[Committed]) -> None:
@@ -188,7 +190,7 @@ def test_in_memory_a_proposal_made_while_applying_follows_without_recursion() ->
 
 
 def test_in_memory_a_closed_log_fails_the_group() -> None:
-    recorder = Recorder(Store.in_memory(InlineIo()), InlineIo())
+    recorder = Recorder(MemoryStore(), InlineIo())
     recorder.store.close()
     with pytest.raises(Exception, match="closed"):
         recorder.group.propose([noop(1)])
@@ -208,7 +210,7 @@ async def test_writes_happen_in_a_thread_and_commits_in_the_event_loop(tmp_path:
 
             threading.Thread(target=run, name="io").start()
 
-    store = Store.open(str(tmp_path), ThreadIo())
+    store = open_store(str(tmp_path), ThreadIo())
     committed = loop.create_future()
 
     def on_commit(entries: list[Committed]) -> None:

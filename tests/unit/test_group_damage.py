@@ -16,7 +16,7 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.segment import read_footer
 from lakestream.log.store.recovery import open_log
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment
-from lakestream.log.store.store import Store
+from lakestream.log.store.segment_store import SegmentStore
 from lakestream.raft.core.messages import Append, HardState, Membership, RecoverTo
 from lakestream.raft.core.ready import Options, Role
 from lakestream.raft.group.group import Callbacks, Replacement
@@ -280,7 +280,7 @@ def fetch(world: World, node: Node, sender: str) -> Replacement:
 
     def swapped() -> None:
         log = node.group._log
-        node.store = Store(log, node.store._rows, node, "")  # type: ignore[arg-type]
+        node.store = SegmentStore(log, node.store._rows, node, "")  # type: ignore[arg-type]
         node.store.applied = snapshot.index
         node.store.last_seq = source.store.last_seq
         node.restored = [record.data.rstrip(b".") for record in records]  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakestream.log.format.frame import Kind
-from lakestream.log.store.segment_log import Appended, SealState
+from lakestream.log.store.log import Appended, SealState
 from lakestream.raft.core.messages import Append, Envelope
 from tests.unit.group_world import Make, Node, World, named
 from tests.unit.logkit import FaultyFiles

@@ -10,7 +10,7 @@ import pytest
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.base import Base, Origin
-from lakestream.log.store.segment_log import Appended
+from lakestream.log.store.log import Appended
 from lakestream.raft.group.group import Committed
 from lakestream.stream.mirroring import clone_replica
 from lakestream.stream.mirroring.clone_replica import Holding

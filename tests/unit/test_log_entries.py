@@ -13,9 +13,11 @@ from lakestream.log.format.entries import MARK_BYTES, marks_of, read_entries
 from lakestream.log.format.errors import Compacted, CorruptLog
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.segment import Footer, read_footer
+from lakestream.log.store.log import SealState
 from lakestream.log.store.recovery import open_log
 from lakestream.log.store.repair import salvage
-from lakestream.log.store.segment_log import LogOptions, SealState, SegmentLog
+from lakestream.log.store.segment_log import LogOptions, SegmentLog
+from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from tests.unit.logkit import Clock, InlineIo, MiniStream, QuickFiles, close_all, flip, message, segment_files
 
@@ -186,7 +188,7 @@ def test_a_replay_ends_where_entries_are_known_to_be_committed(tmp_path: Path) -
     for number in range(1, 6):
         stream.publish(message(number))
     close_all()
-    store = Store.open(str(tmp_path), InlineIo(), files=QuickFiles(), now=Clock())
+    store = open_store(str(tmp_path), InlineIo(), files=QuickFiles(), now=Clock())
     assert [each.index for each, _ in _applied(store, 3)] == [1, 2, 3]
     assert (store.log.last_index, store.last_seq) == (5, 3)
     store.log.truncate(3)  # type: ignore[union-attr]

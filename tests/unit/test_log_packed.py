@@ -19,7 +19,7 @@ from lakestream.log.format.packed import BLOCK_BYTES, View, is_packed_file, pack
 from lakestream.log.format.segment import read_footer
 from lakestream.log.store.mend import verify
 from lakestream.log.store.repair import salvage
-from lakestream.log.store.store import LogOptions
+from lakestream.log.store.segment_log import LogOptions
 from tests.unit.logkit import Clock, FaultyFiles, MiniStream, flip, message, segment_files
 from tests.unit.test_log_shred import Stream, secret
 
@@ -153,7 +153,7 @@ def test_a_deleted_message_leaves_a_compressed_segment_too(tmp_path: Path) -> No
         patch.setattr(packed, "WORTH", 9.0)  # it is a short one
         pack(FILES, path)
         stream.store.log.packing = False
-        while stream.store.shredder.run():
+        while stream.store.shred():
             pass
         assert is_packed_file(FILES, path)
     content = read_plain(FILES, path)

@@ -19,7 +19,7 @@ from lakestream.log.format.segment import HEADER_SIZE, TRAILER_SIZE, read_footer
 from lakestream.log.store import checkpoint
 from lakestream.log.store.recovery import StoreRoot
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.store.store import Store
+from lakestream.log.store.segment_store import open_store
 from tests.unit.logkit import MiniStream, Model, QuickFiles, close_all, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
@@ -115,7 +115,7 @@ def test_a_flipped_bit_in_what_a_checkpoint_covers_is_refused_even_in_the_last_w
     stream.store.close()
     flip(segment_files(str(tmp_path))[0], ends[2] + 60)
     with pytest.raises(CorruptLog) as caught:
-        Store.open(str(tmp_path), stream.io)
+        open_store(str(tmp_path), stream.io)
     assert caught.value.offset == ends[2]
     assert os.path.getsize(segment_files(str(tmp_path))[0]) == ends[3]  # nothing was cut
 
@@ -125,7 +125,7 @@ def test_a_log_that_ends_before_its_checkpoint_is_refused(tmp_path: Path) -> Non
     stream.store.close()
     os.truncate(segment_files(str(tmp_path))[0], ends[2])
     with pytest.raises(CorruptLog, match="checkpoint is of entry 6"):
-        Store.open(str(tmp_path), stream.io)
+        open_store(str(tmp_path), stream.io)
 
 
 def test_a_damaged_header_is_refused_unless_the_segment_was_still_being_made(tmp_path: Path) -> None:

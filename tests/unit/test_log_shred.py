@@ -15,9 +15,10 @@ from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import decode_record, encode_record
 from lakestream.log.format.segment import read_footer
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
+from lakestream.log.store.log import Appended
 from lakestream.log.store.mend import verify
+from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.shred import blank_header, blank_record
-from lakestream.log.store.store import Appended, LogOptions
 from lakestream.protocol import headers
 from tests.unit.logkit import Clock, FaultyFiles, HeldIo, MiniStream, message, segment_files
 
@@ -61,13 +62,13 @@ def test_a_deleted_message_leaves_the_file_and_the_others_stay(tmp_path: Path) -
     stream.publish(*[message(number) for number in range(6, 9)])
     stream.operate("shred", 3)
     before = stream.all()
-    assert stream.store.shredder.run(), "the segment has to be sealed first"
+    assert stream.store.shred(), "the segment has to be sealed first"
     (sealed,) = stream.store.sealed()
     size, untouched = os.path.getsize(sealed.path), read_footer(sealed.path)[0]
     assert untouched.shredded == untouched.erased == [(3, 3)]
     assert on_disk(tmp_path, b"secret-3.")
-    assert stream.store.shredder.run()
-    assert not stream.store.shredder.run(), "and that was all"
+    assert stream.store.shred()
+    assert not stream.store.shred(), "and that was all"
     for gone in (b"secret-3.", b"hush-3"):
         assert not on_disk(tmp_path, gone)
     for kept in (b"secret-2.", b"secret-4.", b"id-3", b"hush-4"):
@@ -92,8 +93,8 @@ def test_a_restart_forgets_nothing(tmp_path: Path, checkpointed: bool) -> None:
     if checkpointed:
         stream.store.checkpoint(b"")
     stream = opened(tmp_path)
-    assert stream.store.shredder.doomed == [2, 6]
-    while stream.store.shredder.run():
+    assert stream.store.doomed == [2, 6]
+    while stream.store.shred():
         pass
     assert not on_disk(tmp_path, b"secret-2.")
     assert not on_disk(tmp_path, b"secret-6.")
@@ -104,7 +105,7 @@ def test_a_restart_forgets_nothing(tmp_path: Path, checkpointed: bool) -> None:
     stream.store.checkpoint(b"")
     written = {path: os.stat(path).st_ino for path in segment_files(str(tmp_path / "s"))}
     stream = opened(tmp_path)
-    while stream.store.shredder.run():
+    while stream.store.shred():
         pass
     assert {path: os.stat(path).st_ino for path in written} == written, "nothing is written twice"
 
@@ -119,12 +120,12 @@ def test_a_kill_in_the_middle_leaves_the_old_file_or_the_new_one(tmp_path: Path)
         files = FaultyFiles()
         stream = Stream(str(tmp_path / "s"), LogOptions(seal_age_ns=1 << 60), files=files, now=Clock())
         files.fail = call
-        stream.store.shredder.run()
-        assert stream.store.shredder.doomed == [1], "it is asked again"
+        stream.store.shred()
+        assert stream.store.doomed == [1], "it is asked again"
         assert [record.seq for record in opened(tmp_path).all()] == [2]
     stream = opened(tmp_path)
-    stream.store.shredder.run()
-    assert stream.store.shredder.doomed == []
+    stream.store.shred()
+    assert stream.store.doomed == []
     assert not on_disk(tmp_path, b"secret-1.")
     assert not list((tmp_path / "s" / "log").glob("*.tmp"))
 
@@ -138,12 +139,12 @@ def test_with_other_members_the_segment_leaves_for_the_lake_instead(tmp_path: Pa
     stream.store.ask_seal()
     stream.store.checkpoint(b"")
     stream.store.log.propose_seal = lambda: None  # type: ignore[union-attr]
-    assert not stream.store.shredder.run()
+    assert not stream.store.shred()
     assert on_disk(tmp_path, b"secret-2.")
     stream.operate("shred", 4)
     assert [segment.first_seq for segment in stream.store.drop_through(1 << 60)] == [1, 2], "the newest one stays"
     assert not on_disk(tmp_path, b"secret-2.")
-    assert stream.store.shredder.doomed == []
+    assert stream.store.doomed == []
     assert stream.store.drop_through(1 << 60) == [], "the rest is the retained tail"
 
 
@@ -153,10 +154,10 @@ def test_it_waits_for_its_turn(tmp_path: Path) -> None:
     for step in (lambda: stream.publish(secret(1)), lambda: stream.operate("shred", 1)):
         step()
         io.run_all()
-    assert stream.store.shredder.run()
+    assert stream.store.shred()
     io.run_all()
-    assert stream.store.shredder.run()
-    assert stream.store.shredder.run(), "it is at work"
+    assert stream.store.shred()
+    assert stream.store.shred(), "it is at work"
     assert len(io.waiting) == 1
     stream.store.abandon()
     io.run_all()

@@ -14,8 +14,11 @@ from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, encode_record, record_length
 from lakestream.log.format.runs import joined
 from lakestream.log.store.cache import ReadCache
+from lakestream.log.store.log import Appended
+from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.store.store import Appended, Store
+from lakestream.log.store.segment_store import open_store
+from lakestream.log.store.store import Store
 from tests.unit.logkit import T0, InlineIo, MiniStream, Model, close_all, message
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
@@ -122,7 +125,7 @@ def test_removing_through_tells_what_went(tmp_path: Path) -> None:
 
 
 def test_a_new_stream_has_zeros_everywhere(tmp_path: Path) -> None:
-    for store in (MiniStream(str(tmp_path)).store, Store.in_memory(InlineIo())):
+    for store in (MiniStream(str(tmp_path)).store, MemoryStore()):
         assert (store.first_seq, store.last_seq, store.msgs, store.bytes, store.first_time) == (0, 0, 0, 0, 0)
         assert store.first_at(0) == 0
         assert store.read_run(1, 10, 1000) == []
@@ -158,7 +161,7 @@ def test_skipped_sequences_are_given_once(tmp_path: Path) -> None:
 
 def test_records_with_gaps_are_applied_where_they_lie(tmp_path: Path) -> None:
     """A mirror keeps its origin's sequences: one frame may jump, a little or far."""
-    store = Store.open(str(tmp_path), InlineIo())
+    store = open_store(str(tmp_path), InlineIo())
     records = [Record(seq, T0 + n, b"s.%d" % seq, b"", b"d" * n) for n, seq in enumerate([3, 4, 9, 10, 5000, 10**15])]
     body = b"".join(encode_record(r.seq, r.time_ns, r.subject, r.header, r.data) for r in records)
     (at,) = store.log.append([Frame(Kind.MESSAGES, 1, 1, len(records), body)])
@@ -170,7 +173,7 @@ def test_records_with_gaps_are_applied_where_they_lie(tmp_path: Path) -> None:
     assert store.first_at(T0 + 3) == 10
     store.log.seal(store.seal_state(1 << 62))  # type: ignore[union-attr, arg-type]
     store.close()
-    again = Store.open(str(tmp_path), InlineIo())
+    again = open_store(str(tmp_path), InlineIo())
     assert again.read_run(1, 100, 10000) == records
 
 
@@ -216,7 +219,7 @@ def test_open_files_and_tables_stay_within_their_limits(tmp_path: Path) -> None:
     stream = MiniStream(str(tmp_path), SMALL)
     for number in range(1, 101):
         stream.publish(message(number))
-    store = Store.open(str(tmp_path), InlineIo(), SMALL, cache=cache)
+    store = open_store(str(tmp_path), InlineIo(), SMALL, cache=cache)
     for frame, at in store.replay():
         MiniStream.apply(_Only(store), frame, at)  # type: ignore[arg-type]
     before = len(os.listdir("/proc/self/fd"))
@@ -253,7 +256,7 @@ class MemoryStream(MiniStream):
         from lakestream.raft.group.group import Callbacks
         from lakestream.raft.group.solo import SoloGroup
 
-        self.store = Store.in_memory(InlineIo(), "uid-1")
+        self.store = MemoryStore("uid-1")
         self.failures: list[Exception] = []
         self.group = SoloGroup(self.store.log, InlineIo(), Callbacks(self._committed, self.failures.append))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from lakestream.log.format import outline as outline_module
 from lakestream.log.format.errors import CorruptLog, LogClosed, StoreVersionError
 from lakestream.log.format.record import record_length
-from lakestream.log.store import upkeep as upkeep_module
+from lakestream.log.store import segment_store as upkeep_module
 from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_store import open_store
 from tests.unit.logkit import T0, FaultyFiles, HeldIo, MiniStream, Model, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
@@ -179,7 +181,7 @@ def test_segments_whose_removal_was_interrupted_are_removed_by_recovery(tmp_path
 def test_messages_stay_readable_until_the_drop_is_done(tmp_path: Path) -> None:
     io = HeldIo()
     stream, model = filled(str(tmp_path))
-    stream.store.upkeep._io = io
+    stream.store._io = io
     stream.store.checkpoint(b"")
     io.run_all()
     leaving = stream.store.drop_through(1 << 60)
@@ -297,9 +299,8 @@ def test_a_checkpoint_of_a_newer_release_is_refused(tmp_path: Path) -> None:
 def test_it_remembers_whose_log_it_is(tmp_path: Path) -> None:
     stream, _ = filled(str(tmp_path))
     stream.store.close(b"extra")
-    from lakestream.log.store.store import Store
 
-    store = Store.open(str(tmp_path), stream.io)
+    store = open_store(str(tmp_path), stream.io)
     assert (store.uid, store.stream, store.account) == ("uid-1", "ORDERS", "$G")
     assert (store.config, store.extra) == (b'{"name":"ORDERS"}', b"extra")
 
@@ -336,6 +337,7 @@ def test_closing_with_news_of_the_consumers_alone_writes_another(tmp_path: Path)
 
 def test_closing_gives_back_every_descriptor(tmp_path: Path) -> None:
     _, model = filled(str(tmp_path))
+    gc.collect()  # the descriptors of other tests' stores go now, not in between
     before = len(os.listdir("/proc/self/fd"))
     again = MiniStream(str(tmp_path), SMALL)
     model.check(again.store)

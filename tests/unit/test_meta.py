@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.log.store.store import LOG_DIRECTORY
+from lakestream.log.store.segment_store import LOG_DIRECTORY
 from lakestream.meta.meta_boot import JoinAnswer
 from lakestream.meta.meta_state import Applied, AssignStream, RemoveStream
 from lakestream.protocol.api.errors import ApiError

@@ -15,8 +15,9 @@ from lakestream.lake.staging import StreamIdentity
 from lakestream.log.format.errors import CorruptLog, CorruptRecord
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import columns, encode_record, iter_records
+from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.mend import take_over, verify
-from lakestream.log.store.store import LogOptions, SealedSegment
+from lakestream.log.store.segment_log import LogOptions
 from lakestream.stream.consumer.state import Ledger
 from lakestream.stream.features.dedupe import Dedupe
 from tests.unit.logkit import MiniStream, close_all, flip, message

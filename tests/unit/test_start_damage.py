@@ -88,7 +88,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (table / f"{0:020d}.json").write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
     world.keeper.when_staged(stream, lambda wrong: None)
     world.settle()
-    log = Path(stream.store.upkeep.directory, "log")
+    log = Path(stream.store.directory, "log")
     assert len(list(log.glob("*.outline"))) == 1
     assert len(list(log.glob("*.seg"))) > 2
     world.publish("B", "B")

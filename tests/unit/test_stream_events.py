@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.meta.shared import Stores
 from lakestream.net.interest.interest import Subscription
@@ -45,7 +46,7 @@ def on_disk(directory: Path, files: FaultyFiles) -> Callable[[ManualIo], Stores]
             self._io = io
 
         def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
-            return Store.open(str(directory / name), self._io, uid=uid, files=files)
+            return open_store(str(directory / name), self._io, uid=uid, files=files)
 
     return Disk  # type: ignore[return-value]
 

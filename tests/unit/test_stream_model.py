@@ -19,7 +19,7 @@ import pytest
 
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import Record
-from lakestream.log.store.store import LogOptions
+from lakestream.log.store.segment_log import LogOptions
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import DeleteMessage, UpdateStream
 from lakestream.stream.core.operations import Purge as PurgeOperation

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from lakestream.log.format.departures import Removals
 from lakestream.log.format.runs import joined
 from lakestream.log.store.segment_rows import SegmentRows
+from lakestream.log.store.segment_store import SegmentStore
 from lakestream.log.store.store import Store
 from lakestream.stream.core import limits
 from tests.unit.consumer_world import World
@@ -69,7 +71,7 @@ def _seen(world: World) -> list[Any]:
     """What clients see of the stream and its consumers, and what the lake will hear of it."""
     store = world.engine.streams["S"].store
     state = world.ask("STREAM.INFO.S", {"subjects_filter": ">", "deleted_details": True})["state"]
-    removals = store.removals()
+    removals = store.removals() if isinstance(store, SegmentStore) else Removals()
     return [
         state,
         [world.numbers(name) for name in CONSUMERS],

@@ -16,7 +16,7 @@ from lakestream.log.format.errors import CorruptLog, LostEntries
 from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store import synced
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.store.store import Store
+from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.synced import Mark, MarkFile
 from lakestream.meta.engines import MARK_NS
 from lakestream.server.lake import keeper
@@ -231,7 +231,7 @@ def test_a_torn_slot_of_a_mark_leaves_the_one_before(tmp_path: Path) -> None:
 
 def test_a_member_of_a_group_forgets_the_mark_of_former_days(tmp_path: Path) -> None:
     published(str(tmp_path), 5, 5)
-    Store.open(str(tmp_path), MiniStream(str(tmp_path / "x")).io, files=QuickFiles(), durable_through=3).abandon()
+    open_store(str(tmp_path), MiniStream(str(tmp_path / "x")).io, files=QuickFiles(), durable_through=3).abandon()
     assert not (tmp_path / synced.NAME).exists()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.store.store import LogOptions
+from lakestream.log.store.segment_log import LogOptions
 from lakestream.stream.core.syncing import ASYNC_SYNC_NS
 from tests.unit import replica_world
 from tests.unit.logkit import FaultyFiles

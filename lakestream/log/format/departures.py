@@ -146,3 +146,35 @@ def _columns(data: bytes) -> list[array[int]]:
     for number, column in enumerate(found):
         column.frombytes(data[number * count : (number + 1) * count])
     return found
+
+
+class Removals:
+    """Removals while the open segment, which begins with entry `index`, was open.
+
+    They go into the checkpoint, and into the segment's footer when it is sealed: from there the lake learns which rows
+    to delete.
+    """
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.removed: list[int] = []
+        """Removed sequences, without those that were the stream's first; see Footer.removed."""
+        self.erased = array("Q")
+        """Runs (first, last, first, last, …) of those that a client asked to be removed; see Footer.erased."""
+        self.shredded: list[int] = []
+        """Those of them that were securely deleted; see Footer.shredded."""
+        self.any = False
+        """True if anything was removed, listed or not."""
+        self.departures: Departures | None = None
+        """All removals with their times, if the stream keeps them."""
+
+    def enter(self, index: int) -> None:
+        """Begin anew when the log has begun a new segment.
+
+        The old lists are left as they are: the seal that asked for them may be writing them in a thread.
+        """
+        if index != self.index:
+            self.index = index
+            self.removed, self.erased, self.shredded, self.any = [], array("Q"), [], False
+            if self.departures is not None:
+                self.departures = Departures()

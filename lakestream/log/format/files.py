@@ -168,6 +168,16 @@ class Files:
         self.sync_directory(os.path.dirname(path))
 
 
+class UnsyncedFiles(Files):
+    """Files that outlive a killed process, but not a lost machine: streams in memory, and work in progress."""
+
+    def sync(self, fd: int) -> None:
+        """Do nothing."""
+
+    def sync_directory(self, path: str) -> None:
+        """Do nothing."""
+
+
 def _rest(group: list[bytes | memoryview], written: int) -> list[bytes | memoryview]:
     """What is left of `group` after its first `written` bytes."""
     for position, piece in enumerate(group):

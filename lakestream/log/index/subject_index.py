@@ -4,7 +4,7 @@ Belongs here: the sequences of every subject (histories.py has the forms), first
 publishes and direct gets ask for. Only live messages are listed. Those subjects that are in memory are in one dict.
 Once a wildcard is asked for, or there are many subjects, they are also kept in order (subject_leaves.py); from then on
 those that nobody has written to for a while may lie in a file, if all of them would take more memory than there is for
-them (index_memory.py).
+them (memory_limit.py).
 """
 
 from __future__ import annotations
@@ -444,7 +444,7 @@ class SubjectIndex:
 
     # ------------------------------------------------------------------ order and memory
     def cool(self, subjects: int) -> int:
-        """Move about so many subjects from memory to a file; 0 when that can not be. See index_memory.py."""
+        """Move about so many subjects from memory to a file; 0 when that can not be. See memory_limit.py."""
         leaves = self._ordered()
         leaves.place(self._fresh)
         self._fresh = []

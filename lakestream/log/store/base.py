@@ -13,34 +13,20 @@ from __future__ import annotations
 
 import os
 from array import array
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, UnsyncedFiles
 from lakestream.log.format.outline import SUFFIX, Outline, OutlineFile, read_outline_info, write_outline
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, read_checkpoint, write_checkpoint
 
-if TYPE_CHECKING:
-    from lakestream.log.store.store import Store
-
 DIRECTORY = "base"
 UNFINISHED = ".making"
 """What the directory's name ends with while it is made."""
-
-
-class _Unsynced(Files):
-    """Files that are made durable all together, in the end."""
-
-    def sync(self, fd: int) -> None:
-        """Not yet."""
-
-    def sync_directory(self, path: str) -> None:
-        """Not yet."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -90,7 +76,7 @@ class BaseWriter:
             return
         self._outlines += 1
         path = os.path.join(self._making, f"{0:020d}-{self._outlines:06d}{SUFFIX}")
-        write_outline(_Unsynced(), path, 0, 0, outline, runs.next_seq - 1)
+        write_outline(UnsyncedFiles(), path, 0, 0, outline, runs.next_seq - 1)
         self._size += sum(outline.sizes)
         self._last_time = outline.times[-1]
         row = 0
@@ -181,15 +167,3 @@ class NoBase(LogError):
 
     def __init__(self, directory: str) -> None:
         super().__init__(f"{directory} lacks its base, which its log names; the stream's table has it")
-
-
-def put_under(store: Store, base: Base) -> None:
-    """Let an empty store begin with a base. In the event loop, or at recovery."""
-    assert not store.msgs, "only an empty store can begin with a copy"
-    store.upkeep.put_under(base)
-    store.live, store.subjects = base.live, base.subjects
-    store.msgs, store.bytes = len(base.live), base.size
-    store.first_seq = base.live.next_at_or_after(1) or base.origin.through + 1
-    # Invariant 5: sequences are given once and grow, times too.
-    store.last_seq = max(store.last_seq, base.origin.through)
-    store.last_time = max(store.last_time, base.last_time)

@@ -2,7 +2,7 @@
 
 Belongs here: one bounded cache that all streams of a server share. Both of its parts let go of what was not asked for
 since they last looked (second chance), so that finding something there costs one lookup and no bookkeeping. What
-else all streams share goes with it: the limit of their subject indexes (index_memory.py).
+else all streams share goes with it: the limit of their subject indexes (memory_limit.py).
 
 Reading happens in the event loop. `forget` may come from any thread (a stream is destroyed in one): it only unlists;
 descriptors are closed in the event loop, so that none is closed while it is being read from.

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from lakestream.log.format.departures import Departures, Point, moment_of
 from lakestream.log.format.record import Record
 from lakestream.log.format.runs import stretches
 from lakestream.log.format.segment import Segment
-from lakestream.log.store.segment_log import SegmentLog
-from lakestream.log.store.segment_rows import SegmentRows
-
-if TYPE_CHECKING:
-    from lakestream.log.store.store import Store
+from lakestream.log.store.segment_store import SegmentStore
+from lakestream.log.store.store import Store
 
 PIECE = 1_000
 """Sequences of one piece, about."""
@@ -29,8 +25,7 @@ class LogPast:
     """The log of one store, looked at in one turn of the event loop."""
 
     def __init__(self, store: Store) -> None:
-        assert isinstance(store.log, SegmentLog), "only files have a past"
-        assert isinstance(store._rows, SegmentRows)
+        assert isinstance(store, SegmentStore), "only files have a past"
         self._store, self._rows = store, store._rows
         self.segments: list[Segment] = store.log.segments
 

@@ -68,7 +68,7 @@ Tell = Callable[[str], None]
 
 class Survey(msgspec.Struct, frozen=True):
     """What lies in a store: (account, stream) of every stream, ascending, and (account, stream, directory) of every
-    deleted stream of which somebody is still owed something (leaving.py)."""
+    deleted stream of which somebody is still owed something (root.py)."""
 
     streams: list[tuple[str, str]]
     left: list[tuple[str, str, str]]

@@ -18,11 +18,9 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.format.departures import Departures
 from lakestream.log.format.entries import marks_of, read_entries, term_runs
 from lakestream.log.format.errors import Compacted, CorruptLog, LogClosed, LogError, LogFrozen
 from lakestream.log.format.files import Files
@@ -42,10 +40,8 @@ from lakestream.log.format.segment import (
     iter_frames,
     segment_name,
 )
+from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.synced import MarkFile
-
-if TYPE_CHECKING:
-    from lakestream.log.store.memory import MemorySegment
 
 _logger = logging.getLogger(__name__)
 
@@ -74,30 +70,6 @@ class LogOptions(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not HEADER_SIZE < self.seal_bytes <= MAX_SEAL_BYTES:
             raise ValueError(f"seal_bytes must be above {HEADER_SIZE} and at most {MAX_SEAL_BYTES}")
-
-
-class Appended(msgspec.Struct, gc=False):
-    """Where the log put an entry: its segment, the offset of its body there, its index."""
-
-    segment: Segment | MemorySegment
-    offset: int
-    index: int
-
-
-class SealState(msgspec.Struct, frozen=True):
-    """The stream at the end of the segment that is about to be sealed; see `Footer` for the fields."""
-
-    uid: str
-    stream: str
-    account: str
-    config: bytes
-    floor: int
-    next_seq: int
-    removed: list[int]
-    subjects: int
-    erased: array[int]
-    shredded: list[int] = []
-    departures: Departures | None = None
 
 
 class SegmentLog:
@@ -439,7 +411,7 @@ class SegmentLog:
     def remove_through(self, index: int) -> None:
         """Remove sealed segments whose entries are all ≤ `index`, but never the newest sealed one. Raises OSError.
 
-        For a log without a store; the other logs lose their segments to the lake (upkeep.py).
+        For a log without a store; the other logs lose their segments to the lake (segment_store.py).
         """
         leaving = [segment for segment in self.segments[:-2] if segment.last_index <= index]
         self.forget(leaving)

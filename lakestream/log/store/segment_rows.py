@@ -17,7 +17,7 @@ from lakestream.log.format.outline import Outline, OutlineFile, read_outline
 from lakestream.log.format.record import FIXED, TIME_AT, Record, decode_record, decode_spans, subjects_at
 from lakestream.log.format.segment import Segment, Tables, read_footer
 from lakestream.log.store.cache import ReadCache
-from lakestream.log.store.segment_log import Appended
+from lakestream.log.store.log import Appended
 
 SPAN = 1 << 20
 """Most bytes of one read, unless a single record is longer."""

@@ -9,7 +9,7 @@ the headers whose names begin with `Nats-` or `KV-`.
 
 With other members a frame is never changed: one that catches up gets the entry as it was, and could be asked for the
 message before it gets to the deletion. There the segment leaves the log as soon as the lake holds it, also when it is
-among those that are retained; see `Upkeep._droppable`.
+among those that are retained; see `SegmentStore._droppable`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from __future__ import annotations
 import logging
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from zlib import crc32
 
 from lakestream.log.format.errors import LogClosed
@@ -28,12 +28,8 @@ from lakestream.log.format.frame import Frame, encode_header
 from lakestream.log.format.packed import is_packed_file, pack, read_plain
 from lakestream.log.format.record import FIXED, FLAG_HEADER, FLAGS_AT, SUBJECT_LENGTH_AT
 from lakestream.log.format.segment import Segment, iter_frames
-from lakestream.log.store.memory import Log, MemoryRows
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.log.store.segment_rows import SegmentRows
-
-if TYPE_CHECKING:
-    from lakestream.log.store.store import Store
 
 KEPT_HEADERS = (b"nats-", b"kv-")
 """How the names of headers begin that mean something to the server, in lower case."""
@@ -42,31 +38,38 @@ _logger = logging.getLogger(__name__)
 
 
 class Shredder:
-    """Of one store. Runs in the event loop, but for the work on files."""
+    """Secure delete of one store. Runs in the event loop, except for the work on files."""
 
-    def __init__(self, store: Store, log: Log, rows: SegmentRows | MemoryRows, io: Io) -> None:
-        self._store, self._log, self._rows, self._io = store, log, rows, io
+    def __init__(
+        self,
+        log: SegmentLog,
+        rows: SegmentRows,
+        io: Io,
+        lock: Callable[[], AbstractContextManager[None]],
+        ask_seal: Callable[[], object],
+    ) -> None:
+        """`lock` is held while segments are rewritten; it raises LogClosed. `ask_seal` has the open segment sealed."""
+        self._log, self._rows, self._io, self._lock, self._ask_seal = log, rows, io, lock, ask_seal
         self._doomed: set[int] = set()
         self._marked: set[int] = set()  # with other members: the first indexes of segments that hold such messages
         self._at_work = False
 
     def add(self, seq: int) -> None:
-        """A message was removed, and its bytes shall go. In memory they are gone with it."""
-        if isinstance(self._log, SegmentLog) and seq >= self._rows.local_floor:
+        """Have the bytes of a removed message destroyed."""
+        if seq >= self._rows.local_floor:
             self._doomed.add(seq)
             if self._log.propose_seal is not None:
                 self._mark()
 
     def restored(self, shredded: list[int]) -> None:
-        """The store came from a checkpoint: what it says, and the footers of sealed segments, may be there still."""
-        if isinstance(self._log, SegmentLog):
-            footers = [segment.footer for segment in self._log.segments if segment.footer is not None]
-            runs = [run for footer in footers for run in footer.shredded]
-            for first, last in runs:
-                for seq in range(max(first, self._rows.local_floor), last + 1):
-                    self.add(seq)
-            for seq in shredded:
+        """Add what may not be destroyed yet, as a checkpoint and the footers of sealed segments say."""
+        footers = [segment.footer for segment in self._log.segments if segment.footer is not None]
+        runs = [run for footer in footers for run in footer.shredded]
+        for first, last in runs:
+            for seq in range(max(first, self._rows.local_floor), last + 1):
                 self.add(seq)
+        for seq in shredded:
+            self.add(seq)
 
     @property
     def doomed(self) -> list[int]:
@@ -77,7 +80,7 @@ class Shredder:
         return sorted(self._doomed)
 
     def leaving(self, sealed: list[Segment]) -> int:
-        """With other members: how many of the log's first sealed segments are to leave it as soon as they can."""
+        """With other members: return how many of the log's first sealed segments are to leave as soon as they can."""
         self._mark()
         for count in range(len(sealed), 0, -1):
             if sealed[count - 1].first_index in self._marked:
@@ -85,9 +88,8 @@ class Shredder:
         return 0
 
     def _mark(self) -> None:
-        """Note segments instead of messages: so they can be many, and wait for long."""
+        """Note segments instead of messages, which may be many and wait for long."""
         rows = self._rows
-        assert isinstance(rows, SegmentRows), "a stream in memory has one member"
         for seq in self.doomed:
             if (place := rows.place_of(seq)) is not None:
                 self._marked.add(place[0].first_index)
@@ -97,11 +99,9 @@ class Shredder:
             self._marked = {each for each in self._marked if each >= first}
 
     def run(self) -> bool:
-        """Begin to take out what is still there. False when there is nothing left to do: else ask again later."""
+        """Begin to destroy what is still there. Return False if there is nothing left to do: else ask again later."""
         log, rows = self._log, self._rows
-        if not isinstance(log, SegmentLog) or not isinstance(rows, SegmentRows) or log.propose_seal is not None:
-            return False
-        if self._store.upkeep.closed or log.failed is not None:
+        if log.propose_seal is not None or log.failed is not None:
             return False
         doomed = self.doomed
         if self._at_work or not doomed:
@@ -113,7 +113,7 @@ class Shredder:
             if found is None:
                 self._doomed.discard(seq)
             elif found[0].footer is None:
-                self._store.ask_seal()
+                self._ask_seal()
             else:
                 places.setdefault(id(found[0]), (found[0], []))[1].append((found[1], found[2]))
                 done.append(seq)
@@ -126,22 +126,20 @@ class Shredder:
             self._at_work = False
             if error is None:
                 self._doomed.difference_update(done)
-            elif not self._store.upkeep.closed:
+            elif not isinstance(error, LogClosed):
                 _logger.error("%s: deleted messages could not be taken out yet: %s", log.directory, error)
             for segment, _places in segments:
                 rows.cache.forget(segment.path)
             rows.cache.sweep()
 
-        self._io.submit(lambda: self._work(log, segments), finished)
+        self._io.submit(lambda: self._work(segments), finished)
         return True
 
-    def _work(self, log: SegmentLog, segments: list[tuple[Segment, list[tuple[int, int]]]]) -> None:
-        """Blocks. Raises CorruptLog for a segment that was damaged before, OSError, LogClosed."""
-        with self._store.upkeep.lock:
-            if self._store.upkeep.closed:
-                raise LogClosed(f"{log.directory}: the store is closed")
+    def _work(self, segments: list[tuple[Segment, list[tuple[int, int]]]]) -> None:
+        """Block. Raise CorruptLog for a segment that was damaged before, OSError, LogClosed."""
+        with self._lock():
             for segment, places in segments:
-                blank_segment(log.files, segment, places)
+                blank_segment(self._log.files, segment, places)
 
 
 def blank_segment(files: Files, segment: Segment, places: Iterable[tuple[int, int]]) -> bool:

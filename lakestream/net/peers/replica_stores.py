@@ -29,7 +29,9 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.recovery import INCOMING, StoreRoot, Tell
 from lakestream.log.store.repair import salvage
-from lakestream.log.store.store import LOG_DIRECTORY, LogOptions, Store
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_store import LOG_DIRECTORY, open_store
+from lakestream.log.store.store import Store
 from lakestream.raft.group.hard_state import NAME as RAFT
 
 IDENTITY = "replica"
@@ -43,16 +45,6 @@ def _checked(name: str) -> str:
     if name != CHECKPOINT and (directory != LOG_DIRECTORY or not base.endswith((SUFFIX, OUTLINE_SUFFIX))):
         raise LogError(f"a replica has no file {name!r}")
     return name
-
-
-class UnsyncedFiles(Files):
-    """Files of a stream with memory storage in a cluster: they outlive a killed process, but not a lost machine."""
-
-    def sync(self, fd: int) -> None:
-        """Nothing is made durable."""
-
-    def sync_directory(self, path: str) -> None:
-        """Nothing is made durable."""
 
 
 class ReplicaStores:
@@ -73,7 +65,6 @@ class ReplicaStores:
         now: Callable[[], int] | None = None,
     ) -> None:
         self._root, self.files, self._io, self._options, self._cache = root, files, io, options, cache
-        self._unsynced = UnsyncedFiles()
         self._now = now or time.time_ns
 
     def directory(self, account: str, name: str) -> str:
@@ -107,13 +98,13 @@ class ReplicaStores:
         for name in self.files.names(directory):
             if name.startswith((SENDING, REPAIRING)):
                 self.files.remove_tree(os.path.join(directory, name))
-        files = self._unsynced if memory else self.files
-        return Store.open(
+        return open_store(
             directory,
             self._io,
             self._options,
             uid=uid,
-            files=files,
+            memory=memory,
+            files=self.files,
             cache=self._cache,
             durable_through=durable_through,
             now=self._now,

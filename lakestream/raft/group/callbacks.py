@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame
-from lakestream.log.store.segment_log import Appended
+from lakestream.log.store.log import Appended
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.ready import Conflict, Ready, Role, RolledBack
 from lakestream.raft.group.group import Callbacks, Committed, Proposal

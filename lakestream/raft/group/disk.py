@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from lakestream.log.format.frame import Frame
-from lakestream.log.store.segment_log import Appended, SealState, SegmentLog
+from lakestream.log.store.log import Appended, SealState
+from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.group.group import Replacement, brief
 from lakestream.raft.group.hard_state import Kept, KeptFile
 

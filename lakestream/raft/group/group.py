@@ -4,7 +4,7 @@ Belongs here: proposals, committed entries, the owner's callbacks, and what ever
 are two implementations. In a `SoloGroup` (solo.py) an entry is committed once it is durable on this node; in a
 `RaftGroup` (member.py) once it is durable on a quorum. Callers need not know which one they hold.
 
-Open a log in this order: `Groups.member`, `Store.open(…, durable_through=member.durable_through)`, apply
+Open a log in this order: `Groups.member`, `open_store(…, durable_through=member.durable_through)`, apply
 `store.replay(through=member.commit_through)`, `member.join(store.log, io, callbacks)`, `group.start()`.
 """
 
@@ -19,8 +19,8 @@ import msgspec
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.store.memory import Log
-from lakestream.log.store.segment_log import Appended, SegmentLog
+from lakestream.log.store.log import Appended, Log
+from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.messages import Install, Membership
 
 BRIEF_MSGS = 4
@@ -287,7 +287,7 @@ class Member(ABC):
     def durable_through(self) -> int | None:
         """Entries through here were durable in this log: a missing one is damage, not a torn write.
 
-        None: the log itself keeps it (see `Store.open`).
+        None: the log itself keeps it (see `open_store`).
         """
 
     @property

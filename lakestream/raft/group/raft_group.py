@@ -22,8 +22,8 @@ import msgspec
 from lakestream.log.format.errors import LogError, LogFrozen
 from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.store.memory import Log
-from lakestream.log.store.segment_log import Appended, SealState, SegmentLog
+from lakestream.log.store.log import Appended, Log, SealState
+from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.messages import Install, Membership, Message, decode_membership
 from lakestream.raft.core.ready import NotLeader, Options, RaftError, Ready, Role, TooMuchUncommitted, Transferring
 from lakestream.raft.group.callbacks import Diverged, Telling, conflict_text

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Frame
-from lakestream.log.store.memory import Log
-from lakestream.log.store.segment_log import SealState, SegmentLog
+from lakestream.log.store.log import Log, SealState
+from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.group.group import (
     Callbacks,

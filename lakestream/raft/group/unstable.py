@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import islice
 
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.store.segment_log import Appended
+from lakestream.log.store.log import Appended
 from lakestream.raft.core.messages import Entry, entry_of
 
 RECENT_BYTES = 4 << 20

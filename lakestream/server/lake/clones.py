@@ -152,7 +152,7 @@ class LakeClones:
             self.clock.call_later(READ_AGAIN_NS, again)
 
         def again() -> None:
-            if stream.leading and not stream.closed and not stream.store.upkeep.based:
+            if stream.leading and not stream.closed and not stream.store.based:
                 self._until_done(stream, work, then)
 
         self.io.submit(lambda: work(identity), done)
@@ -396,7 +396,7 @@ class _Errand:
     def _read(self, origin: Origin) -> None:
         clones, stream = self._clones, self._stream
         table = paths.table(clones.root, stream.name, stream.account)
-        files, directory = _files(stream), stream.store.upkeep.directory
+        files, directory = _files(stream), stream.store.directory
 
         def read(base: Base | None, error: BaseException | None) -> None:
             if self._cancelled.is_set():
@@ -410,7 +410,7 @@ class _Errand:
         clones.read(lambda: clones.build(files, directory, table, origin, self._cancelled.is_set), read)
 
     def _end(self, outcome: NotCopied) -> None:
-        files, directory = _files(self._stream), self._stream.store.upkeep.directory
+        files, directory = _files(self._stream), self._stream.store.directory
         self._clones.io.submit(lambda: remove_base(files, directory), lambda _, __: None)
         self._told(outcome)
 

@@ -22,8 +22,9 @@ from lakestream.lake.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.verify import Budget
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
+from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.base import Base, Origin
-from lakestream.log.store.store import SealedSegment, Store
+from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import GLOBAL
 from lakestream.protocol.api.errors import for_clients
@@ -300,7 +301,7 @@ class LakeKeeper:
         served, kept.waiting = kept.waiting, []
         leads = kept.stream.leading
         # A copy that a stream began with was never in its log, and its table has it since the log's first entry.
-        left, floor = max(store.left_through, int(store.upkeep.based)), store.local_floor
+        left, floor = max(store.left_through, int(store.based)), store.local_floor
         applied, budget = store.applied, self._budget
         fresh = bool(sealed) and sealed[-1].last_index > kept.staged_through
         identity = kept.identity if leads and (fresh or kept.owes_schema()) else None

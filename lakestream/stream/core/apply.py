@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lakestream.account.get.as_it_was import past_of, travels
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, columns, iter_records, record_length, time_of
-from lakestream.log.store.store import Appended
+from lakestream.log.store.log import Appended
 from lakestream.stream.core import limits, offline, publish
 from lakestream.stream.core.batch import Batch, Effect
 from lakestream.stream.core.config import StreamConfig

@@ -162,7 +162,7 @@ def _trim_oldest(config: StreamConfig, store: Store) -> Removed:
     while 0 < config.max_msgs < store.msgs or (0 < config.max_bytes < store.bytes and store.msgs):
         seq = store.first_seq
         if len(removed) == ONE_BY_ONE:
-            number = store.sweep.excess(config.max_msgs, config.max_bytes)
+            number = store.excess(config.max_msgs, config.max_bytes)
             named, swept = _remove_through(store, store.live.nth(number - 1))
             return Removed([*removed, *named], swept)
         gone = store.remove(seq)
@@ -175,7 +175,7 @@ def _trim_oldest(config: StreamConfig, store: Store) -> Removed:
 def _remove_through(store: Store, seq: int) -> Removed:
     """Remove the messages ≤ `seq`."""
     if store.live.count(store.first_seq, seq) > MANY:
-        return Removed(swept=store.sweep.through(seq))
+        return Removed(swept=store.sweep_through(seq))
     return Removed(store.remove_through(seq))
 
 
@@ -186,7 +186,7 @@ def purge(store: Store, operation: Purge) -> Removed:
     index = store.subjects
     subjects, below = index.matching(operation.filter), operation.seq or store.last_seq + 1
     if len(subjects) > MANY or sum(map(index.count, subjects)) > MANY:
-        return Removed(swept=store.sweep.below(subjects, below, operation.keep))
+        return Removed(swept=store.sweep_below(subjects, below, operation.keep))
     found = sorted((seq, subject) for subject in subjects for seq in index.seqs(subject))
     if operation.keep:
         found = found[: max(0, len(found) - operation.keep)]

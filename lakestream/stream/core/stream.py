@@ -16,7 +16,8 @@ import msgspec
 
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record
-from lakestream.log.store.store import Appended, Store
+from lakestream.log.store.log import Appended
+from lakestream.log.store.store import Store
 from lakestream.ports import Bus, Clock, Handler, History, Io, Past
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients

@@ -28,7 +28,7 @@ class Shredding:
     def start(self) -> None:
         """See `Part.start`. What an earlier process did not get to is done now."""
         self._started = True
-        if self._stream.store.shredder.doomed:
+        if self._stream.store.doomed:
             self._arm()
 
     def stop(self) -> None:
@@ -49,5 +49,5 @@ class Shredding:
     def _due(self) -> None:
         self._timer = None
         stream = self._stream
-        if stream.store.shredder.run() and stream.failed is None and not stream.closed:
+        if stream.store.shred() and stream.failed is None and not stream.closed:
             self._arm()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from lakestream.log.store.base import Base, NoBase, put_under
+from lakestream.log.store.base import Base, NoBase
 from lakestream.ports import Timer
 from lakestream.protocol.api.errors import ApiError, invalid
 from lakestream.stream.core.config import StreamConfig, StreamSource
@@ -155,7 +155,7 @@ class CloneFirst(Session):
         stream, clones = self._stream, self._stream.copying.clones
         if clones is None:
             self._follow("it needs a lake that this server does not have")
-        elif stream.store.upkeep.based:
+        elif stream.store.based:
             clones.settled(stream)  # a kill may have come between the entry and this
             self._follow("")
         elif stream.store.msgs:
@@ -229,7 +229,7 @@ class CloneFirst(Session):
             self._later = stream.clock.call_later(ROOM_NS, lambda: self._propose(base))
             return
         self.error = None
-        stream.store.upkeep.ready = base
+        stream.store.ready = base
         stream.propose(Fork(base.origin.version, base.origin.through), self._forked)
 
     def _forked(self, result: object) -> None:
@@ -258,13 +258,13 @@ def apply_fork(stream: Stream, operation: Fork) -> None:
     """Let a mirror begin with its copy, which is within its limits (`why_not`). Raises NoBase."""
     store = stream.store
     if stream.config.mirror is None:
-        store.upkeep.ready = None  # it was promoted right before
+        store.ready = None  # it was promoted right before
         return
-    base, store.upkeep.ready = store.upkeep.ready or store.upkeep.find_base(), None
+    base, store.ready = store.ready or store.find_base(), None
     if base is None or (base.origin.version, base.origin.through) != (operation.version, operation.through):
-        raise NoBase(store.upkeep.directory)
+        raise NoBase(store.directory)
     purged_below = store.first_seq if store.last_seq else 0
-    put_under(store, base)
+    store.begin_with(base)
     if purged_below > 1:
         store.set_first(purged_below)  # before it came; it is purged of that all the same
     stream.intake.rewind()

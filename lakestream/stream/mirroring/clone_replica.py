@@ -70,12 +70,12 @@ def prepare(stream: Stream, frame: Frame, bases: Bases | None) -> None:
         return
     store = stream.store
     assert isinstance(store.log, SegmentLog), "a replica's log has files"
-    base = store.upkeep.find_base()
+    base = store.find_base()
     if base is None or base.origin != origin:
         if bases is None:
-            raise NoBase(store.upkeep.directory)
-        base = bases.make_base(store.log.files, store.upkeep.directory, stream.account, stream.name, origin)
-    store.upkeep.ready = base
+            raise NoBase(store.directory)
+        base = bases.make_base(store.log.files, store.directory, stream.account, stream.name, origin)
+    store.ready = base
 
 
 class Holding:
@@ -122,7 +122,7 @@ class Holding:
         """Read the table."""
         stream, store = self._stream, self._stream.store
         assert isinstance(store.log, SegmentLog), "a replica's log has files"
-        files, directory = store.log.files, store.upkeep.directory
+        files, directory = store.log.files, store.directory
         self._bases.read_base(files, directory, stream.account, stream.name, self._origin, self._read)
 
     def end(self) -> None:
@@ -137,17 +137,17 @@ class Holding:
             self._stream.clock.call_later(AGAIN_NS, lambda: None if self.ended else self.begin())
             return
         self.ended = True
-        self._stream.store.upkeep.ready = base
+        self._stream.store.ready = base
         self._done(self._entries)
 
 
 def held_from(stream: Stream, entries: list[Committed]) -> tuple[int, Origin] | None:
     """The first of these entries that can not be applied yet, and what it waits for; None: all of them can."""
-    if stream.store.last_seq and stream.store.upkeep.based:
+    if stream.store.last_seq and stream.store.based:
         return None
     for at, entry in enumerate(entries):
         origin = fork_in(entry.frame) if entry.frame.kind == Kind.OPERATION else None
         if origin is not None:
-            ready = stream.store.upkeep.ready
+            ready = stream.store.ready
             return None if ready is not None and ready.origin == origin else (at, origin)
     return None

@@ -1,0 +1,139 @@
+"""The interfaces between a store and what holds its entries and its messages.
+
+Belongs here: `Log`, which a group writes to, `Rows`, which a store reads from, and the records that pass between them.
+segment_log.py and segment_rows.py have those over segment files, memory.py those over RAM.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from lakestream.log.format.departures import Departures
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.frame import Frame
+from lakestream.log.format.record import Record
+from lakestream.log.format.segment import SealedSegment, Segment
+
+
+class Appended(msgspec.Struct, gc=False):
+    """Place of an entry in a log: its segment (in memory: the entry's body), the offset of its body, its index."""
+
+    segment: Segment | bytes
+    offset: int
+    index: int
+
+
+class SealState(msgspec.Struct, frozen=True):
+    """State of the stream at the end of the segment that is about to be sealed; see `Footer` for the fields."""
+
+    uid: str
+    stream: str
+    account: str
+    config: bytes
+    floor: int
+    next_seq: int
+    removed: list[int]
+    subjects: int
+    erased: array[int]
+    shredded: list[int] = []
+    departures: Departures | None = None
+
+
+class Log(Protocol):
+    """The log of a store, as a group uses it."""
+
+    last_term: int
+    """Term of the newest entry; 0 for an empty log."""
+    failed: LogError | None
+    """The error that froze the log, or that it is closed."""
+    busy: bool
+    """Used in the event loop: a write or a seal is under way."""
+    on_idle: Callable[[BaseException | None], None]
+    """Set by the group, called in the event loop when a seal that the store began has ended, with its error if any."""
+    appended_bytes: int
+    """Bytes appended by this process."""
+    packing: bool
+    """Set by the store: compress segments once they are sealed."""
+
+    @property
+    def durable(self) -> bool:
+        """True if entries are written to files; else `append` does not block."""
+
+    @property
+    def last_index(self) -> int:
+        """Index of the newest entry; 0 for an empty log."""
+
+    @property
+    def unsynced(self) -> bool:
+        """True if entries wait for `sync` (relaxed mode only)."""
+
+    def relax(self) -> None:
+        """Let a write count before it is synced from now on; in the event loop, also for a write under way."""
+
+    def now(self) -> int:
+        """Return the wall time in ns."""
+
+    def append(self, frames: list[Frame]) -> list[Appended]:
+        """Take entries; return their places. Block if `durable`. Raise LogError."""
+
+    def seal_state(self, now_ns: int) -> SealState | None:
+        """Return the stream's state if the open segment is due for sealing at `now_ns`, else None."""
+
+    def seal(self, state: SealState) -> SealedSegment:
+        """End the open segment. Block. Raise LogFrozen."""
+
+    def sync(self) -> None:
+        """Make durable what relaxed appends left. Block. Raise LogFrozen."""
+
+    def remove_through(self, index: int) -> None:
+        """Remove sealed segments whose entries are all ≤ `index`, except the newest sealed one. Raise OSError."""
+
+    def close(self) -> None:
+        """Take no more entries. Idempotent."""
+
+
+class Rows(Protocol):
+    """Records by sequence. The sequences asked for are live ones; they ascend where there are many."""
+
+    local_floor: int
+    """The lowest sequence whose record is still here; the lake has the lower ones."""
+
+    def place(self, at: Appended, first_seq: int, lengths: Sequence[int], last_time: int) -> int:
+        """Take in contiguous messages that the log put at `at`; returns the bytes that they count for."""
+
+    def read(self, seq: int) -> Record:
+        """One local message. Raises CorruptLog."""
+
+    def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
+        """Local messages while their records together stay within `max_bytes`, at least one. Raises CorruptLog."""
+
+    def subjects(self, seqs: Sequence[int]) -> list[bytes]:
+        """Their subjects, local or not."""
+
+    def subject(self, seq: int) -> bytes:
+        """The subject of one message, local or not."""
+
+    def size(self, seq: int) -> int:
+        """The bytes that a message counts for, local or not."""
+
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """The bytes that each of these messages counts for."""
+
+    def total_size(self, seqs: Sequence[int]) -> int:
+        """The bytes that messages count for together."""
+
+    def time(self, seq: int) -> int:
+        """When a message was stored, local or not; ns."""
+
+    def first_at(self, time_ns: int) -> int:
+        """The lowest sequence, live or not, stored at or after a time, local or not; 0 when there is none."""
+
+    def forget(self, seqs: Sequence[int]) -> None:
+        """These messages were removed from the stream."""
+
+    def close(self) -> None:
+        """Release what is held for this stream. Any thread."""
