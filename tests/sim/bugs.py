@@ -23,12 +23,13 @@ from lakestream.raft.core.messages import Append, AppendReply, Membership, Vote,
 from lakestream.raft.core.reads import Reads
 from lakestream.raft.core.ready import Ready
 from lakestream.raft.core.state import State
-from lakestream.raft.group.callbacks import Telling
+from lakestream.raft.group.callbacks import Owner
 from lakestream.raft.group.group import Proposal
 from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.member import RaftMember
 from lakestream.raft.group.outgoing import Item, Outgoing
-from lakestream.raft.group.raft_group import RaftGroup, RaftMember
-from lakestream.raft.group.unstable import Tail
+from lakestream.raft.group.raft_group import RaftGroup
+from lakestream.raft.group.unstable import Unstable
 from tests.sim.disk import SimFiles
 
 Bug = Callable[[ExitStack], None]
@@ -304,9 +305,9 @@ def keeps_its_vote_in_one_place(stack: ExitStack) -> None:
 def does_not_wait_for_its_vote(stack: ExitStack) -> None:
     """Messages leave while term and vote are being written."""
 
-    def put(self: Outgoing, items: Iterable[Item], tail: Tail, log: SegmentLog) -> None:
+    def put(self: Outgoing, items: Iterable[Item], unstable: Unstable, log: SegmentLog) -> None:
         for item in items:
-            self._leave(item, tail, log)
+            self._leave(item, unstable, log)
 
     stack.enter_context(patch.object(Outgoing, "put", put))
 
@@ -325,7 +326,7 @@ def forgets_that_it_was_damaged(stack: ExitStack) -> None:
 
 def keeps_contexts_after_losing(stack: ExitStack) -> None:
     """Somebody else's entry is acknowledged to the client whose entry it replaced."""
-    stack.enter_context(patch.object(Telling, "_lose", lambda self, failed: None))
+    stack.enter_context(patch.object(Owner, "_lose", lambda self, failed: None))
 
 
 def seals_where_it_likes(stack: ExitStack) -> None:
@@ -334,8 +335,8 @@ def seals_where_it_likes(stack: ExitStack) -> None:
 
     def propose(self: RaftGroup, proposals: list[Proposal]) -> None:
         real(self, proposals)
-        if self._log.seal_due(self._log.now()) and self._seal is None and self._tail.handed == self._log.last_index:
-            self._seal = (self._log.sealing_state(), self._tail.handed)
+        if self._log.seal_due(self._log.now()) and self._seal is None and self._unstable.handed == self._log.last_index:
+            self._seal = (self._log.sealing_state(), self._unstable.handed)
 
     stack.enter_context(patch.object(RaftGroup, "_propose", propose))
 

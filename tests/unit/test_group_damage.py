@@ -114,7 +114,7 @@ def test_a_damaged_file_stays_until_another_is_in_its_place(make: Make) -> None:
 
 
 def test_what_was_given_up_while_a_sync_was_under_way_does_not_leave_when_it_ends() -> None:
-    out = Outgoing("S-1", None, None, lambda error: None)  # type: ignore[arg-type]
+    out = Outgoing(None, None, None, lambda error: None)  # type: ignore[arg-type]
     out.unsynced = True
     out.put([("B", Append(1, 0, 0, 0))], None, None)  # type: ignore[arg-type]
     out.sync_begins()

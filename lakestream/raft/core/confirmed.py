@@ -16,27 +16,23 @@ Only committed entries count: a member may rightly lose one that it acknowledged
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from lakestream.raft.core.messages import AppendReply, Confirmed
+from lakestream.raft.core.progress import Progress
 from lakestream.raft.core.ready import Conflict, RolledBack
 from lakestream.raft.core.state import NEVER, State
 
-if TYPE_CHECKING:
-    from lakestream.raft.core.leader import Leader
-    from lakestream.raft.core.progress import Progress
 
-
-def of_members(leader: Leader) -> tuple[Confirmed, ...]:
+def of_members(state: State, progress: Mapping[str, Progress]) -> tuple[Confirmed, ...]:
     """Return what the leader knows of every member, itself included, after bringing it up to date."""
-    state, log = leader.state, leader.log
+    log = state.log
     if not state.remembers:
         return ()
     _note(state, state.me, min(log.durable, log.commit))
-    for name, peer in leader.progress.items():
+    for name, peer in progress.items():
         _note(state, name, min(peer.match, log.commit))
-    if len(state.confirmed) > len(leader.progress) + 1:
+    if len(state.confirmed) > len(progress) + 1:
         forget_strangers(state)
     return tuple(state.confirmed.values())
 
@@ -117,14 +113,15 @@ def _roll_back(state: State, sender: str, index: int, term: int) -> None:
     state.out.rolled_back = RolledBack(sender, state.me, index, term, state.log.durable)
 
 
-def lost_by(leader: Leader, name: str, peer: Progress) -> None:
+def lost_by(state: State, progress: Mapping[str, Progress], name: str) -> None:
     """Start over with a member that refused an entry which it had acknowledged before it was asked; leaders only."""
-    state, index = leader.state, peer.match
-    of_members(leader)
+    peer = progress[name]
+    index = peer.match
+    of_members(state, progress)
     peer.match = 0
     if name not in state.warned:
         state.warned.add(name)
-        state.out.warnings.append(RolledBack(state.me, name, index, leader.log.terms.term(index) or 0, -1))
+        state.out.warnings.append(RolledBack(state.me, name, index, state.log.terms.term(index) or 0, -1))
 
 
 def warn_of_conflict(state: State, sender: str, index: int, term: int) -> None:

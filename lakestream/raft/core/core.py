@@ -67,22 +67,22 @@ __all__ = [
 ]
 
 
-def _on_append_reply(state: State, sender: str, message: AppendReply) -> None:
-    if state.leading is not None:
-        state.leading.on_append_reply(sender, message)
+def _on_append_reply(core: Core, sender: str, message: AppendReply) -> None:
+    if core.leading is not None:
+        core.leading.on_append_reply(sender, message)
 
 
-def _on_install_reply(state: State, sender: str, message: InstallReply) -> None:
-    if state.leading is not None:
-        state.leading.on_install_reply(sender, message)
+def _on_install_reply(core: Core, sender: str, message: InstallReply) -> None:
+    if core.leading is not None:
+        core.leading.on_install_reply(sender, message)
 
 
-def _on_recover(state: State, sender: str, message: Recover) -> None:
-    if state.leading is not None:
-        state.leading.on_recover(sender, message)
+def _on_recover(core: Core, sender: str, message: Recover) -> None:
+    if core.leading is not None:
+        core.leading.on_recover(sender, message)
 
 
-_HANDLERS: dict[type, Callable[[State, str, Any], None]] = {
+_HANDLERS: dict[type, Callable[[Core, str, Any], None]] = {
     Append: follower.on_append,
     AppendReply: _on_append_reply,
     VoteReply: election.on_vote_reply,
@@ -103,6 +103,8 @@ class Core(State):
     To be read, never written, from outside: me, term, vote, role, leader ("" unknown), quiescent (needs no ticks),
     recovering, frozen, and the properties below.
     """
+
+    leading: Leader | None
 
     def __init__(
         self,

@@ -184,21 +184,23 @@ class Leader:
         if options.quiesce_ticks and self._idle > options.quiesce_ticks and self._quiet():
             self._quiesce()
         elif state.now % options.heartbeat_ticks == 0:
-            self._beat(self._new_round(), confirmed.of_members(self))
+            self._beat(self._new_round(), confirmed.of_members(self.state, self.progress))
 
     def busy(self) -> None:
         """Something happens: not the time to be quiet."""
         self._idle = 0
         self.state.wake()
 
+    def end(self) -> list[object]:
+        return self.reads.drop()
+
     def woken(self) -> None:
-        """Quiescence ended: everybody's clocks must run again."""
         self._idle = 0
         # Nobody counted the ticks meanwhile: no round from before makes a lease, and nobody is blamed for silence.
         self.state.now += self.state.options.election_ticks
         for peer in self.progress.values():
             peer.contact = self.state.now
-        self._beat(self._new_round(), confirmed.of_members(self))
+        self._beat(self._new_round(), confirmed.of_members(self.state, self.progress))
 
     def _quiet(self) -> bool:
         """Whether nothing is left to be done for anybody whose node is alive. Who comes back later wakes the group."""
@@ -258,7 +260,8 @@ class Leader:
                 continue
             if peer.pace is Pace.PROBE:
                 peer.paused = True
-                known = known or confirmed.of_members(self)  # it may be another process than a moment ago
+                # The receiver may be another process than a moment ago.
+                known = known or confirmed.of_members(state, self.progress)
             peer.told = min(log.commit, peer.next - 1)
             state.send(name, Append(state.term, peer.next - 1, prev_term, log.commit, [], round_id, known))
 
@@ -323,7 +326,7 @@ class Leader:
             self._offer_install(name, peer)
             return
         peer.paused = True
-        known = confirmed.of_members(self)
+        known = confirmed.of_members(self.state, self.progress)
         append = Append(self.state.term, peer.next - 1, prev_term, self.log.commit, [], self._new_round(), known)
         self.state.send(name, append)
 
@@ -405,7 +408,7 @@ class Leader:
             return
         if refused <= peer.match:
             if message.read > peer.asked:
-                confirmed.lost_by(self, name, peer)
+                confirmed.lost_by(self.state, self.progress, name)
             elif not peer.nonce:
                 return  # late: it has that by now
             else:

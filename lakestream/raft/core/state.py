@@ -7,17 +7,24 @@ is in election.py, follower.py and leader.py; the face to the outside is core.py
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lakestream.raft.core.log_view import LogView
 from lakestream.raft.core.messages import Confirmed, HardState, Install, Message
 from lakestream.raft.core.ready import Options, Ready, Role
 
-if TYPE_CHECKING:
-    from lakestream.raft.core.leader import Leader
-
 NEVER = -(1 << 40)
 """A tick long ago."""
+
+
+class Leadership(Protocol):
+    """The part of leader.py that ends or wakes with the member."""
+
+    def end(self) -> list[object]:
+        """End it; return the contexts of reads that were not answered."""
+
+    def woken(self) -> None:
+        """End quiescence: the clocks of all members must run again."""
 
 
 class State:
@@ -34,7 +41,7 @@ class State:
         self.vote = hard.vote
         self.role = Role.FOLLOWER
         self.leader = ""
-        self.leading: Leader | None = None
+        self.leading: Leadership | None = None
         self.votes: dict[str, bool] = {}
         """Candidates: who answered what."""
         self.transfer_vote = False
@@ -120,7 +127,7 @@ class State:
         if term != self.term:
             self.set_term(term)
         if self.leading is not None:
-            self.out.lost_reads.extend(self.leading.reads.drop())
+            self.out.lost_reads.extend(self.leading.end())
             self.leading = None
         # Raft §5.2: a follower's clock goes on when it only hears of a newer term.
         if leader or self.role is not Role.FOLLOWER:

@@ -44,8 +44,8 @@ def rolled_back_text(found: RolledBack) -> str:
     )
 
 
-class Telling:
-    """What one owner was told, and what it waits for."""
+class Owner:
+    """The owner of a group: what it was told, and what it waits for."""
 
     def __init__(self, callbacks: Callbacks, core: Core, handed_term: int) -> None:
         """`handed_term`: of the newest entry that is applied."""

@@ -26,10 +26,9 @@ from lakestream.raft.core.messages import (
 )
 from lakestream.raft.core.ready import Options, RaftError
 from lakestream.raft.group.hard_state import Kept, KeptFile
-from lakestream.raft.group.member import TICK_NS
-from lakestream.raft.group.outgoing import Outlet
+from lakestream.raft.group.member import RaftMember
 from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
-from lakestream.raft.group.raft_group import RaftGroup, RaftMember
+from lakestream.raft.group.raft_group import TICK_NS, Outlet, RaftGroup
 
 BUFFER_BYTES = 4 << 20
 """Entries in one buffer between two nodes; a longer entry goes alone."""

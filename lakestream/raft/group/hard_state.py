@@ -20,6 +20,7 @@ import msgspec
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
+from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Confirmed, HardState, Membership
 from lakestream.raft.core.terms import Runs
 
@@ -57,6 +58,23 @@ class Kept(msgspec.Struct, frozen=True):
     past: Runs = ()
     past_through: int = 0
     past_term: int = 0
+
+
+def updated(kept: Kept, core: Core, durable: int) -> Kept:
+    """Return `kept` brought up to date with the core; entries through `durable` are durable."""
+    terms = core.log.terms
+    return msgspec.structs.replace(
+        kept,
+        hard=core.hard,
+        durable=durable,
+        recovering=core.recovering,
+        forgetful=core.recovering and kept.forgetful,  # to the end, although the core lets go of it sooner
+        joining=core.recovering and kept.joining,
+        confirmed=tuple(core.confirmed.values()),
+        past=terms.past,
+        past_through=terms.base,
+        past_term=terms.term(terms.base) or 0,
+    )
 
 
 class KeptFile:

@@ -1,7 +1,7 @@
-"""A core over what lies on the disk, and how far members are.
+"""This node's part in a Raft group before its log is open.
 
-Belongs here: what a core is told when a log is opened (terms, memberships, what is committed), and what is read out of
-it for people.
+Belongs here: the file `raft` as recovery uses it, and the core over an open log: its terms, memberships and commit
+index.
 """
 
 from __future__ import annotations
@@ -10,20 +10,78 @@ from random import Random
 
 import msgspec
 
+from lakestream.log.format.files import Io
+from lakestream.log.store.log import Log
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.core import Core
-from lakestream.raft.core.messages import HardState, decode_membership
-from lakestream.raft.core.ready import Options, Role
+from lakestream.raft.core.messages import HardState, Membership, decode_membership
+from lakestream.raft.core.ready import Options
 from lakestream.raft.core.terms import TermMap, reaching
-from lakestream.raft.group.group import MemberProgress
-from lakestream.raft.group.hard_state import Kept
+from lakestream.raft.group.group import Callbacks, Member
+from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.raft_group import Outlet, RaftGroup
 
-TICK_NS = 100_000_000
-"""What a tick of the core is."""
+
+class RaftMember(Member):
+    """This node's part in a Raft group: the file `raft` beside its log."""
+
+    def __init__(
+        self,
+        group: str,
+        me: str,
+        file: KeptFile,
+        kept: Kept,
+        *,
+        fresh: bool,
+        outlet: Outlet,
+        options: Options,
+        rng: Random,
+    ) -> None:
+        """Use `Groups.member`. `fresh`: the log is new, or was that of a group of one."""
+        self.group, self.me, self.file, self.kept, self.fresh = group, me, file, kept, fresh
+        self.outlet, self.options, self.rng = outlet, options, rng
+
+    @property
+    def membership(self) -> Membership:
+        return self.kept.membership
+
+    @property
+    def durable_through(self) -> int:
+        return self.kept.durable
+
+    @property
+    def commit_through(self) -> int:
+        """In a log without a file `raft` everything is committed: it was that of a group of one."""
+        return 1 << 62 if self.fresh else self.kept.hard.commit
+
+    @property
+    def recovering(self) -> bool:
+        return self.kept.recovering
+
+    def damaged(self) -> None:
+        old = self.kept
+        hard = msgspec.structs.replace(old.hard, commit=0)
+        self.kept = msgspec.structs.replace(
+            old, hard=hard, durable=0, base=0, base_term=0, recovering=True, joining=False
+        )
+        self.file.write(self.kept, sync=True)
+        self.fresh = False
+
+    def join(self, log: Log, io: Io, callbacks: Callbacks) -> RaftGroup:
+        """`io` is not used: the threads are those of `Groups`."""
+        assert isinstance(log, SegmentLog), "a log in memory has one member"
+        kept = of_a_group_of_one(self.kept, log) if self.fresh else self.kept
+        handed = min(log.applied() if log.applied is not None else kept.hard.commit, log.last_index)
+        terms = terms_of(log, kept)
+        handed_term = terms.term(handed) or 0
+        core = core_over(self.me, log, kept, terms, handed, self.options, self.rng)
+        return RaftGroup(
+            self.group, log, self.file, kept, core, (handed, handed_term), self.outlet, self.options, callbacks
+        )
 
 
 def of_a_group_of_one(kept: Kept, log: SegmentLog) -> Kept:
-    """What to keep beside a log that had no such file: a new one, or that of a group of one.
+    """Return what to keep beside a log without the file `raft`: a new one, or that of a group of one.
 
     Everything in it is committed then, and its segments end where no entry says so: other members install that state.
     """
@@ -37,7 +95,7 @@ def of_a_group_of_one(kept: Kept, log: SegmentLog) -> Kept:
 
 
 def terms_of(log: SegmentLog, kept: Kept) -> TermMap:
-    """The terms of the log from its base: before that, others install a state."""
+    """Return the terms of the log from its base: before that, others install a state."""
     base, base_term = kept.base, kept.base_term
     runs = log.terms
     if log.first_index > base + 1:  # the first entry is the oldest whose term is known
@@ -53,7 +111,7 @@ def terms_of(log: SegmentLog, kept: Kept) -> TermMap:
 def core_over(
     me: str, log: SegmentLog, kept: Kept, terms: TermMap, handed: int, options: Options, random: Random
 ) -> Core:
-    """A core that goes on where the log ended; everything through `handed` is applied."""
+    """Return a core that goes on where the log ended; everything through `handed` is applied."""
     hard = kept.hard
     changes = [
         (index, decode_membership(body))
@@ -76,36 +134,3 @@ def core_over(
         confirmed=kept.confirmed,
         remembers=log.options.sync_always,
     )
-
-
-def to_keep(kept: Kept, core: Core, durable: int) -> Kept:
-    """What was kept, brought up to date: entries through `durable` are durable."""
-    terms = core.log.terms
-    return msgspec.structs.replace(
-        kept,
-        hard=core.hard,
-        durable=durable,
-        recovering=core.recovering,
-        forgetful=core.recovering and kept.forgetful,  # to the end, although the core lets go of it sooner
-        joining=core.recovering and kept.joining,
-        confirmed=tuple(core.confirmed.values()),
-        past=terms.past,
-        past_through=terms.base,
-        past_term=terms.term(terms.base) or 0,
-    )
-
-
-def progress_of(core: Core, options: Options) -> list[MemberProgress]:
-    """How far each member is; empty unless this one leads."""
-    if core.role is not Role.LEADER:
-        return []
-    found = []
-    for name in core.membership.members:
-        learner = name not in core.membership.voters
-        if name == core.me:
-            found.append(MemberProgress(name, core.durable_index, learner, True, 0))
-            continue
-        ticks = core.ticks_since_contact(name)
-        active = ticks is not None and ticks < options.election_ticks
-        found.append(MemberProgress(name, core.match_of(name), learner, active, (ticks or 0) * TICK_NS))
-    return found

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from random import Random
 from typing import cast
 
 import msgspec
@@ -22,16 +21,16 @@ import msgspec
 from lakestream.log.format.errors import LogError, LogFrozen
 from lakestream.log.format.files import Io
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.store.log import Appended, Log, SealState
+from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.segment_log import SegmentLog
+from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Install, Membership, Message, decode_membership
 from lakestream.raft.core.ready import NotLeader, Options, RaftError, Ready, Role, TooMuchUncommitted, Transferring
-from lakestream.raft.group.callbacks import Diverged, Telling, conflict_text
+from lakestream.raft.group.callbacks import Diverged, Owner, conflict_text
 from lakestream.raft.group.disk import Work, Worked, perform, replacing
 from lakestream.raft.group.group import (
     Callbacks,
     Group,
-    Member,
     MemberProgress,
     Proposal,
     Replacement,
@@ -39,77 +38,54 @@ from lakestream.raft.group.group import (
     frames_of,
     unapplied,
 )
-from lakestream.raft.group.hard_state import Kept, KeptFile
-from lakestream.raft.group.member import core_over, of_a_group_of_one, progress_of, terms_of, to_keep
-from lakestream.raft.group.outgoing import Outgoing, Outlet
-from lakestream.raft.group.unstable import RECENT_BYTES, Tail, to_seal
+from lakestream.raft.group.hard_state import Kept, KeptFile, updated
+from lakestream.raft.group.outgoing import Outgoing
+from lakestream.raft.group.unstable import RECENT_BYTES, Unstable, to_seal
 
+TICK_NS = 100_000_000
+"""A tick of the core (100 ms)."""
 KEEP_TICKS = 10
 """What is known of the other members is kept at the latest after so many ticks (1 s)."""
 LOAD_BYTES = 4 << 20
 """Bytes of committed entries that are read from the log at once to be handed out."""
 
 
-class RaftMember(Member):
-    """This node's part in a Raft group: the file `raft` beside its log."""
+class Outlet(msgspec.Struct):
+    """The services of a node for its groups: see `Groups`."""
 
-    def __init__(
-        self,
-        group: str,
-        me: str,
-        file: KeptFile,
-        kept: Kept,
-        *,
-        fresh: bool,
-        outlet: Outlet,
-        options: Options,
-        rng: Random,
-    ) -> None:
-        """Use `Groups.member`. `fresh`: the log is new, or was that of a group of one."""
-        self.group, self.me, self.file, self.kept, self.fresh = group, me, file, kept, fresh
-        self.outlet, self.options, self.rng = outlet, options, rng
-
-    @property
-    def membership(self) -> Membership:
-        return self.kept.membership
-
-    @property
-    def durable_through(self) -> int:
-        return self.kept.durable
-
-    @property
-    def commit_through(self) -> int:
-        """In a log without a file `raft` everything is committed: it was that of a group of one."""
-        return 1 << 62 if self.fresh else self.kept.hard.commit
-
-    @property
-    def recovering(self) -> bool:
-        return self.kept.recovering
-
-    def damaged(self) -> None:
-        old = self.kept
-        hard = msgspec.structs.replace(old.hard, commit=0)
-        self.kept = msgspec.structs.replace(
-            old, hard=hard, durable=0, base=0, base_term=0, recovering=True, joining=False
-        )
-        self.file.write(self.kept, sync=True)
-        self.fresh = False
-
-    def join(self, log: Log, io: Io, callbacks: Callbacks) -> RaftGroup:
-        """`io` is not used: the threads are those of `Groups`."""
-        assert isinstance(log, SegmentLog), "a log in memory has one member"
-        return RaftGroup(self, log, callbacks)
+    io: Io
+    send: Callable[[str, str, Message], None]
+    """(group, to, message)"""
+    flush: Callable[[bool], None]
+    """Let what was sent leave; at once, if True."""
+    active: Callable[[str, bool], None]
+    """(group, it needs ticks)"""
+    committed: Callable[[str], None]
+    """(group) This node leads it, and its followers are to hear soon of a commit."""
+    joined: Callable[[str, RaftGroup], None]
+    left: Callable[[str], None]
 
 
 class RaftGroup(Group):
     """A group of several nodes, or of one that others may join. See `Group`."""
 
-    def __init__(self, member: RaftMember, log: SegmentLog, callbacks: Callbacks) -> None:
-        """Use `RaftMember.join`."""
-        self.group, self.me = member.group, member.me
+    def __init__(
+        self,
+        group: str,
+        log: SegmentLog,
+        file: KeptFile,
+        kept: Kept,
+        core: Core,
+        handed: tuple[int, int],
+        outlet: Outlet,
+        options: Options,
+        callbacks: Callbacks,
+    ) -> None:
+        """Use `RaftMember.join`. `handed` is (index, term) of the newest entry that is applied."""
+        self.group, self.me = group, core.me
         self.failed: Exception | None = None
-        self._file, self._kept, self._settled = member.file, member.kept, False
-        self._outlet, self._io, self._options = member.outlet, member.outlet.io, member.options
+        self._core, self._file, self._kept, self._settled = core, file, kept, False
+        self._outlet, self._io, self._options = outlet, outlet.io, options
         self._given_up = 0  # the term in which this node began to give up leading
         self._started = self._stopped = self._pumping = self._touched = self._active = False
         self._writes: deque[tuple[Frame, int]] = deque()  # (frame, epoch) that are not being written yet
@@ -125,17 +101,10 @@ class RaftGroup(Group):
         self._unsealed = 0  # a SEAL that is in the log, or being written, behind which nothing was sealed yet
         self._log = log
         log.propose_seal = self._propose_seal
-        if member.fresh:
-            self._kept = of_a_group_of_one(self._kept, log)
-        handed = log.applied() if log.applied is not None else self._kept.hard.commit
-        handed = min(handed, log.last_index)
-        terms = terms_of(log, self._kept)
-        handed_term = terms.term(handed) or 0
-        self._tail = Tail(log.last_index, handed)
-        self._core = core_over(self.me, log, self._kept, terms, handed, self._options, member.rng)
         self._log_base = log.first_index - 1  # entries through here have left the log, as the core knows
-        self._owner = Telling(callbacks, self._core, handed_term)
-        self._out = Outgoing(self.group, self._core, self._outlet, self._read_done)
+        self._unstable = Unstable(log.last_index, handed[0])
+        self._owner = Owner(callbacks, core, handed[1])
+        self._out = Outgoing(core, self._io, lambda to, message: outlet.send(group, to, message), self._read_done)
         self._out.unsynced = True  # nothing leaves before what recovery found is durable, and known to be
 
     # ------------------------------------------------------------------ state
@@ -201,10 +170,21 @@ class RaftGroup(Group):
         return self._given_up > 0 and self.term <= self._given_up + 1
 
     def snapshot(self) -> Install:
-        return Install(self._core.term, self._tail.handed, self._owner.handed_term, self._kept.membership)
+        return Install(self._core.term, self._unstable.handed, self._owner.handed_term, self._kept.membership)
 
     def progress(self) -> list[MemberProgress]:
-        return progress_of(self._core, self._options)
+        core, found = self._core, []
+        if core.role is not Role.LEADER:
+            return []
+        for name in core.membership.members:
+            learner = name not in core.membership.voters
+            if name == core.me:
+                found.append(MemberProgress(name, core.durable_index, learner, True, 0))
+                continue
+            ticks = core.ticks_since_contact(name)
+            active = ticks is not None and ticks < self._options.election_ticks
+            found.append(MemberProgress(name, core.match_of(name), learner, active, (ticks or 0) * TICK_NS))
+        return found
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:
@@ -405,9 +385,9 @@ class RaftGroup(Group):
         if ready.truncate_after is not None:
             self._cut_after(ready.truncate_after)
         if ready.append:
-            self._tail.append(ready.append)
+            self._unstable.append(ready.append)
             self._writes.extend((frame, ready.epoch) for frame in ready.append)
-        self._out.put((*ready.messages, *ready.sends), self._tail, self._log)
+        self._out.put((*ready.messages, *ready.sends), self._unstable, self._log)
         if ready.commit is not None and self._core.role is Role.LEADER:
             self._outlet.committed(self.group)
         for context, index in ready.reads:
@@ -416,7 +396,7 @@ class RaftGroup(Group):
             self._owner.callbacks.on_install(ready.install_from, ready.install, self._installed)
 
     def _cut_after(self, after: int) -> None:
-        self._tail.cut(after)
+        self._unstable.cut(after)
         self._cut = min(self._cut, after)
         while self._writes and self._writes[-1][0].index > after:
             self._writes.pop()
@@ -476,8 +456,8 @@ class RaftGroup(Group):
         return frames, epoch
 
     def _to_keep(self) -> Kept:
-        durable = self._tail.placed if self._log.options.sync_always else 0
-        return to_keep(self._kept, self._core, durable)
+        durable = self._unstable.placed if self._log.options.sync_always else 0
+        return updated(self._kept, self._core, durable)
 
     def _worked(self, work: Work, done: Worked | None, error: BaseException | None) -> None:
         self._busy = False
@@ -493,13 +473,13 @@ class RaftGroup(Group):
         if work.replace is not None and done.log is not None:
             self._replaced(work, work.replace, done.log)
         if work.seal is not None:
-            self._tail.move([at for at in done.moved if at.index <= self._tail.placed])
+            self._unstable.move([at for at in done.moved if at.index <= self._unstable.placed])
             self._seal_ended(work.seal[1])
         if work.frames:
-            self._tail.place([at for at in done.placed if at.index <= self._cut])
+            self._unstable.place([at for at in done.placed if at.index <= self._cut])
             self._core.persisted(work.frames[-1].index, work.epoch)
         if work.keep_synced:
-            self._out.sync_ended(self._tail, self._log)
+            self._out.sync_ended(self._unstable, self._log)
         self._seal_now()
         self._pump()
 
@@ -543,7 +523,7 @@ class RaftGroup(Group):
         self._log, self._kept, self._replacement = log, work.kept, None
         log.propose_seal = self._propose_seal
         self._log_base = log.first_index - 1
-        self._tail = Tail(replacement.index, replacement.index)
+        self._unstable = Unstable(replacement.index, replacement.index)
         self._owner.handed_term = replacement.term
         self._writes.clear()
         self._truncate, self._seal, self._unsealed, self._loaded = None, None, 0, []
@@ -555,16 +535,16 @@ class RaftGroup(Group):
         """Hand out what is committed and on disk here, at most to the next SEAL."""
         if self._seal is not None or self._loading or self._replacement is not None or self.failed is not None:
             return False
-        tail = self._tail
+        unstable = self._unstable
         found, self._loaded = self._loaded, []
         if found:
-            tail.handed = found[-1][0].index
+            unstable.handed = found[-1][0].index
             self._deliver(found)
             return True
-        limit = min(self._core.commit, tail.placed)
-        if tail.handed >= limit:
+        limit = min(self._core.commit, unstable.placed)
+        if unstable.handed >= limit:
             return False
-        found = tail.take(limit)
+        found = unstable.take(limit)
         if found:
             self._deliver(found)
         else:
@@ -573,7 +553,7 @@ class RaftGroup(Group):
 
     def _load(self, limit: int) -> None:
         """Read entries that were in the log before this process, and were not known to be committed then."""
-        log, first = self._log, self._tail.handed + 1
+        log, first = self._log, self._unstable.handed + 1
         self._loading = True
 
         def done(found: list[tuple[Frame, Appended]] | None, error: BaseException | None) -> None:
@@ -603,7 +583,7 @@ class RaftGroup(Group):
             else:
                 self._seal_ended(last.index)
         alone = len(self._core.membership.members) < 2
-        self._tail.trim(RECENT_BYTES if self._core.role is Role.LEADER and not alone else 0)
+        self._unstable.trim(RECENT_BYTES if self._core.role is Role.LEADER and not alone else 0)
 
     # ------------------------------------------------------------------ telling
     def _tell(self) -> bool:
@@ -611,7 +591,7 @@ class RaftGroup(Group):
         if self._check_role():
             return True
         owner, core = self._owner, self._core
-        if owner.reads(self._tail.handed):
+        if owner.reads(self._unstable.handed):
             return True
         if owner.held and (self._room or owner.wake) and not core.transferring:
             held, owner.held = owner.held, []

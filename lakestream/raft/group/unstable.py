@@ -16,7 +16,7 @@ RECENT_BYTES = 4 << 20
 """Bytes of handed-out entries that a leader keeps for its followers; who lags further is served from the disk."""
 
 
-class Tail:
+class Unstable:
     """Entries `first` … `last`, those through `placed` with their place in the log.
 
     Invariant: first - 1 ≤ placed ≤ last, and everything that is not handed out and was not there at the start is here.
