@@ -18,9 +18,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lakestream.lake.delta.time_travel import AsOf, CommitLog, Progress, TimeTravelError, as_of, instant, version_at
     from lakestream.lake.errors import LakeError
-    from lakestream.lake.sql import Session
-    from lakestream.lake.timetravel import AsOf, CommitLog, Progress, TimeTravelError, as_of, instant, version_at
+    from lakestream.lake.sql.session import Session
 
 __all__ = [
     "AsOf",
@@ -50,7 +50,7 @@ def table_path(lake: str | os.PathLike[str], stream: str, account: str = "$G") -
     Raises:
         UnsupportedLake: an address that cannot hold a lake.
     """
-    from lakestream.lake import paths
+    from lakestream.lake.files import paths
 
     return paths.table(paths.root(os.fspath(lake)), stream, account)
 

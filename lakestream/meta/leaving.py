@@ -15,7 +15,7 @@ from lakestream.stream.core.operations import CreateStream, decode_operation, en
 
 if TYPE_CHECKING:
     from lakestream.meta.shared import Shared
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 def creation(stream: Stream) -> CreateStream:

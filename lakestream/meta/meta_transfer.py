@@ -22,7 +22,7 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, write_checkpoint
 from lakestream.log.store.segment_log import begin_segment
 from lakestream.log.store.segment_store import LOG_DIRECTORY
-from lakestream.meta.meta import GROUP, Log, Meta
+from lakestream.meta.meta_group import GROUP, Log, Meta
 from lakestream.ports import Io
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.group.group import Replacement

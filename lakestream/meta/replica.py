@@ -23,11 +23,11 @@ from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.group import group as raft
 from lakestream.raft.group.callbacks import Diverged
 from lakestream.raft.group.group import Callbacks, Committed, Group, Replacement
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.offline import Unsupported
 from lakestream.stream.core.operations import CreateStream, decode_operation, encode
 from lakestream.stream.core.state import StreamState
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.mirroring.clone_replica import AGAIN_NS, YIELD_NS, BaseUnreadable, Holding, held_from, prepare
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Replica:
 
     def open(self, membership: Membership, lost: bool = False, damage: str = "") -> Opened:
         """Open the files. Blocks. A damaged log is cut to what is intact, or emptied, if other nodes can give the rest:
-        until this one has it again it does not vote (DESIGN §4, invariant 3). `damage`: what is known already. Raises
+        until this one has it again it does not vote (invariant 3). `damage`: what is known already. Raises
         LogError, OSError."""
         groups, stores, me = self._replicas.groups, self._replicas.stores, self._replicas.peers.me
         try:

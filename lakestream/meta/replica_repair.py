@@ -2,7 +2,7 @@
 
 Belongs here: what happens when a read meets damage, and looking for it once after each start. A damaged sealed segment
 is replaced by another member's file of the same entries; for any other damage the replica is opened anew, which cuts
-its log to what is intact and lets the group give it the rest (DESIGN §4, invariant 3).
+its log to what is intact and lets the group give it the rest (invariant 3).
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.mirroring.clone_replica import AGAIN_NS, Bases, BaseUnreadable
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.meta.shared import Shared
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 NAMED_LATER = "it is opened when the meta group names it"

@@ -19,7 +19,7 @@ from lakestream.log.store.recovery import UNKNOWN, StoreRoot, Survey, Tell
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
-from lakestream.net.peers.replica_stores import ReplicaStores
+from lakestream.meta.replica_stores import ReplicaStores
 
 PARTS = ("log", "checkpoint", "synced", "base", "leaving", "replica", "raft", "sending-", "repairing-", SCRATCH)
 """Prefixes of the names in a stream's directory."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake import identity
-from lakestream.lake import spark as sessions
+from lakestream.lake.files import lake as identity
+from lakestream.lake.spark.session import session as sessions
 
 SMALL = {
     "spark.sql.codegen.wholeStage": "false",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from lakestream.lake import paths, staging
-from lakestream.lake.staging import StreamIdentity
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, encode_record

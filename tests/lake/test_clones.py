@@ -13,26 +13,27 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake import staging
-from lakestream.lake.clones import References
-from lakestream.lake.cloning import making as clone_making
-from lakestream.lake.cloning import request as clone_request
-from lakestream.lake.cloning.making import CloneMaker
-from lakestream.lake.cloning.request import CloneAnswer, CloneRequest, Picked
-from lakestream.lake.compaction import compaction, position
-from lakestream.lake.compaction.compaction import StreamCompaction
-from lakestream.lake.compaction.compactor import Compactor
-from lakestream.lake.deltalog import Log
+from lakestream.lake.delta import position
+from lakestream.lake.delta.clones import References
+from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.time_travel import as_of
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.history.history import TableHistory
-from lakestream.lake.maintenance import detach, erasure, maintenance
-from lakestream.lake.maintenance.detach import Detached, DetachStopped
-from lakestream.lake.maintenance.maintenance import Maintainer
-from lakestream.lake.maintenance.rewrite import Rewriter
-from lakestream.lake.sql import Session
-from lakestream.lake.staging import StagedStream
-from lakestream.lake.storage import open_storage
-from lakestream.lake.timetravel import as_of
+from lakestream.lake.files import clone_request, staging
+from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.sql.session import Session
+from lakestream.lake.write import clone_maker as clone_making
+from lakestream.lake.write import detach, erasure
+from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.write import stream_compaction as compaction
+from lakestream.lake.write.clone_maker import CloneMaker
+from lakestream.lake.write.compactor import Compactor
+from lakestream.lake.write.detach import Detached, DetachStopped
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.rewrite import Rewriter
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.log.format.record import Record
 from tests.lake.conftest import job
 from tests.lake.model import T0, StreamModel, flights

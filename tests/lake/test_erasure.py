@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake import clones
-from lakestream.lake.compaction.compaction import StreamCompaction
-from lakestream.lake.maintenance import erasure, maintenance
-from lakestream.lake.maintenance.maintenance import Done, Maintainer
-from lakestream.lake.maintenance.plan import Policy, decide
-from lakestream.lake.storage import open_storage
+from lakestream.lake.delta import clones
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write import erasure
+from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.write.maintainer import Done, Maintainer
+from lakestream.lake.write.maintenance_plan import Policy, decide
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.lake.model import StreamModel
 from tests.lake.test_maintenance import KEEP, check, compact, maintain
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from lakestream.lake import jars
+from lakestream.lake.spark.session import jars
 
 pytestmark = pytest.mark.lake
 

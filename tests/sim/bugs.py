@@ -191,7 +191,7 @@ def trusts_a_disk_that_was_rolled_back(stack: ExitStack) -> None:
 
 
 def votes_with_a_damaged_log(stack: ExitStack) -> None:
-    """A member that lost what it acknowledged helps to elect a leader that never had it (DESIGN §4, invariant 3)."""
+    """A member that lost what it acknowledged helps to elect a leader that never had it (invariant 3)."""
     real = core.Core.__init__
 
     def init(self: core.Core, *args: Any, **kwargs: Any) -> None:
@@ -275,7 +275,7 @@ CORE_BUGS: dict[str, Bug] = {
 
 
 def writes_the_log_without_sync(stack: ExitStack) -> None:
-    """An entry counts as durable when it is in the page cache (DESIGN §4, invariant 1)."""
+    """An entry counts as durable when it is in the page cache (invariant 1)."""
     real = SimFiles.sync
 
     def sync(self: SimFiles, fd: int) -> None:
@@ -313,7 +313,7 @@ def does_not_wait_for_its_vote(stack: ExitStack) -> None:
 
 
 def forgets_that_it_was_damaged(stack: ExitStack) -> None:
-    """A member whose log was cut takes part as if nothing had happened (DESIGN §4, invariant 3)."""
+    """A member whose log was cut takes part as if nothing had happened (invariant 3)."""
     real = RaftMember.damaged
 
     def damaged(self: RaftMember) -> None:
@@ -342,7 +342,7 @@ def seals_where_it_likes(stack: ExitStack) -> None:
 
 
 def goes_on_after_a_failed_sync(stack: ExitStack) -> None:
-    """A failed sync is tried again, and succeeds (DESIGN §4, invariant 4)."""
+    """A failed sync is tried again, and succeeds (invariant 4)."""
     real = SimFiles.sync
 
     def sync(self: SimFiles, fd: int) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from lakestream.net.peers.peer_wire import NodeInfo
 from lakestream.ports import ClientInfo
+from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import Channel
 from tests.unit.stream_world import ManualClock
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lakestream.account.api.subjects import Api
+from lakestream.account.engines import Engines
 from lakestream.log.format.files import Files
 from lakestream.log.store import root as leaving
 from lakestream.log.store.memory import MemoryStore
@@ -22,7 +23,6 @@ from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
-from lakestream.meta.engines import Engines
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription

@@ -11,9 +11,9 @@ from typing import Any
 from lakestream.log.format.files import Files
 from lakestream.log.store.repair import salvage
 from lakestream.log.store.segment_store import LOG_DIRECTORY
-from lakestream.meta.meta import SEAL_BYTES, Meta
+from lakestream.meta.assignments import Applied, AssignStream
+from lakestream.meta.meta_group import SEAL_BYTES, Meta
 from lakestream.meta.meta_join import MetaJoin
-from lakestream.meta.meta_state import Applied, AssignStream
 from lakestream.meta.meta_transfer import MetaTransfer
 from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.group.groups import Groups

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.logging import Logger
-from lakestream.meta.engines import Engines
 from lakestream.meta.replica import Replica
 from lakestream.meta.replicas import Replicas
 from lakestream.meta.shared import EngineOptions, Shared
@@ -33,9 +33,9 @@ from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.groups import Groups
 from lakestream.raft.group.ports import Channel
 from lakestream.server.lake.keeper import LakeKeeper
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateConsumer, CreateStream
-from lakestream.stream.core.stream import Stream
 from tests.unit.consumer_world import CLIENT, MS, SECOND, VirtualClock
 from tests.unit.stream_world import Inbox
 

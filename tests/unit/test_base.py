@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.cloning import base_rows
+from lakestream.lake.read import base_rows
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import Record, record_length
 from lakestream.log.store.base import Base, Origin, origin_of, read_base

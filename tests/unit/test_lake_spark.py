@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import jars, java, s3, spark
 from lakestream.lake.errors import JarsMissing, JavaMissing
+from lakestream.lake.files import s3
+from lakestream.lake.spark.session import jars, java
+from lakestream.lake.spark.session import session as spark
 
 pytestmark = pytest.mark.unit
 

@@ -1,4 +1,4 @@
-"""Failing writes and syncs (DESIGN §4, invariant 4): the log freezes for good, nothing is retried, nothing is lost."""
+"""Failing writes and syncs (invariant 4): the log freezes for good, nothing is retried, nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening what an earlier process left (DESIGN §4, invariant 3): torn tails are cut, all other damage is refused."""
+"""Opening what an earlier process left (invariant 3): torn tails are cut, all other damage is refused."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from lakestream.log.store.segment_store import LOG_DIRECTORY
+from lakestream.meta.assignments import Applied, AssignStream, RemoveStream
 from lakestream.meta.meta_boot import JoinAnswer
-from lakestream.meta.meta_state import Applied, AssignStream, RemoveStream
 from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.core.messages import Membership
 from tests.unit.meta_world import STEP_NS, World

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lakestream.log.store.segment_log import SegmentLog
-from lakestream.meta.meta import KEEP_SEGMENTS
-from lakestream.meta.meta_state import Applied, RemoveStream
+from lakestream.meta.assignments import Applied, RemoveStream
+from lakestream.meta.meta_group import KEEP_SEGMENTS
 from lakestream.meta.meta_transfer import INCOMING, OUTGOING
 from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.group.hard_state import NAME as RAFT

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import jars
 from lakestream.lake.errors import JarsMissing
-from lakestream.lake.spark import DELTA
+from lakestream.lake.spark.session import DELTA, jars
 from lakestream.spark import LakeNotFound, default_lake, session
 
 pytestmark = pytest.mark.unit

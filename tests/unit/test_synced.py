@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction.position import PositionWatch
+from lakestream.account.engines import MARK_NS
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.files import paths, staging
 from lakestream.log.format.errors import CorruptLog, LostEntries
 from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store import synced
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.synced import Mark, MarkFile
-from lakestream.meta.engines import MARK_NS
 from lakestream.server.lake import keeper
 from tests.unit.logkit import FaultyFiles, MiniStream, QuickFiles, message, segment_files
 from tests.unit.test_engines import World

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.account.get.as_it_was import travels
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record, encode_record, iter_records
 from lakestream.meta.replicas import asked_here
@@ -37,10 +36,11 @@ from lakestream.protocol.api.jsonio import dumps
 from lakestream.stream.core import limits, publish
 from lakestream.stream.core.batch import Effect
 from lakestream.stream.core.reader import HistoryUnavailableError
+from lakestream.stream.features.time_travel import travels
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
-    from lakestream.stream.core.stream import Stream
+    from lakestream.account.engine import Engine
+    from lakestream.stream.assembly import Stream
 
 PREFIX = "$LAKE.API."
 EXPORT_BYTES = 512 << 10

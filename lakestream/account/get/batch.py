@@ -19,7 +19,7 @@ from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 PIECE: Final = 1024
 """Most messages sent in one event-loop turn."""

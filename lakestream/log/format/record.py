@@ -13,7 +13,7 @@ Belongs here: the record layout and nothing around it. Little-endian:
     subject, header block, data
 
 The fixed part is 30 bytes, 34 with headers, so that a record's length is exactly what nats-server 2.15 accounts for
-the message (streams.md §4): `state.bytes` is a sum of record lengths.
+the message (docs/internals/streams.md#limits): `state.bytes` is a sum of record lengths.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.store import Store
 
 LESS = FIXED - 16
-"""nats-server counts a message in memory as subject + header + payload + 16 (streams.md §4)."""
+"""nats-server counts a message in memory as subject + header + payload + 16 (docs/internals/streams.md#limits)."""
 LESS_HEADER = 4
 
 

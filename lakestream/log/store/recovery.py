@@ -1,7 +1,7 @@
 """Opening what an earlier process left, however it ended.
 
 Belongs here: the version and the lock of a store, the list of its streams, and finding a stream's segments again:
-cutting what a crash tore off, and refusing whatever else is wrong (DESIGN §4, invariant 3).
+cutting what a crash tore off, and refusing whatever else is wrong (invariant 3).
 
 The rule for a damaged frame in the last segment. A write is only begun once the one before is durable, and every frame
 carries the index of the first entry of its write. So if the damaged frame has index i, and a valid frame behind it

@@ -20,14 +20,14 @@ import msgspec
 from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
+from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import same_secret
-from lakestream.net.peers import peer_tls
-from lakestream.net.peers import peer_wire as wire
+from lakestream.net.peers.dialler import Dialler
+from lakestream.net.peers.handshake import Table, Verdict
+from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
 from lakestream.net.peers.peer_dial import Target
-from lakestream.net.peers.peer_dialler import Dialler
-from lakestream.net.peers.peer_link import ALIVE_NS, STALE_NS, Link
-from lakestream.net.peers.peer_table import Table, Verdict
-from lakestream.net.peers.peer_wire import Address, Control, Hello, NodeInfo
+from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.peer_wire import Address, Control, Hello, NodeInfo
 from lakestream.raft.group.ports import Channel
 
 HEARTBEAT_S = 0.25

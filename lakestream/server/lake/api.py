@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import FLUSH, RESPONSE_TYPE, ServerFile, name_server, unname_server
-from lakestream.lake.identity import identify
-from lakestream.lake.storage import open_storage
+from lakestream.lake.files.lake import identify
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.flush import FLUSH, RESPONSE_TYPE, ServerFile, name_server, unname_server
 from lakestream.logging import Logger
 from lakestream.meta.replicas import asked_here
 from lakestream.net.identity import Identity
@@ -23,9 +23,9 @@ from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol.api.errors import ApiError, api_error
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.server.lake.keeper import LakeKeeper
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 WATCH_NS = 500_000_000
 """How often a flush under way is looked after, should its stream fail or go meanwhile."""

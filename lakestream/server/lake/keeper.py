@@ -11,15 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from lakestream.account.get.as_it_was import past_of
 from lakestream.config.options import LakeOptions
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction import policy
-from lakestream.lake.compaction.grace import Grace
-from lakestream.lake.compaction.position import PositionWatch
+from lakestream.lake.delta import policy
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.verify import Budget
 from lakestream.lake.errors import LakeError, OlderLake, OlderStore
-from lakestream.lake.locks import COMPACTOR_LOCK, is_held
-from lakestream.lake.verify import Budget
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.grace import Grace
+from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import SealedSegment
@@ -29,13 +28,14 @@ from lakestream.logging import Logger
 from lakestream.meta.shared import GLOBAL
 from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
-from lakestream.server.lake import leaving
+from lakestream.server.lake import deleted_streams as leaving
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
-from lakestream.server.lake.kept import Found, Kept, Lag
+from lakestream.server.lake.stream_sync import Found, Kept, Lag
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
-from lakestream.stream.core.stream import Stream
+from lakestream.stream.features.time_travel import past_of
 from lakestream.stream.mirroring.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
 from lakestream.stream.mirroring.clone_replica import BaseUnreadable
 

@@ -156,7 +156,7 @@ Removing = UpdateStream | DeleteMessage | Purge | Expire | Remove
 class Progress(msgspec.Struct, frozen=True, gc=False):
     """What one consumer did since its last entry. Lives in PROGRESS frames, many consumers to a frame.
 
-    `state` is the consumer's own encoding; only `stream/consumer/state.py` reads it. Without a name: where the fast
+    `state` is the consumer's own encoding; only `stream/consumer/ledger.py` reads it. Without a name: where the fast
     batches are that somebody writes just now (`stream/features/fast.py`).
     """
 

@@ -16,7 +16,7 @@ from lakestream.ports import PublicError
 
 if TYPE_CHECKING:
     from lakestream.ports import History
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 class HistoryUnavailableError(PublicError):

@@ -19,7 +19,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.publish import NotHere, Publish
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 _EXPECTED = b"Nats-Expected-Last-Subject-Sequence"

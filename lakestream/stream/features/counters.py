@@ -1,4 +1,4 @@
-"""Counters: subjects whose messages add up (ADR-49, streams.md §10).
+"""Counters: subjects whose messages add up (ADR-49, docs/internals/streams.md#counters).
 
 Belongs here: what `Nats-Incr` may say, and the value that a message of a counter stream is stored with. Everything is
 worked out when the message is judged and written into its record, so that whoever applies it later need not know that

@@ -32,7 +32,7 @@ from lakestream.stream.core.state import Asked
 from lakestream.stream.features import markers
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 MIN_DELAY_NS = 50_000_000
 """Expiry looks at most every 50 ms; what runs out in between goes together."""

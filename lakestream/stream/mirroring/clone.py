@@ -24,10 +24,10 @@ from lakestream.protocol.api.errors import ApiError, invalid
 from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.core.operations import Fork
 from lakestream.stream.mirroring.origin import Origin
-from lakestream.stream.mirroring.upstream import Session, Taker
+from lakestream.stream.mirroring.session import Session, Taker
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 AGAIN_NS = 30_000_000_000
 """A mirror that is its origin at a moment, and was refused, asks again after so long (30 s)."""

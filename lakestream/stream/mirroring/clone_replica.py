@@ -19,7 +19,7 @@ from lakestream.raft.group.group import Committed
 from lakestream.stream.core.operations import Fork, decode_operation
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 HELD_BYTES = 64 << 20
 """Entries that wait for the table are kept in memory up to so many bytes (64 MiB); with more the replica is opened

@@ -1,0 +1,296 @@
+"""One stream between the log and the lake.
+
+Belongs here: what the server knows of one stream's table, and one look at it: is it the log's own, are its files on the
+disk, what is to be staged, what staged segments are done with. `look` blocks and runs in a thread; one at a time.
+
+Invariant 10 (`Invariant:`): a commit counts as holding a segment only once the files that it names were found whole and
+synced; until then the segment stays, in the log and in the staging area.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from lakestream.lake.delta import policy, segments, verify
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.verify import Budget, TableFiles
+from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files import quarantine as poison
+from lakestream.lake.files.grace import Grace
+from lakestream.lake.files.staging import StagedSegment
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write import repair
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.segment import SealedSegment
+from lakestream.server.lake.history import ThreadHistory
+from lakestream.stream.assembly import Stream
+from lakestream.stream.core.config import StreamConfig
+
+IDLE_POLLS = 30
+"""Of a stream that is all in its table, the table is looked at only every so many polls."""
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """What of a stream is not in its table: messages, and the age of the oldest of them in ns; both 0 when the table
+    has all of them. `committed_ns` is when the stream was compacted last, ns since the epoch; 0: never, or unknown."""
+
+    messages: int = 0
+    age_ns: int = 0
+    committed_ns: int = 0
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a look at a table has found.
+
+    `position` is the log index through which the table holds the stream (None: there is no table), `held` the one
+    through which that is certain: all files were checked. `trouble` is what is wrong; `damaged`: its files are.
+    """
+
+    position: int | None
+    held: int | None = None
+    trouble: str = ""
+    damaged: bool = False
+
+
+class Kept:
+    """One stream and what is known of its table.
+
+    Args:
+        stream: the stream.
+        lake: the lake's root.
+        grace: what of the staged segments stays for a while.
+    """
+
+    def __init__(self, stream: Stream, lake: str, grace: Grace) -> None:
+        self.stream = stream
+        self._config: StreamConfig | None = None
+        self._identity: staging.StreamIdentity | None = None
+        self._lake = lake
+        self._storage = open_storage(lake)
+        self.table = paths.table(lake, stream.name, stream.account)
+        self.directory = paths.staging(lake, stream.name, stream.uid, stream.account)
+        self._watch = PositionWatch(self.table, stream.uid)
+        self._files = TableFiles(self._storage, self.table)
+        self._grace = grace
+        self.history: ThreadHistory | None = None
+        self.waiting: list[Callable[[str], None]] = []
+        """Callbacks for when everything sealed by now is staged."""
+        self.staged_through = 0
+        self.told: staging.StreamIdentity | None = None
+        """The identity that the staging area has, as far as this server has written it."""
+        self.position = 0
+        self.held = 0
+        """The log index through which the table is known to hold the stream in files that are whole."""
+        self.last_seq = 0
+        """The last sequence that was in the table's last commit."""
+        self.committed_ns = 0
+        self.asking = False
+        self.on_deleted: Callable[[], None] | None = None
+        """The stream was deleted while an errand was under way: what comes behind that."""
+        self.trouble = ""
+        """Reason why the table does not follow the stream; empty when it does."""
+        self.checked = False
+        self.ahead = False
+        """True if the store is an older copy than the table, so that nothing has to be staged for it."""
+        self._skipped = 0
+        self._unchecked = 0
+
+    def idle(self, left: int, sealed_through: int) -> bool:
+        """Return True if this poll may skip the stream. Every `IDLE_POLLS` polls it is looked at anyway.
+
+        Args:
+            left: the log index through which segments have left the log.
+            sealed_through: the one through which they are sealed.
+        """
+        staged = self.staged_through if self.stream.leading else self.position  # followers stage nothing
+        behind = sealed_through > left and sealed_through > min(self.position, staged)
+        if not self.checked or self.trouble or behind or self.waiting or self.held < self.position:
+            return False
+        if self.owes_schema():
+            return False
+        self._skipped = (self._skipped + 1) % IDLE_POLLS
+        return self._skipped != 0
+
+    def lag(self, now_ns: int) -> Lag:
+        """Return the lag of the table. Removals that have not reached the table do not count."""
+        store = self.stream.store
+        behind = store.live.count(self.last_seq + 1, store.last_seq) if store.last_seq > self.last_seq else 0
+        age = 0
+        if behind:
+            try:
+                age = max(0, now_ns - (store.time_of(store.live.next_at_or_after(self.last_seq + 1)) or now_ns))
+            except LogError:  # the log says so itself
+                age = 0
+        return Lag(behind, age, self.committed_ns)
+
+    def owes_schema(self) -> bool:
+        """Return True if readers cannot know yet which typed columns the stream names (lake/sql/typed.py)."""
+        if not self.stream.leading or self.told is self.identity:
+            return False
+        return policy.JSON_SCHEMA_PROPERTY in self.stream.config.metadata or self.told is not None
+
+    def older_store(self) -> OlderStore | None:
+        """Return the error of a log that ends before what the lake holds of its stream, or None. Blocks."""
+        try:
+            staged = staging.segments(self.directory)
+            self._check(self._watch.read() or 0, 0, self.stream.store.applied, staged)
+        except OlderStore as error:
+            return error
+        return None
+
+    @property
+    def identity(self) -> staging.StreamIdentity:
+        """Whose segments they are, with the configuration of now."""
+        stream = self.stream
+        if self._identity is None or self._config is not stream.config:
+            self._config = stream.config
+            self._identity = staging.StreamIdentity(
+                name=stream.name,
+                account=stream.account,
+                uid=stream.uid,
+                created_ns=stream.created_ns,
+                config=msgspec.Raw(msgspec.json.encode(stream.config)),
+            )
+        return self._identity
+
+    # ------------------------------------------------------------------ a look
+    def look(
+        self,
+        sealed: Sequence[SealedSegment],
+        identity: staging.StreamIdentity | None,
+        leads: bool,
+        left: int,
+        floor: int,
+        applied: int,
+        budget: Budget,
+    ) -> Found:
+        """Read the position, check the table's files, stage what is sealed, take away what is done with. Blocks.
+
+        Args:
+            sealed: the sealed segments that the log has.
+            identity: what the staging area is to say of the stream, when that may be new.
+            leads: of several replicas one stages, and takes away what was staged.
+            left: the log index through which segments have left the log.
+            floor: the lowest sequence of a message that the log has.
+            applied: the log index through which it was applied before.
+            budget: how many files may be looked at.
+
+        Raises:
+            OlderLake, OlderStore: table and log do not belong together.
+        """
+        position = self._watch.read()
+        entries = self._storage.list(self.directory) if leads or (position or 0) < left else []
+        staged = staging.staged_segments(entries)
+        self._check(position or 0, left, applied, staged)
+        seen = self._files.version
+        whole, trouble = (True, "") if position is None else self._verify(budget)
+        if position is not None and self._files.version != seen:
+            # Invariant: what was verified is not older than the position. A repair that came between takes that back.
+            position = min(position, self._watch.read() or 0)
+        progress = self._watch.progress
+        self.last_seq = progress.last_seq if progress is not None else _seq_at(sealed, position or 0, floor)
+        self.committed_ns = self._watch.committed_ms * 1_000_000
+        damaged = position is not None and whole and bool(self._files.damaged)
+        held = position if whole and not damaged else None
+        if damaged:
+            trouble = self._damage(sealed, staged)
+        if not leads:
+            return Found(position, held, trouble, damaged)
+        poisoned = poison.poisoned(self.directory, position or 0)
+        if poisoned is not None and poison.replace(poisoned.path, sealed):
+            poisoned = None
+        if identity is not None:
+            staging.introduce(self._storage, self.directory, identity)
+        self._stage(sealed, position, {segment.last_index for segment in staged} if damaged else None)
+        if damaged:
+            repair.ask(self._lake, self.identity, list(self._files.damaged.values()))
+        elif held is not None:
+            if any(entry.name == repair.REQUEST_FILE for entry in entries):
+                repair.settle(self._storage, self.directory)
+            self._storage.delete_all(self._grace.due(staged, held, time.monotonic_ns()))
+        return Found(position, held, trouble or str(poisoned or ""), damaged)
+
+    def _check(self, position: int, left: int, applied: int, staged: Sequence[StagedSegment]) -> None:
+        """Raise an error unless table and log belong together.
+
+        A table that is behind what has left the log may be in the making again: then that is staged.
+        """
+        if position < left and not _covers(staged, position, left):
+            raise OlderLake(self.table, position, left)
+        # Only at first: later the compactor may have been quicker than our looking. A replica may just be behind.
+        if not self.checked and not self.stream.replicated:
+            if position > applied:
+                raise OlderStore(self.table, position, applied)
+            if staged and staged[-1].last_index > applied:
+                raise OlderStore(self.directory, staged[-1].last_index, applied)
+        self.checked = True
+
+    def _verify(self, budget: Budget) -> tuple[bool, str]:
+        """Check the table's files; whether all of them were, and why that cannot be."""
+        try:
+            whole = self._files.look(self._watch.epoch, budget)
+        except (OSError, ValueError, LakeError) as error:
+            self._unchecked += 1
+            if self._unchecked == 1:  # it may just be on its way out
+                return False, ""
+            return False, f"the files of {self.table} cannot be checked: {error}; its stream's segments are kept"
+        self._unchecked = 0
+        return whole, ""
+
+    def _stage(self, sealed: Sequence[SealedSegment], position: int | None, staged: set[int] | None) -> None:
+        """Stage what is new; of a damaged table, whose staged segments are given, all that there is."""
+        through = self.staged_through if staged is None else 0
+        for segment in sealed:
+            if staged is not None and segment.last_index in staged:
+                continue
+            if staged is None and position is not None and segment.last_index <= position:
+                continue
+            if segment.last_index > through:
+                staging.stage(segment.path, segment.first_index, segment.last_index, self.identity, self._lake)
+
+    def _damage(self, sealed: Sequence[SealedSegment], staged: Sequence[StagedSegment]) -> str:
+        """Return the text that names the damaged files and what happens next."""
+        damaged = self._files.damaged.values()
+        said = f"{verify.describe(self.table, damaged)}; its stream's segments are kept"
+        first, last = verify.span(damaged)
+        begins = _first_seq(sealed, staged)
+        if begins and begins <= first:
+            return f"{said}; the compactor makes it whole again from them"
+        end = min(last, begins - 1) if begins else last
+        return (
+            f"{said}, but have no message with a sequence from {first} to {end}: those of the damaged files cannot be "
+            "read; bring the files back from a copy of the lake"
+        )
+
+
+def _covers(staged: Sequence[StagedSegment], position: int, through: int) -> bool:
+    """Return True if staged segments have every log entry after `position` through `through`."""
+    for segment in staged:
+        if segment.first_index <= position + 1 <= segment.last_index:
+            position = segment.last_index
+    return position >= through
+
+
+def _seq_at(sealed: Sequence[SealedSegment], position: int, floor: int) -> int:
+    """The stream's last sequence at a position of the table, as far as the log tells."""
+    held = [segment.last_seq for segment in sealed if segment.last_index <= position]
+    return max(held, default=max(floor - 1, 0) if position else 0)
+
+
+def _first_seq(sealed: Sequence[SealedSegment], staged: Sequence[StagedSegment]) -> int:
+    """The sequence from which on segments have the stream's messages, in the log or staged; 0: none has."""
+    found = next((segment.first_seq for segment in sealed if segment.first_seq), 0)
+    for segment in staged:
+        if sealed and segment.first_index >= sealed[0].first_index:
+            break
+        try:
+            footer = segments.footer(segment.path)
+        except (BadSegment, FileNotFoundError):
+            continue
+        if footer.count:
+            return min(footer.first_seq, found) if found else footer.first_seq
+    return found
