@@ -36,6 +36,8 @@ from lakestream.log.format.runs import Runs
 
 assert sys.byteorder == "little", "the tables are written as the machine holds them"
 
+LOG_DIRECTORY = "log"
+"""Directory of the segments in a stream's directory."""
 HEADER_SIZE = 64
 TRAILER_SIZE = 28
 VERSION = 1

@@ -42,8 +42,7 @@ from lakestream.log.index.histories import (
     without,
 )
 from lakestream.log.index.memory_limit import STEP, IndexMemory
-from lakestream.log.index.subject_leaves import Leaves
-from lakestream.log.index.subject_snapshot import Snapshot
+from lakestream.log.index.subject_leaves import Leaves, Snapshot
 from lakestream.protocol import subjects as grammar
 
 ORDERED_SUBJECTS = 1 << 15

@@ -29,7 +29,7 @@ from lakestream.log.index import subject_index
 from lakestream.log.index.cold_rows import Block, BlockFile, decode_rows
 from lakestream.log.index.histories import pack
 from lakestream.log.index.subject_index import SubjectIndex
-from lakestream.log.index.subject_snapshot import Snapshot as Subjects
+from lakestream.log.index.subject_leaves import Snapshot as Subjects
 
 NAME = "checkpoint"
 TEMPORARY = ".tmp"

@@ -18,13 +18,12 @@ no table until the group hands it out or cuts it off.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Callable
 
 import msgspec
 
-from lakestream.log.format.errors import CorruptLog, LostEntries, StoreLocked, StoreVersionError
+from lakestream.log.format.errors import CorruptLog, LostEntries
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind, decode_frame, later_write
@@ -46,145 +45,12 @@ from lakestream.log.format.segment import (
     record_spans,
 )
 from lakestream.log.store.base import outlines_of
-from lakestream.log.store.names import RESERVED, account_directory, account_of
-from lakestream.log.store.root import ASIDE, GONE, OWING, set_aside
+from lakestream.log.store.root import set_aside
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment, last_term, write_frames
 from lakestream.log.store.synced import MarkFile
 
-STORE_VERSION = 1
 UNFINISHED = "{}; a crash in the middle of a write leaves this, and nothing says that it had been acknowledged"
 """Log text for the end of a log that cannot be told from a torn write."""
-STREAMS = "streams"
-"""Where an account's directory has its streams."""
-
-
-INCOMING = ".incoming"
-"""Suffix of the directory that receives a replica's state from another node."""
-UNKNOWN = "it is left as it is; move it away if it is not meant to be here"
-
-Tell = Callable[[str], None]
-"""Gets a line for the server's log about something that was found and cannot be used."""
-
-
-class Survey(msgspec.Struct, frozen=True):
-    """What lies in a store: (account, stream) of every stream, ascending, and (account, stream, directory) of every
-    deleted stream of which somebody is still owed something (root.py)."""
-
-    streams: list[tuple[str, str]]
-    left: list[tuple[str, str, str]]
-
-
-class StoreRoot:
-    """The directory of all streams of a server, locked for this process."""
-
-    def __init__(self, path: str, lock: int) -> None:
-        self.path = path
-        self._lock = lock
-
-    @classmethod
-    def open(cls, path: str, files: Files | None = None) -> StoreRoot:
-        """Lock the store at `path`, making it when it is not there.
-
-        Raises StoreLocked when another process has it, StoreVersionError when a newer release wrote it, OSError.
-        """
-        files = files or Files()
-        files.make_directory(path)
-        name = os.path.join(path, "VERSION")
-        lock = os.open(os.path.join(path, "LOCK"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.exists(name):
-                files.write_whole(name, [b"%d\n" % STORE_VERSION])
-            _check_version(name, files)
-        except BlockingIOError:
-            os.close(lock)
-            raise StoreLocked(f"{path}: another server uses this store; stop it or choose another store_dir") from None
-        except BaseException:
-            os.close(lock)
-            raise
-        return cls(path, lock)
-
-    def stream_directory(self, account: str, stream: str) -> str:
-        """Where a stream's files are."""
-        return os.path.join(self.path, account_directory(account), STREAMS, stream)
-
-    def accounts(self, files: Files) -> list[str]:
-        """Every account that has had streams, ascending by directory."""
-        found = [name for name in files.names(self.path) if name not in RESERVED]
-        return [account_of(name) for name in found if os.path.isdir(os.path.join(self.path, name, STREAMS))]
-
-    def survey(self, files: Files, tell: Tell) -> Survey:
-        """Look over everything that lies in the store. Blocks. Raise OSError when the store itself cannot be listed.
-
-        What is left of discarded streams is removed. What cannot be read or is not known is told, one line each, and
-        left alone: it never keeps the rest from being found.
-        """
-        found = Survey([], [])
-        for name in files.names(self.path):
-            base = os.path.join(self.path, name, STREAMS)
-            if name.partition(".")[0] in RESERVED:  # some have files or directories beside them for a while
-                continue
-            try:
-                inside = files.names(os.path.dirname(base))
-                if os.path.isdir(base):
-                    self._look(account_of(name), base, files, found, tell)
-                    for each in inside:
-                        if each not in (STREAMS, ASIDE):
-                            tell(f"{os.path.join(os.path.dirname(base), each)} is no part of a store: {UNKNOWN}")
-                elif inside or not os.path.isdir(os.path.dirname(base)):
-                    tell(f"{os.path.join(self.path, name)} has no directory `{STREAMS}`: {UNKNOWN}")
-            except OSError as error:
-                tell(f'account "{account_of(name)}": {base} cannot be read: {error}; its streams are not served')
-        return found
-
-    def _look(self, account: str, base: str, files: Files, found: Survey, tell: Tell) -> None:
-        for name in files.names(base):
-            path = os.path.join(base, name)
-            if name.endswith(OWING):
-                found.left.append((account, name.partition(GONE)[0], path))
-            elif GONE in name:
-                self._remove(files, path, tell)
-            elif name.endswith(INCOMING):
-                continue  # of a replica, which sees to it
-            elif not os.path.isdir(path):
-                tell(f"{path} is not a stream's directory: {UNKNOWN}")
-            elif "." in name:
-                tell(f"{path}: no stream can have this name: {UNKNOWN}")
-            else:
-                found.streams.append((account, name))
-
-    @staticmethod
-    def _remove(files: Files, path: str, tell: Tell) -> None:
-        try:
-            if os.path.isdir(path):
-                files.remove_tree(path)
-            else:
-                files.remove(path)
-        except OSError as error:
-            tell(f"{path} is left of a deleted stream and cannot be removed: {error}; it is tried again at each start")
-
-    def close(self) -> None:
-        """Let go of the lock. Idempotent."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-
-def _check_version(name: str, files: Files) -> None:
-    remedy = f"if the directory is a store of this release, write {STORE_VERSION} into that file and start again"
-    try:
-        version = int(files.read(name))
-    except ValueError:
-        raise StoreVersionError(f"{name} does not hold a number: the file is damaged; {remedy}") from None
-    except OSError as error:
-        raise StoreVersionError(f"{name} cannot be read ({error.strerror}); {remedy}") from error
-    if version > STORE_VERSION:
-        raise StoreVersionError(
-            f"{name} says that a newer lakestream (store version {version}) wrote this store, this release reads "
-            f"{STORE_VERSION}: run the newer release, or choose another store_dir"
-        )
-    if version != STORE_VERSION:
-        raise StoreVersionError(f"{name} says store version {version}, which no release of lakestream wrote")
 
 
 def find_outlines(directory: str, files: Files, based: bool = False) -> list[OutlineFile]:

@@ -1,10 +1,12 @@
-"""Keeping what is intact of a damaged log.
+"""Repair of damaged logs from what other members have.
 
 Belongs here: cutting the log of a member of a group back to the entries before the first damage, so that it can be
-opened and the group can give it the rest again. A group of one has nobody to ask: its log is never cut like this.
+opened and the group can give it the rest again (`salvage`); and verifying a sealed segment and putting another
+replica's file of the same entries in its place (`take_over`). The two files differ in salt and time of sealing, and in
+nothing that is read. A group of one has no other copy: its log is never cut like this.
 
-Invariant 3: before this is called the member is durably marked as recovering (`Member.damaged`), because entries that
-it acknowledged go.
+Invariant 3: before `salvage` is called the member is durably marked as recovering (`Member.damaged`), because entries
+that it acknowledged go.
 """
 
 from __future__ import annotations
@@ -16,25 +18,31 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog, CorruptRecord, LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
-from lakestream.log.format.frame import Frame, decode_frame
+from lakestream.log.format.frame import Frame, Kind, decode_frame
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.outline import read_outline, read_outline_info
-from lakestream.log.format.packed import View
+from lakestream.log.format.packed import View, read_plain
+from lakestream.log.format.record import iter_records
 from lakestream.log.format.segment import (
     HEADER_SIZE,
+    LOG_DIRECTORY,
     SUFFIX,
+    Footer,
+    Header,
     SealedEnd,
+    Segment,
     decode_segment_header,
     first_index_of,
     is_packed,
     is_segment_name,
+    iter_frames,
     read_end,
+    read_footer,
     read_tables,
 )
+from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
-
-LOG = "log"
 
 
 class Salvaged(msgspec.Struct, frozen=True):
@@ -56,7 +64,7 @@ def salvage(directory: str, files: Files) -> Salvaged:
     stays if the log reaches that far; otherwise the state is replayed from the first entry, and if that has left the
     log, nothing can be used.
     """
-    log_directory = os.path.join(directory, LOG)
+    log_directory = os.path.join(directory, LOG_DIRECTORY)
     names = _segments(log_directory, files)
     damage = ""
     last = 0
@@ -172,9 +180,9 @@ def _usable(directory: str, files: Files, first: int, last: int) -> bool:
     try:
         found = read_checkpoint(files, path)
         through = 0
-        for name in files.names(os.path.join(directory, LOG)):
+        for name in files.names(os.path.join(directory, LOG_DIRECTORY)):
             if name.endswith(OUTLINE_SUFFIX):
-                outline = os.path.join(directory, LOG, name)
+                outline = os.path.join(directory, LOG_DIRECTORY, name)
                 through = read_outline_info(files, outline).last_index
                 read_outline(files, outline)
         index = found[0].index if found is not None else 0
@@ -182,7 +190,7 @@ def _usable(directory: str, files: Files, first: int, last: int) -> bool:
             return first == 1 or found is not None
     except LogError:
         pass
-    outlined = any(name.endswith(OUTLINE_SUFFIX) for name in files.names(os.path.join(directory, LOG)))
+    outlined = any(name.endswith(OUTLINE_SUFFIX) for name in files.names(os.path.join(directory, LOG_DIRECTORY)))
     if first > 1 or outlined or last == 0:
         return False
     files.remove(path)
@@ -193,9 +201,50 @@ def _usable(directory: str, files: Files, first: int, last: int) -> bool:
 def _empty(directory: str, files: Files) -> None:
     """Remove log and checkpoint, the checkpoint first: without it nobody misses the log."""
     files.remove(os.path.join(directory, CHECKPOINT))
-    log_directory = os.path.join(directory, LOG)
+    log_directory = os.path.join(directory, LOG_DIRECTORY)
     for name in reversed(files.names(log_directory)):
         if name.endswith((SUFFIX, OUTLINE_SUFFIX)):
             files.remove(os.path.join(log_directory, name))
     files.sync_directory(log_directory)
     files.sync_directory(directory)
+
+
+def verify(files: Files, path: str) -> tuple[Header, Footer]:
+    """Read everything of the sealed segment at `path`. Blocks. Raises CorruptLog at the first damage, OSError."""
+    footer, _, frames_end = read_footer(path, files)
+    content = read_plain(files, path)
+    header = decode_segment_header(content)
+    if isinstance(header, str):
+        raise CorruptLog(path, 0, header)
+    last = header.first_index - 1
+    for frame, _ in iter_frames(content, path, header, frames_end):
+        last = frame.index
+        if frame.kind == Kind.MESSAGES:
+            for _ in iter_records(frame.body):
+                pass
+    if (header.first_index, last) != (footer.first_index, footer.last_index):
+        raise CorruptLog(path, frames_end, f"it holds entries {header.first_index} to {last}")
+    return header, footer
+
+
+def take_over(files: Files, segment: Segment, fetched: str) -> Header:
+    """Replace the file of a sealed segment by `fetched`, another replica's of the same entries. Blocks.
+
+    Returns the new header, for `adopt`. Raises CorruptLog when the other file is damaged or holds something else.
+    """
+    header, footer = verify(files, fetched)
+    known = segment.footer
+    assert known is not None, "only a sealed segment is replaced"
+    if msgspec.structs.replace(footer, closed_ns=known.closed_ns) != known:
+        raise CorruptLog(fetched, 0, "it does not hold the same messages")
+    files.replace(fetched, segment.path)
+    files.sync_directory(os.path.dirname(segment.path))
+    return header
+
+
+def adopt(cache: ReadCache, segment: Segment, header: Header) -> None:
+    """The file is another one now: forget what is known of the one before. In the event loop."""
+    segment.header = header
+    segment.file_bytes = os.path.getsize(segment.path)  # one of the two may be compressed
+    cache.forget(segment.path)
+    cache.drop(segment)

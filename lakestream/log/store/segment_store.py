@@ -21,7 +21,7 @@ from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.outline import MERGE_ROWS, Outline, OutlineFile, outline_path, read_outline, write_outline
 from lakestream.log.format.runs import note_runs
-from lakestream.log.format.segment import Header, SealedSegment, Segment
+from lakestream.log.format.segment import LOG_DIRECTORY, Header, SealedSegment, Segment
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store import recovery
@@ -32,7 +32,7 @@ from lakestream.log.store.checkpoint import Snapshot, State, recover_checkpoint,
 from lakestream.log.store.export import Export
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.memory import MemoryStore
-from lakestream.log.store.mend import adopt, take_over
+from lakestream.log.store.repair import adopt, take_over
 from lakestream.log.store.root import discard, leave
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, describe
 from lakestream.log.store.segment_rows import SegmentRows
@@ -45,7 +45,6 @@ CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_FACTOR = 4
 CHECKPOINT_SEGMENTS = 64
 """… and after this many sealed segments, so that the segments of a quiet stream can leave too."""
-LOG_DIRECTORY = "log"
 
 _logger = logging.getLogger(__name__)
 

@@ -304,7 +304,7 @@ class Member(ABC):
     def damaged(self) -> None:
         """Note durably that the log is damaged and will be cut or emptied: from now on `recovering`. Block.
 
-        Call it before `log.salvage.salvage`, which cuts the log to what is intact. Raise OSError, and LogError when no
+        Call it before `repair.salvage`, which cuts the log to what is intact. Raise OSError, and LogError when no
         other member can give what is cut.
         """
 
