@@ -64,8 +64,6 @@ def _small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject_leaves, "LEAF_ROWS", 2)
     monkeypatch.setattr(subject_leaves, "SPLIT_ROWS", 4)
     monkeypatch.setattr(subject_leaves, "COLD_HISTORY", 20)
-    monkeypatch.setattr(subject_leaves, "LEAF_ROWS", 2)
-    monkeypatch.setattr(subject_leaves, "LONG_BLOCK", 200)
     monkeypatch.setattr(subject_leaves, "LONG_BLOCK", 200)
     monkeypatch.setattr(subject_index, "FRESH_SUBJECTS", 3)
     monkeypatch.setattr(subject_index, "LOOK_MESSAGES", 5)

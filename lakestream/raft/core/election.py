@@ -1,4 +1,4 @@
-"""Who becomes leader.
+"""Leader election.
 
 Belongs here: campaigns and votes (Raft §5.2, §5.4.1), pre-votes (thesis §9.6), and the campaign that a leader asks for
 (§3.10).
@@ -14,7 +14,7 @@ from lakestream.raft.core.state import NEVER, State
 
 
 def campaign(state: State, *, pre: bool, transfer: bool = False) -> None:
-    """Ask the voters, first whether they would (`pre`). Invariant: the member is promotable."""
+    """Start an election, or a pre-vote if `pre`. Invariant: the member is promotable."""
     assert state.promotable, f"{state.me} may not become leader"
     assert state.leading is None, f"{state.me} leads already"
     if not pre:
@@ -30,7 +30,7 @@ def campaign(state: State, *, pre: bool, transfer: bool = False) -> None:
 
 
 def ask(state: State) -> None:
-    """Send the question to every voter that did not answer yet."""
+    """Send the vote request to every voter that did not answer yet."""
     pre = state.role is Role.PRE_CANDIDATE
     log = state.log
     for voter in log.membership.voters:
@@ -49,10 +49,10 @@ def ask(state: State) -> None:
 
 
 def _call(state: State) -> None:
-    """A member that may not campaign, a learner say, misses its leader: it lets the voters hear of it.
+    """Tell the voters that a member which may not campaign, such as a learner, does not hear its leader.
 
-    A leader that is quiet, and does not know that this member is not, shows itself then; or a voter that is quiet
-    begins to miss the leader itself. It asks for a pre-vote with a log that nobody votes for.
+    A quiescent leader then sends a heartbeat, or a quiescent voter begins to wait for the leader itself. The message is
+    a pre-vote request with a log that no member votes for.
     """
     state.become_follower(state.term, "")
     state.reset_clock()
@@ -64,7 +64,7 @@ def _call(state: State) -> None:
 
 
 def _decide(state: State) -> bool:
-    """Whether the campaign ended (or the pre-vote became a vote)."""
+    """End the campaign if its outcome is known; return True if it ended or the pre-vote became a vote."""
     membership = state.log.membership
     answers = [state.votes[voter] for voter in membership.voters if voter in state.votes]
     granted = sum(answers)
@@ -81,7 +81,7 @@ def _decide(state: State) -> bool:
 
 
 def on_vote(state: State, sender: str, message: Vote) -> None:
-    """Somebody campaigns."""
+    """Answer a candidate."""
     confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
     index, term = confirmed.known_of(state, sender)
     eligible = (state.joining or not state.recovering) and state.log.up_to_date(message.last_index, message.last_term)
@@ -108,7 +108,7 @@ def on_vote(state: State, sender: str, message: Vote) -> None:
 
 
 def on_vote_reply(state: State, sender: str, message: VoteReply) -> None:
-    """An answer that is not of an older term; the caller took a newer term over, unless it is a granted pre-vote."""
+    """Count a reply that is not of an older term; the caller has adopted a newer term, except of granted pre-votes."""
     confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
     if message.pre:
         # A refusal carries the term of who refused, a consent the term that was asked for.
@@ -121,13 +121,13 @@ def on_vote_reply(state: State, sender: str, message: VoteReply) -> None:
 
 
 def on_timeout_now(state: State, sender: str, message: TimeoutNow) -> None:
-    """The leader hands over: no pre-vote, which its followers would refuse."""
+    """Campaign because the leader transfers leadership, without a pre-vote, which its followers would refuse."""
     if state.leader == sender and state.role is Role.FOLLOWER and state.promotable:
         campaign(state, pre=False, transfer=True)
 
 
 def tick(state: State) -> None:
-    """A follower's or candidate's tick."""
+    """Advance the election clock of a follower or candidate."""
     state.elapsed += 1
     if state.elapsed >= state.timeout:
         if state.promotable:

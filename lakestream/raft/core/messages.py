@@ -1,4 +1,4 @@
-"""What the members of a group say to each other.
+"""Messages between the members of a group.
 
 Belongs here: the messages of the Raft core as records, the records that a group keeps beside its log (hard state,
 membership), and the encoding of many messages of many groups as one buffer. What a message means is core.py's.
@@ -16,7 +16,7 @@ from lakestream.log.format.frame import Frame, Kind
 
 
 class HardState(msgspec.Struct, frozen=True):
-    """What a member must not forget (Raft §5.1, §5.2): durable before any message that depends on it leaves.
+    """State that a member must not forget (Raft §5.1, §5.2): durable before any message that depends on it is sent.
 
     `commit` may lag behind what the member knows; it saves a restarted member from waiting for its leader.
     """
@@ -27,7 +27,7 @@ class HardState(msgspec.Struct, frozen=True):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """Who belongs to a group. Ids are node names, ascending. Learners get entries and do not vote (Raft §4.2.1)."""
+    """Members of a group by node name, ascending. Learners get entries and do not vote (thesis §4.2.1)."""
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
@@ -39,12 +39,12 @@ class Membership(msgspec.Struct, frozen=True):
 
     @property
     def quorum(self) -> int:
-        """How many voters decide."""
+        """Number of voters that form a majority."""
         return len(self.voters) // 2 + 1
 
 
 class Entry(msgspec.Struct, array_like=True, gc=False):
-    """A frame on the wire; see `Frame`. How the write that brings it to disk is marked is each log's own."""
+    """A frame on the wire; see `Frame`. Without its `write`, which each log sets itself."""
 
     kind: int
     term: int
@@ -199,30 +199,30 @@ _membership: msgspec.msgpack.Decoder[Membership] = msgspec.msgpack.Decoder(Membe
 
 
 def encode_envelopes(envelopes: Sequence[Envelope]) -> bytes:
-    """Messages of many groups as one buffer."""
+    """Encode messages of many groups as one buffer."""
     return _encoder.encode(envelopes)
 
 
 def decode_envelopes(buffer: bytes | memoryview) -> list[Envelope]:
-    """The inverse of `encode_envelopes`. Raises `msgspec.DecodeError` on anything else."""
+    """Decode a buffer of messages. Raise `msgspec.DecodeError` if it is not one."""
     return _decoder.decode(buffer)
 
 
 def encode_membership(membership: Membership) -> bytes:
-    """The body of a MEMBERSHIP entry."""
+    """Encode the body of a MEMBERSHIP entry."""
     return _encoder.encode(membership)
 
 
 def decode_membership(body: bytes) -> Membership:
-    """The inverse of `encode_membership`. Raises `msgspec.DecodeError`."""
+    """Decode the body of a MEMBERSHIP entry. Raise `msgspec.DecodeError`."""
     return _membership.decode(body)
 
 
 def entry_of(frame: Frame) -> Entry:
-    """A frame as it travels."""
+    """Return a frame as an entry of a message."""
     return Entry(int(frame.kind), frame.term, frame.index, frame.count, frame.body)
 
 
 def frame_of(entry: Entry) -> Frame:
-    """An entry as the log takes it. Raises ValueError for a kind that this release does not know."""
+    """Return an entry as a frame for the log. Raise ValueError for a kind that this release does not know."""
     return Frame(Kind(entry.kind), entry.term, entry.index, entry.count, entry.body)

@@ -1,7 +1,7 @@
-"""What a member does in an I/O thread.
+"""Disk work of a member, in an I/O thread.
 
-Belongs here: one piece of work of a member on its log and its file, and the order in which its parts become durable.
-A member has one such piece under way at a time.
+Belongs here: one batch of changes to a member's log and its file `raft`, and the order in which its parts become
+durable. A member has one batch under way at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakestream.raft.group.hard_state import Kept, KeptFile
 
 
 class Work(msgspec.Struct):
-    """What is to be done, in the order of the fields.
+    """One batch of disk work, done in the order of the fields.
 
     settle: make durable what recovery found in the log.
     kept: written to the file, durably when `keep_synced`; without a sync when `keep`. Its `durable` is of the log as it
@@ -41,13 +41,13 @@ class Work(msgspec.Struct):
 
     @property
     def brief(self) -> bool:
-        """Whether it is one small append and nothing else; see `Io.submit`."""
+        """True if it is one small append and nothing else; see `Io.submit`."""
         special = self.settle or self.keep_synced or self.keep or self.sync or self.truncate_after is not None
         return not special and self.replace is None and self.seal is None and brief(self.frames)
 
 
 class Worked(msgspec.Struct):
-    """What came of it: where the frames are, where the entries behind a seal are now, the log that was put in place."""
+    """Result of `Work`: places of the frames and of the entries behind a seal, the log and file put in place."""
 
     placed: list[Appended] = []
     moved: list[Appended] = []
@@ -56,7 +56,7 @@ class Worked(msgspec.Struct):
 
 
 def replacing(replacement: Replacement, now: Kept) -> Work:
-    """The work that puts a fetched state in place, where the promises of `now` go on to count."""
+    """Return the work that puts a fetched state in place; the term, vote and promises of `now` stay valid."""
     index = replacement.index
     hard = msgspec.structs.replace(now.hard, commit=index)
     kept = Kept(hard, replacement.membership, index, index, index, replacement.term)
@@ -67,7 +67,7 @@ def replacing(replacement: Replacement, now: Kept) -> Work:
 
 
 def perform(work: Work, log: SegmentLog, file: KeptFile) -> Worked:
-    """Do it. Blocks. Raises LogFrozen, OSError; then the member does nothing more in this process."""
+    """Do the work. Block. Raise LogFrozen, OSError; then the member does nothing more in this process."""
     done = Worked()
     kept = work.kept
     if work.replace is not None:

@@ -1,13 +1,13 @@
-"""What a member keeps beside its log, in the file `raft` of the group's directory.
+"""The hard state of a member, in the file `raft` of the group's directory.
 
-Belongs here: term, vote and the few other facts that the log does not hold, and how they get to disk. The file has two
-slots of SLOT bytes:
+Belongs here: term, vote and the few other facts that the log does not hold, and how they are made durable. The file has
+two slots of SLOT bytes:
 
     magic, u32 crc of the rest, u64 number, u32 length, MessagePack `Kept`
 
-The whole slot with the higher number counts. Every write goes to the slot that was not the last one to be synced: so
-what was synced is never touched before its successor is durable, and a torn write costs nothing that was promised.
-Writes without a sync are for facts that are good to know after a kill and not missed after a power cut.
+The intact slot with the higher number is valid. Every write goes to the slot that was not synced last: so a synced slot
+is never overwritten before its successor is durable, and a torn write loses nothing that was promised. Writes without a
+sync are for facts that help after a kill and are not needed after a power failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakestream.raft.core.terms import Runs
 
 NAME = "raft"
 SLOT = 16 << 10
-"""Bytes a slot may have: the names of a few hundred members."""
+"""Size of a slot in bytes (16 KiB): enough for the names of a few hundred members."""
 
 _MAGIC = b"LKRF"
 _HEAD = struct.Struct("<4sIQI")
@@ -78,10 +78,10 @@ def updated(kept: Kept, core: Core, durable: int) -> Kept:
 
 
 class KeptFile:
-    """The file of one member. Its methods block; the member calls them one at a time."""
+    """The file `raft` of one member. Its methods block; the member calls them one at a time."""
 
     def __init__(self, files: Files, directory: str) -> None:
-        """The file in `directory`, which exists. Nothing is opened yet."""
+        """`directory` exists. Nothing is opened yet."""
         self.path = os.path.join(directory, NAME)
         self._files = files
         self._fd = -1
@@ -89,7 +89,7 @@ class KeptFile:
         self._synced = 0  # the slot that was synced last
 
     def read(self) -> Kept | None:
-        """What was kept; None when there is no file. Raises CorruptLog when no slot is whole, OSError."""
+        """Return the content, or None if there is no file. Raise CorruptLog if no slot is intact, OSError."""
         try:
             self._fd = self._files.open(self.path, write=True)
         except FileNotFoundError:
@@ -105,7 +105,7 @@ class KeptFile:
         return found
 
     def write(self, kept: Kept, sync: bool) -> None:
-        """Keep this from now on, durably when `sync`. Raises OSError; then nothing may be written any more."""
+        """Replace the content, durably if `sync`. Raise OSError; then nothing may be written any more."""
         body = msgspec.msgpack.encode(kept)
         if _HEAD.size + len(body) > SLOT:
             raise OSError(f"{self.path}: a membership of {len(kept.membership.members)} names is too large")
@@ -125,14 +125,14 @@ class KeptFile:
             self._synced = slot
 
     def close(self) -> None:
-        """Let go of the descriptor. Idempotent."""
+        """Close the descriptor. Idempotent."""
         if self._fd >= 0:
             self._files.close(self._fd)
             self._fd = -1
 
 
 def _decode(data: bytes) -> tuple[int, Kept | None]:
-    """(number, content) of a slot; (0, None) when it is not whole."""
+    """Return (number, content) of a slot, or (0, None) if it is not intact."""
     if len(data) < _HEAD.size:
         return 0, None
     magic, crc, number, length = _HEAD.unpack_from(data)
