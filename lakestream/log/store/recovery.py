@@ -1,18 +1,18 @@
-"""Opening what an earlier process left, however it ended.
+"""Recovery of a log after the end of a process, whatever its cause.
 
-Belongs here: the version and the lock of a store, the list of its streams, and finding a stream's segments again:
-cutting what a crash tore off, and refusing whatever else is wrong (invariant 3).
+Belongs here: finding the segments of a stream, cutting the write that a crash tore, and refusing all other damage
+(invariant 3).
 
 The rule for a damaged frame in the last segment. A write is only begun once the one before is durable, and every frame
 carries the index of the first entry of its write. So if the damaged frame has index i, and a valid frame behind it
 belongs to a write that began after i, then entry i was durable and is damaged: CorruptLog. Otherwise it may be what a
-crash left of a write that was never acknowledged: it is cut off. A member of a group keeps beside its log through
-which entry it was durable: nothing before that may be missing or damaged either.
+crash left of a write that was never acknowledged: it is cut off. A member of a group keeps beside its log the index
+through which it was durable: nothing before that may be missing or damaged either.
 
-Which entries are in the tables. A checkpoint covers the entries through its index, so their records are entered here;
-what comes after is entered when it is applied, by the replay, or later by the group. With other members the newest
-entries may not be committed: the replay ends where the member knows them to be, and the rest stays in the file and in
-no table until the group hands it out or cuts it off.
+The entries in the tables. A checkpoint covers the entries through its index, so their records are added here; later
+ones are added when they are applied, by the replay or by the group. With other members the newest entries may not be
+committed: the replay ends with the last one that the member knows to be committed, and the rest stays in the file and
+in no table until the group hands it out or cuts it off.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ UNFINISHED = "{}; a crash in the middle of a write leaves this, and nothing says
 
 
 def find_outlines(directory: str, files: Files, based: bool = False) -> list[OutlineFile]:
-    """The outlines of what is in the log no more, or never was, ascending. Raises CorruptLog.
+    """Return the outlines of messages that have left the log or never were in it, ascending. Raise CorruptLog.
 
-    `based`: the stream began with a copy (base.py). In a state that came from another node, that lies here as well.
+    `based`: the stream began with a copy (base.py), whose outlines are added.
     """
     base = outlines_of(files, os.path.dirname(directory)) if based else []
     paths = [os.path.join(directory, name) for name in files.names(directory) if name.endswith(OUTLINE_SUFFIX)]
@@ -66,7 +66,7 @@ def find_outlines(directory: str, files: Files, based: bool = False) -> list[Out
 def synced_through(marks: MarkFile, files: Files) -> tuple[int, list[str]]:
     """Return the entry through which a log was synced, as its mark says, and what is to be told of the mark.
 
-    A mark that cannot be read protects nothing any more; it is set aside, and the next one takes its place. Blocks.
+    A mark that cannot be read protects nothing any more; it is set aside, and the next one takes its place. Block.
     """
     try:
         return marks.read().index, []
@@ -90,7 +90,10 @@ def open_log(
     durable_through: int = 0,
     known_from: str = "",
 ) -> SegmentLog:
-    """The log in `directory`, which is made when it is not there; see `find_segments`. Blocks. Raises CorruptLog."""
+    """Return the log in `directory`, which is made when it is not there; see `find_segments`. Block.
+
+    Raise CorruptLog.
+    """
     files.make_directory(directory)
     known = Known(outlined, checkpoint_index, max(checkpoint_index, durable_through), known_from)
     notes: list[str] = []
@@ -123,7 +126,7 @@ class Known(msgspec.Struct, frozen=True):
 def find_segments(
     directory: str, files: Files, now: Callable[[], int], known: Known, notes: list[str]
 ) -> list[Segment]:
-    """The segments of a log, ascending, the last one open and cut to whole frames. Raises CorruptLog.
+    """Return the segments of a log, ascending, the last one open and cut to whole frames. Raise CorruptLog.
 
     Args:
         directory: the stream's `log` directory, which exists.
@@ -197,7 +200,7 @@ def _next_seq(segment: Segment) -> int:
 
 
 def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Known, notes: list[str]) -> Segment:
-    """`begun`: the header of a segment that was just being made at this place; its salt does not count."""
+    """Open a segment file. `begun` is the header for one whose creation was interrupted; its salt is replaced."""
     first_index = begun.first_index
     fd = files.open(path, write=True)
     try:
@@ -233,7 +236,7 @@ def _remake(files: Files, fd: int, begun: Header) -> Header:
 
 
 def _scan(segment: Segment, files: Files, known: Known, notes: list[str]) -> None:
-    """Walk the frames of the last segment and cut off what a crash tore. Raises CorruptLog."""
+    """Walk the frames of the last segment and cut off what a crash tore. Raise CorruptLog."""
     fd = files.open(segment.path, write=True)
     try:
         content = files.read_at(fd, files.size(fd), 0)
@@ -248,8 +251,11 @@ def _scan(segment: Segment, files: Files, known: Known, notes: list[str]) -> Non
 
 
 def _walk(segment: Segment, content: bytes, known: Known) -> str:
-    """Enter the frames into the segment; `segment.end` is where the good ones end. Return what is wrong with the bytes
-    behind them, "" when there are none. Raise CorruptLog."""
+    """Add the intact frames to the segment and set `segment.end`. Return a description of the damage behind them, or
+    "".
+
+    Raise CorruptLog if the damage cannot be a torn write.
+    """
     offset, index, end = HEADER_SIZE, segment.first_index, len(content)
     salt, term, wrong = segment.header.salt, -1, ""
     while offset < end:
@@ -281,7 +287,7 @@ def _walk(segment: Segment, content: bytes, known: Known) -> str:
 
 
 def _join_split(directory: str, files: Files, names: list[str], checkpoint_index: int) -> list[str]:
-    """Undo a seal in the middle of the newest entries that did not get as far as its footer; the names that are left.
+    """Undo an interrupted seal in the middle of the newest entries; return the remaining names.
 
     Such a seal puts the entries behind the SEAL into the next segment before it touches the older one (`_split` of
     segment_log.py), so whichever of the two has more of them has them all.
@@ -317,7 +323,7 @@ def _join(path: str, files: Files, kept: list[Frame], moved: list[Frame]) -> Non
 
 
 def _intact_frames(path: str, files: Files) -> list[Frame] | None:
-    """The frames of a segment that is not sealed, up to the first damage; None when it is sealed."""
+    """Return the frames of a segment that is not sealed, up to the first damage; None if it is sealed."""
     fd = files.open(path)
     try:
         if read_end(files, fd) is not None:
@@ -336,7 +342,7 @@ def _intact_frames(path: str, files: Files) -> list[Frame] | None:
 
 
 def place_body(segment: Segment, body: bytes, at: int) -> None:
-    """Enter the records of a MESSAGES body that lies at offset `at` into the tables of an open segment."""
+    """Add the records of a MESSAGES body at offset `at` to the tables of an open segment."""
     first, next_seq = 0, 0
     offsets: list[int] = []
     lengths: list[int] = []
@@ -356,7 +362,7 @@ def place_body(segment: Segment, body: bytes, at: int) -> None:
 
 
 def check_whole(segments: list[Segment], outlines: list[OutlineFile], checkpoint_index: int, whole: bool) -> None:
-    """Raise CorruptLog unless checkpoint and segments together hold every entry, and outlines what has left the log."""
+    """Raise CorruptLog unless checkpoint, segments and outlines together hold every entry."""
     first, last = segments[0], segments[-1]
     outlined = outlines[-1].info.last_index if outlines else 0
     if whole and outlined + 1 < first.first_index <= checkpoint_index + 1:

@@ -46,7 +46,7 @@ from lakestream.log.store.checkpoint import read_checkpoint
 
 
 class Salvaged(msgspec.Struct, frozen=True):
-    """What is left. `intact_through`: the newest entry, 0 when nothing could be used. `damage`: what was found first.
+    """Result of `salvage`. `intact_through`: the newest entry left, or 0. `damage`: the first damage found.
 
     `cut_entries` were read and removed; with `intact_through` 0 the group begins with nothing and is given everything,
     entry by entry or as a state.
@@ -58,7 +58,7 @@ class Salvaged(msgspec.Struct, frozen=True):
 
 
 def salvage(directory: str, files: Files) -> Salvaged:
-    """Cut the log in `directory` (a stream's, or another group's) to what is intact. Blocks. Raises OSError.
+    """Cut the log in `directory` (a stream's, or another group's) to what is intact. Block. Raise OSError.
 
     Everything is read. Killed on the way, the log is still damaged, or is whole already: call it again. The checkpoint
     stays if the log reaches that far; otherwise the state is replayed from the first entry, and if that has left the
@@ -99,7 +99,7 @@ def _segments(directory: str, files: Files) -> list[str]:
 
 
 class _Walk:
-    """One segment, read from its beginning to its end or the first damage."""
+    """A segment, read from its beginning to its end or the first damage."""
 
     def __init__(self, path: str, files: Files, first_index: int) -> None:
         self.sealed = False
@@ -141,7 +141,7 @@ class _Walk:
 
 
 def _end(files: Files, fd: int, path: str) -> SealedEnd | None:
-    """The footer, if it and its tables are whole."""
+    """Return the footer, if it and its tables are whole."""
     end = read_end(files, fd)
     if end is None:
         return None
@@ -162,7 +162,7 @@ def _count(path: str, files: Files) -> int:
 
 
 def _cut_file(files: Files, path: str, end: int) -> None:
-    """Nothing of the file is left when not even its header is."""
+    """Cut a segment file after its intact frames; remove it if its header is damaged."""
     if end < HEADER_SIZE:
         files.remove(path)
         return
@@ -175,7 +175,7 @@ def _cut_file(files: Files, path: str, end: int) -> None:
 
 
 def _usable(directory: str, files: Files, first: int, last: int) -> bool:
-    """Whether a state can be had from the entries `first` … `last`. Removes a checkpoint that is of no use."""
+    """Return True if the state can be recovered from entries `first` through `last`. Remove a useless checkpoint."""
     path = os.path.join(directory, CHECKPOINT)
     try:
         found = read_checkpoint(files, path)
@@ -199,7 +199,7 @@ def _usable(directory: str, files: Files, first: int, last: int) -> bool:
 
 
 def _empty(directory: str, files: Files) -> None:
-    """Remove log and checkpoint, the checkpoint first: without it nobody misses the log."""
+    """Remove log and checkpoint, the checkpoint first: with it alone, the log would be missing."""
     files.remove(os.path.join(directory, CHECKPOINT))
     log_directory = os.path.join(directory, LOG_DIRECTORY)
     for name in reversed(files.names(log_directory)):
@@ -210,7 +210,7 @@ def _empty(directory: str, files: Files) -> None:
 
 
 def verify(files: Files, path: str) -> tuple[Header, Footer]:
-    """Read everything of the sealed segment at `path`. Blocks. Raises CorruptLog at the first damage, OSError."""
+    """Read everything of the sealed segment at `path`. Block. Raise CorruptLog at the first damage, OSError."""
     footer, _, frames_end = read_footer(path, files)
     content = read_plain(files, path)
     header = decode_segment_header(content)
@@ -228,9 +228,9 @@ def verify(files: Files, path: str) -> tuple[Header, Footer]:
 
 
 def take_over(files: Files, segment: Segment, fetched: str) -> Header:
-    """Replace the file of a sealed segment by `fetched`, another replica's of the same entries. Blocks.
+    """Replace the file of a sealed segment by `fetched`, another replica's of the same entries. Block.
 
-    Returns the new header, for `adopt`. Raises CorruptLog when the other file is damaged or holds something else.
+    Return the new header, for `adopt`. Raise CorruptLog when the other file is damaged or holds something else.
     """
     header, footer = verify(files, fetched)
     known = segment.footer
@@ -243,7 +243,7 @@ def take_over(files: Files, segment: Segment, fetched: str) -> Header:
 
 
 def adopt(cache: ReadCache, segment: Segment, header: Header) -> None:
-    """The file is another one now: forget what is known of the one before. In the event loop."""
+    """Forget what is known of the file that was replaced. In the event loop."""
     segment.header = header
     segment.file_bytes = os.path.getsize(segment.path)  # one of the two may be compressed
     cache.forget(segment.path)

@@ -23,27 +23,30 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY, first_index_of, is_segment_name, read_footer
 
 RESERVED = frozenset({"VERSION", "LOCK", "_meta_"})
-"""What else lies beside the accounts."""
+"""Other names beside the directories of accounts."""
 
 _UNSAFE = re.compile(r"[\x00-#%-,./:-@\[-^`{-\x7f]")
 _SPELLED = re.compile(r"~([0-9A-F]{2})")
 
 
 def account_directory(account: str) -> str:
-    """Letters, digits, `_`, `-`, `$` and everything beyond ASCII stand as they are; any other character becomes `~` and
-    two hex digits. So does the last one of a reserved name."""
+    """Return the directory name of an account.
+
+    Letters, digits, `_`, `-`, `$` and all characters beyond ASCII are kept; any other character becomes `~` and two hex
+    digits, as does the last one of a reserved name.
+    """
     spelled = _UNSAFE.sub(lambda found: f"~{ord(found.group()):02X}", account)
     return spelled if spelled not in RESERVED else f"{spelled[:-1]}~{ord(spelled[-1]):02X}"
 
 
 def account_of(directory: str) -> str:
-    """The account whose directory has this name: the inverse of `account_directory`."""
+    """Return the account of a directory name; the inverse of `account_directory`."""
     return _SPELLED.sub(lambda found: chr(int(found.group(1), 16)), directory)
 
 
 STORE_VERSION = 1
 STREAMS = "streams"
-"""Where an account's directory has its streams."""
+"""Directory of the streams in an account's directory."""
 
 
 INCOMING = ".incoming"
@@ -51,12 +54,12 @@ INCOMING = ".incoming"
 UNKNOWN = "it is left as it is; move it away if it is not meant to be here"
 
 Tell = Callable[[str], None]
-"""Gets a line for the server's log about something that was found and cannot be used."""
+"""Takes a line for the server's log about something that was found and cannot be used."""
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """What lies in a store: (account, stream) of every stream, ascending, and (account, stream, directory) of every
-    deleted stream of which somebody is still owed something (root.py)."""
+    """Content of a store: (account, stream) of every stream, ascending, and (account, stream, directory) of every
+    deleted stream that `leave` left."""
 
     streams: list[tuple[str, str]]
     left: list[tuple[str, str, str]]
@@ -71,9 +74,9 @@ class StoreRoot:
 
     @classmethod
     def open(cls, path: str, files: Files | None = None) -> StoreRoot:
-        """Lock the store at `path`, making it when it is not there.
+        """Lock the store at `path`; make it if it is missing.
 
-        Raises StoreLocked when another process has it, StoreVersionError when a newer release wrote it, OSError.
+        Raise StoreLocked when another process has it, StoreVersionError when a newer release wrote it, OSError.
         """
         files = files or Files()
         files.make_directory(path)
@@ -93,19 +96,19 @@ class StoreRoot:
         return cls(path, lock)
 
     def stream_directory(self, account: str, stream: str) -> str:
-        """Where a stream's files are."""
+        """Return the directory of a stream."""
         return os.path.join(self.path, account_directory(account), STREAMS, stream)
 
     def accounts(self, files: Files) -> list[str]:
-        """Every account that has had streams, ascending by directory."""
+        """Return every account that ever had streams, ascending by directory."""
         found = [name for name in files.names(self.path) if name not in RESERVED]
         return [account_of(name) for name in found if os.path.isdir(os.path.join(self.path, name, STREAMS))]
 
     def survey(self, files: Files, tell: Tell) -> Survey:
-        """Look over everything that lies in the store. Blocks. Raise OSError when the store itself cannot be listed.
+        """Return the content of the store. Block. Raise OSError if the store itself cannot be listed.
 
-        What is left of discarded streams is removed. What cannot be read or is not known is told, one line each, and
-        left alone: it never keeps the rest from being found.
+        Remains of discarded streams are removed. Entries that cannot be read or are unknown are reported, one line
+        each, and left alone: they never hide the rest.
         """
         found = Survey([], [])
         for name in files.names(self.path):
@@ -152,7 +155,7 @@ class StoreRoot:
             tell(f"{path} is left of a deleted stream and cannot be removed: {error}; it is tried again at each start")
 
     def close(self) -> None:
-        """Let go of the lock. Idempotent."""
+        """Release the lock. Idempotent."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -176,19 +179,19 @@ def _check_version(name: str, files: Files) -> None:
 
 
 GONE = ".deleted-"
-"""A stream's directory whose name goes on like this is no stream's; stream names cannot contain a dot."""
+"""Marks the name of a directory that is no stream's any more; stream names cannot contain a dot."""
 OWING = "-owing"
-"""One whose name also ends like this is not to be removed before its note has been seen to. Releases that do not know
-it remove it, as the rest of its name tells them to."""
+"""Suffix of such a directory that must not be removed before its note was processed. Releases that do not know the
+suffix remove it because of GONE."""
 ASIDE = "aside"
-"""Where, beside an account's streams, lies what could not be used: it may be the only copy of something, so nothing
-there is ever opened or removed by a server, this release's or an earlier one's."""
+"""Directory beside an account's streams for files that could not be used. They may be the only copy of something, so no
+server, of this release or an earlier one, opens or removes anything there."""
 NOTE = "leaving"
-"""The note in it: whose it is, in the words of whoever gave it."""
+"""Name of the note that identifies the deleted stream."""
 
 
 def discard(files: Files, directory: str) -> None:
-    """Remove a directory that nobody uses, if it is there. Blocks."""
+    """Remove an unused directory if it exists. Block."""
     if os.path.isdir(directory):
         gone = f"{directory}{GONE}{time.time_ns()}"
         files.replace(directory, gone)
@@ -197,10 +200,10 @@ def discard(files: Files, directory: str) -> None:
 
 
 def leave(files: Files, directory: str, note: bytes) -> str:
-    """Have a directory that nobody uses wait under another name; that name, "" when it is not there. Blocks.
+    """Rename an unused directory to one that waits with a note; return its name, "" if it is missing. Block.
 
     Invariant: the note is durable before the rename, which alone decides. A kill between them leaves a stream with a
-    note that nobody reads.
+    note that is never read.
     """
     if not os.path.isdir(directory):
         return ""
@@ -212,9 +215,9 @@ def leave(files: Files, directory: str, note: bytes) -> str:
 
 
 def set_aside(files: Files, path: str, directory: str = "") -> str:
-    """Rename what cannot be used, into `directory` or else beside itself, so that nobody takes it for what it was.
+    """Rename an unusable file or directory, into `directory` or else beside itself, so that it is not opened again.
 
-    Return its new path. Blocks. Raise OSError.
+    Return its new path. Block. Raise OSError.
     """
     beside = os.path.dirname(path)
     target = os.path.join(directory or beside, f"{os.path.basename(path)}.{ASIDE}-{time.time_ns()}")
@@ -226,12 +229,12 @@ def set_aside(files: Files, path: str, directory: str = "") -> str:
 
 
 def note_in(files: Files, directory: str) -> bytes:
-    """The note that `leave` put into a directory. Raises OSError."""
+    """Return the note that `leave` wrote into a directory. Raise OSError."""
     return files.read(os.path.join(directory, NOTE))
 
 
 def clear(files: Files, directory: str) -> None:
-    """Remove a directory that `leave` named, of which everybody has what they were owed. Blocks.
+    """Remove a directory that `leave` renamed, once nothing of it is needed any more. Block.
 
     Invariant: the name by which the note is looked for is durably gone before the note is. Else a power loss could
     leave the name without its note.
@@ -244,10 +247,10 @@ def clear(files: Files, directory: str) -> None:
 
 
 def sealed_in(files: Files, directory: str) -> list[tuple[str, int, int]]:
-    """(path, first index, last index) of the sealed segments of a stream that is not open, ascending. Blocks.
+    """Return (path, first index, last index) of the sealed segments of a stream that is not open, ascending. Block.
 
-    Names tell where a segment ends, so that a damaged one is found too: its reader says what is wrong with it. Only of
-    the newest file, which may be an open one, the footer is asked.
+    The next file name tells where a segment ends, so that a damaged one is found too: its reader reports the damage.
+    Only the footer of the newest file, which may be an open segment, is read.
     """
     log = os.path.join(directory, LOG_DIRECTORY)
     names = [name for name in files.names(log) if is_segment_name(name)]

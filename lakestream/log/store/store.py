@@ -284,7 +284,7 @@ class Store:
 
     @property
     def first_time(self) -> int:
-        """When the first message was stored; 0 in an empty stream. Raise CorruptLog."""
+        """Time of the first message; 0 in an empty stream. Raise CorruptLog."""
         if not self.msgs:
             return 0
         if self._first_time[0] != self.first_seq:

@@ -289,14 +289,14 @@ class Core(State):
     def propose(self, entries: Sequence[Frame]) -> None:
         """Append entries as leader: they carry `term` and follow `last_index` without a gap.
 
-        Raises NotLeader, Transferring, TooMuchUncommitted; then nothing was appended.
+        Raise NotLeader, Transferring, TooMuchUncommitted; then nothing was appended.
         """
         self._lead().propose(entries)
 
     def propose_membership(self, membership: Membership) -> int:
-        """Append a membership change as leader; return its index. It is valid at once (Raft §6, thesis §4.1).
+        """Return append a membership change as leader; return its index. It is valid at once (Raft §6, thesis §4.1).
 
-        Raises NotLeader, Transferring; ChangePending while another is not committed, or nothing of this term is;
+        Raise NotLeader, Transferring; ChangePending while another is not committed, or nothing of this term is;
         ValueError when more than one voter differs (change one at a time), or no voter is left.
         """
         return self._lead().propose_membership(membership)
@@ -379,7 +379,7 @@ class Core(State):
         there is no other voter, or `to` is this leader itself.
 
         A second call replaces the first. Given up after `transfer_ticks`: see `transferring`.
-        Raises NotLeader; ValueError when `to` is no voter.
+        Raise NotLeader; ValueError when `to` is no voter.
         """
         return self._lead().transfer(to)
 

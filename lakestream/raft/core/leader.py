@@ -101,7 +101,7 @@ class Leader:
         self.log.append(entries)
 
     def propose_membership(self, membership: Membership) -> int:
-        """Append a membership change, valid at once; return its index."""
+        """Return append a membership change, valid at once; return its index."""
         self._refuse_while_transferring()
         now = self.log.membership
         if len(set(now.voters) ^ set(membership.voters)) > 1:

@@ -95,7 +95,7 @@ class Owner:
         self._reads.append((index, done))
 
     def reads(self, handed: int) -> bool:
-        """Answer the reads that need nothing beyond entry `handed`. Return True if there were any."""
+        """Return answer the reads that need nothing beyond entry `handed`. Return True if there were any."""
         due = [read for read in self._reads if read[0] <= handed]
         if due:
             self._reads = [read for read in self._reads if read[0] > handed]
