@@ -72,7 +72,7 @@ class Departures:
         """Add the removal of messages (ascending). Hot: limits remove one message with each that is stored."""
         firsts, lasts, seqs, times = self._columns
         if times and removed_ns < times[-1]:
-            removed_ns = times[-1]  # a clock that was set back does not take a removal before the one it follows
+            removed_ns = times[-1]  # times ascend even if a clock was set back
         unbroken = gone[-1] - gone[0] + 1 == len(gone)
         for first, last in ((gone[0], gone[-1]),) if unbroken else stretches(gone):
             if lasts and first == lasts[-1] + 1 and removed_seq == seqs[-1] and removed_ns == times[-1]:

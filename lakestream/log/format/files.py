@@ -131,7 +131,7 @@ class Files:
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory and its content if it exists."""
-        import shutil  # loads archive formats, which a start need not wait for
+        import shutil  # imported late: it loads archive formats, which the start does not need
 
         try:
             shutil.rmtree(path)

@@ -89,7 +89,7 @@ class View:
     def __init__(self, files: Files, fd: int, path: str) -> None:
         self._files, self._fd, self._path = files, fd, path
         self._starts: list[int] = []
-        self._number, self._block = -1, b""  # the block that was read last: the next read often begins in it
+        self._number, self._block = -1, b""  # the block read last: the next read often begins in it
         if not is_packed(files.read_at(fd, HEADER_SIZE, 0)):
             return
         found = read_end(files, fd)

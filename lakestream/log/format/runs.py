@@ -102,7 +102,7 @@ def note_runs(runs: array[int], seqs: Sequence[int]) -> None:
         else:
             runs.extend((first, last))
         return
-    pairs = array("Q", bytes(16 * len(seqs)))  # there may be a million: whoever writes them joins them
+    pairs = array("Q", bytes(16 * len(seqs)))  # there may be a million; the writer joins them
     pairs[::2] = pairs[1::2] = array("Q", seqs)
     runs.extend(pairs)
 

@@ -48,7 +48,7 @@ SUFFIX = ".seg"
 _NAME_LENGTH = 20 + len(SUFFIX)
 _MAGIC = b"LKSG"
 _FOOTER_MAGIC = b"LKSF"
-_TAIL_GUESS = 8192  # metadata is mostly shorter, so that one read gets it
+_TAIL_GUESS = 8192  # metadata is mostly shorter, so that one read is enough
 _HEADER = struct.Struct("<4sIQQqII")
 _TRAILER = struct.Struct("<QIIII4s")
 assert _TRAILER.size == TRAILER_SIZE
@@ -212,7 +212,7 @@ class Segment:
         self.first_append_ns = 0
         self.frame_offsets = array("I")
         self.tables: Tables | None = Tables.empty()
-        self.used = False  # the tables, since the cache last asked
+        self.used = False  # True if the tables were used since the cache last asked
         self.footer: Footer | None = None
         self.terms: list[tuple[int, int]] = []
         self.memberships: list[tuple[int, bytes]] = []
@@ -225,7 +225,7 @@ class Segment:
         made.last_index, made.last_seq, made.last_time = footer.last_index, footer.last_seq, footer.last_time
         made.first_seq, made.count, made.bytes, made.end = footer.first_seq, footer.count, footer.bytes, frames_end
         made.file_bytes = file_bytes
-        # Before there were runs there were no other members either: one term from the first entry to the last.
+        # Releases without runs of terms had no other members either: all entries have one term.
         made.terms = footer.terms or [(footer.first_index, footer.last_term)]
         made.tables = None
         return made

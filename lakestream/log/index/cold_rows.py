@@ -40,7 +40,7 @@ class BlockFile:
         self.path, self.scratch = path, scratch
         self._files, self._fd = files, fd
         self._end = 0
-        self._free: dict[int, list[int]] = {}  # how long → where so much is free
+        self._free: dict[int, list[int]] = {}  # length → offsets of free places
 
     @classmethod
     def make_scratch(cls, files: Files, path: str) -> BlockFile:
@@ -81,7 +81,7 @@ class BlockFile:
         self._free.setdefault(_room(length), []).append(offset)
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError):  # nothing in it is needed: there is nobody to tell
+        with contextlib.suppress(OSError):  # nothing in it is needed
             self._files.close(self._fd)
 
 
@@ -108,7 +108,7 @@ class Block:
 
     def find(self, subject: bytes) -> int:
         """Return the sequences of `subject`, packed; 0 if it is not here. Raise CorruptLog, OSError."""
-        if b" " in subject:  # a request may name anything: two subjects that follow each other are not one
+        if b" " in subject:  # a request may contain a space: two adjacent subjects must not match
             return 0
         data = self.read()
         _, rows, size, single = _HEAD.unpack_from(data)
@@ -142,7 +142,7 @@ def _room(length: int) -> int:
 def encode_rows(names: Sequence[bytes], packed: Sequence[int]) -> bytes:
     """Encode a block of these subjects, which are in order, and their packed sequences."""
     joined = b" %b " % b" ".join(names)
-    # Invariant: a block can be taken apart into the names that were put into it.
+    # Invariant: no subject contains a space, so that the names can be split again.
     assert joined.count(b" ") == len(names) + 1, "a subject contains a space"
     if max(packed) < 1 << 64:
         tail = array("Q", packed).tobytes()

@@ -116,7 +116,7 @@ def without(packed: int, seq: int) -> int:
     if packed & MASK == seq:
         return packed >> 64
     shift = (packed.bit_length() - 1) & ~63 if packed else 0
-    if packed >> shift == seq:  # the oldest: what limits by subject remove
+    if packed >> shift == seq:  # the oldest: limits by subject remove it
         return packed & ((1 << shift) - 1)
     found = unpack(packed)
     return pack(each for each in found if each != seq) if seq in found else packed

@@ -35,7 +35,7 @@ class IndexMemory:
     def __init__(self, limit: int = MAX_INDEX_MEMORY) -> None:
         self.limit = limit
         self._indexes: weakref.WeakSet[Cooling] = weakref.WeakSet()
-        self._lock = threading.Lock()  # a set must not change while it is looked through
+        self._lock = threading.Lock()  # the set must not change during iteration
 
     @property
     def used(self) -> int:

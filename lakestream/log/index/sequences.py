@@ -214,7 +214,7 @@ class SequenceSet:
             low = seq - (key << CHUNK_BITS) if seq >> CHUNK_BITS == key else 0
             chunk = self._chunks.get(key, 0)
             if chunk is not _FULL:
-                zeros = ~chunk >> low  # at the chunk's end at the latest there is a zero
+                zeros = ~chunk >> low  # there is a zero at the end of the chunk at the latest
                 return max(seq, (key << CHUNK_BITS) + low + (zeros & -zeros).bit_length() - 2)
             key += 1
 
@@ -261,7 +261,7 @@ def _bits(seqs: Sequence[int]) -> int:
         for seq in seqs:
             bits |= 1 << (seq & _LOW)
         return bits
-    digits = bytearray(b"0") * CHUNK  # a long number is changed once this way, not once for each of its bits
+    digits = bytearray(b"0") * CHUNK  # build the number once instead of changing it for each bit
     for seq in seqs:
         digits[~seq & _LOW] = 49
     return int(digits, 2)

@@ -58,7 +58,7 @@ SCRATCH = "index.cold"
 """Prefix of the scratch file in a stream's directory, for the moment in which it has a name."""
 
 _SAMPLE = 32
-_SLOT = 64  # bytes of a dict's slot, and of the pointers in leaves: more or less
+_SLOT = 64  # rough bytes of a dict's slot and of the pointers in leaves
 _logger = logging.getLogger(__name__)
 
 
@@ -84,15 +84,15 @@ class SubjectIndex:
     def __init__(self) -> None:
         self._epoch = 0  # snapshots taken so far
         self._through = 0  # the newest sequence so far
-        self._look_at = LOOK_MESSAGES  # when that is here, `_look`
-        self._held: dict[bytes, Held] = {}  # those in memory
+        self._look_at = LOOK_MESSAGES  # the sequence at which memory is estimated next
+        self._held: dict[bytes, Held] = {}  # the subjects in memory
         self._leaves: Leaves | None = None
-        self._fresh: list[bytes] = []  # subjects that came into memory and are in no leaf yet, once there are leaves
+        self._fresh: list[bytes] = []  # once there are leaves: subjects that entered memory and are in no leaf yet
         self._files: Files | None = None
         self._directory = ""
         self._scratch: BlockFile | None = None
         self._shared: IndexMemory | None = None
-        self._room = False  # whether there was memory left when it was last looked at
+        self._room = False  # True if memory was left at the last estimate
         self.memory = 0
         """Rough bytes of memory at the last estimate; 0 while they are few."""
 
@@ -214,7 +214,7 @@ class SubjectIndex:
         for subject in subjects:
             value = get(subject)
             if type(value) is int and value < next_size:
-                if value >= full:  # the oldest is in the high bits
+                if value >= full:  # the oldest sequence is in the high bits
                     gone.append((value >> shift, subject))
                     mine[subject] = value & newest
                 continue
@@ -254,7 +254,7 @@ class SubjectIndex:
             else:
                 seqs.append(seq)
         mine = self._held
-        for subject in sorted(groups) if self.cold_subjects else groups:  # one after the other in their files
+        for subject in sorted(groups) if self.cold_subjects else groups:  # in the order of the files
             seqs = groups[subject]
             if len(seqs) < self.count(subject):
                 self.remove_many(subject, seqs)
@@ -272,7 +272,7 @@ class SubjectIndex:
 
     def cut(self, subjects: Sequence[bytes], seq: int) -> array[int]:
         """Remove every message < `seq` of these subjects, each named once; return them, in no order. Hot."""
-        # First those in memory: when they move to the file while the others pass through memory, they are done.
+        # Subjects in memory first: they may move to the file while the others pass through memory.
         gone = self._cut_held(subjects, seq)
         if self.cold_subjects:
             gone.extend(numbers(self._cut_cold(sorted(set(subjects) - self._held.keys()), seq)))
@@ -312,7 +312,7 @@ class SubjectIndex:
         for subject in emptied:
             del mine[subject]
         if leaves is not None and not filed and len(mine) < min(len(emptied), ORDERED_SUBJECTS):
-            self._leaves, self._fresh = None, []  # they would keep the names of all that has gone
+            self._leaves, self._fresh = None, []  # they hold the names of all removed subjects
         return numbers(parts)
 
     def _cut_cold(self, subjects: Iterable[bytes], seq: int) -> Iterator[int]:
@@ -348,7 +348,7 @@ class SubjectIndex:
     def last(self, subject: bytes) -> int:
         """Return the newest sequence of `subject`; 0 if it has none."""
         value = self._held.get(subject)
-        if type(value) is int:  # the quickest question: direct gets and publishes ask for nothing else
+        if type(value) is int:  # hot: direct gets and publishes
             return value if value < PAIR else value & MASK
         if isinstance(value, Ascending):
             return value.items[-1]
@@ -400,7 +400,7 @@ class SubjectIndex:
         choose = grammar.chooser(filter, b"" if leaves is None else head)
         for part in (list(self._held),) if leaves is None else leaves.walk(head):
             yield choose(part)
-            self._settle()  # what came into memory meanwhile counts in its file no more
+            self._settle()  # rows of subjects that entered memory are obsolete in the file
 
     def newest(self, filter: bytes) -> Iterator[list[int]]:
         """Yield the newest sequence of each subject that matches `filter`, in batches; one may come twice. Hot.
@@ -417,7 +417,7 @@ class SubjectIndex:
         for here, away in leaves.candidates(head):
             values = list(map(get, choose(here)))
             found = [value for value in values if type(value) is int and 0 < value < PAIR]
-            if len(found) < len(values):  # several messages, or none any more
+            if len(found) < len(values):  # some subjects have several messages or none
                 found = [value & MASK if isinstance(value, int) else value.items[-1] for value in values if value]
             yield found + list(map(last, choose(away)))
             self._settle()
@@ -459,7 +459,7 @@ class SubjectIndex:
                 self._scratch = BlockFile.make_scratch(self._files, os.path.join(self._directory, SCRATCH))
             moved = leaves.cool(self._scratch, subjects)
         except (CorruptLog, OSError) as error:
-            # Whoever asks for what is damaged is told. The limit of memory may be another stream's concern.
+            # A read of the damaged block reports it; the memory limit may concern another stream.
             _logger.error("%s: the subject index stays in memory: %s", self._directory, error)
             return 0
         self._weigh()

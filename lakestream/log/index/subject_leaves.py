@@ -69,8 +69,8 @@ class Leaves:
         self.leaves: list[Leaf] = [Leaf([])]
         self.cold = self.gone = 0
         self.listed = 0  # names in all leaves
-        self._cursor = 0  # the leaf where the next step of upkeep begins
-        self._asked: Block | None = None  # where the last row was looked for; a second time, all its rows are decoded
+        self._cursor = 0  # the leaf with which the next step of cooling begins
+        self._asked: Block | None = None  # block of the last lookup; a second one decodes all its rows
         self._walked: Block | None = None
         self._rows: dict[bytes, int] = {}
 
@@ -131,8 +131,8 @@ class Leaves:
             listed = leaves[at].names
             listed.append(name)
             self.listed += 1
-            # A leaf whose block can not be read stays long: whoever asks for what is in there is told, and the subjects
-            # in memory are listed all the same. It is tried again with every LEAF_ROWS more.
+            # A leaf whose block cannot be read is not divided: a read of the block reports the damage, and the subjects
+            # in memory are still listed. Dividing is tried again after LEAF_ROWS more subjects.
             if len(listed) > SPLIT_ROWS and len(listed) % LEAF_ROWS == 1:
                 self._clean(at)
                 if len(leaves[at].names) > SPLIT_ROWS - LEAF_ROWS // 2:
@@ -189,9 +189,9 @@ class Leaves:
             looked += len(leaf.names) + 1
             self._clean(at)
             if not leaf.names and leaf.block is None and at > 0 and not self.leaves[at - 1].part:
-                # The one before covers its range from now on. A block that it shared might have old rows there.
+                # The leaf before covers its range from now on. A block that it shared might have obsolete rows there.
                 del self.leaves[at], self.lows[at]
-                # A snapshot that has its list shall not get names from beyond the range that it had then.
+                # A snapshot with this list must not get names from beyond the range that the leaf had then.
                 self.leaves[at - 1].names = self.leaves[at - 1].names.copy()
             else:
                 self._cursor += 1
@@ -226,7 +226,7 @@ class Leaves:
             if self._cursor >= len(self.leaves):
                 self._cursor = 0
             at = self._cursor
-            self._cursor += 1  # past a leaf whose block is damaged, the next time
+            self._cursor += 1  # skip a leaf whose block is damaged
             turns += 1
             if self.leaves[at].names:
                 some, pieces = self._cool(at, file)
@@ -262,7 +262,7 @@ class Leaves:
             both = parts[-2] + parts.pop()
             parts[-1:] = [both[: len(both) // 2], both[len(both) // 2 :]]
         blocks = [file.write(encode_rows(part, [rows[name] for name in part])) for part in parts]
-        # Nothing has changed up to here: an error leaves everything in memory.
+        # Nothing has changed before this point: an error leaves everything in memory.
         for name in moving:
             self.gone -= held.pop(name) == 0
         self.cold += len(rows) - before
@@ -307,7 +307,7 @@ class LeafCopy:
         """
         rows = self.block_rows()
         names = sorted(set(self.names))
-        if not rows:  # most often all of them are there, in the short form
+        if not rows:  # mostly all subjects are here in the short form
             values = list(map(held.get, names))
             if set(map(type, values)) == {int} and 0 not in values:
                 return dict(zip(names, values, strict=True))  # type: ignore[arg-type]

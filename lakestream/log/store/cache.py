@@ -94,7 +94,7 @@ class ReadCache:
                 oldest = next(iter(self._loaded))
                 its_size = self._loaded.pop(oldest)
                 if oldest is loaded or oldest.asked():
-                    self._loaded[oldest] = its_size  # asked() forgets: the second time round it goes
+                    self._loaded[oldest] = its_size  # second chance: asked() resets the mark
                 else:
                     self._bytes -= its_size
                     oldest.release()

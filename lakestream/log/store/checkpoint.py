@@ -69,7 +69,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     moved: bool
     live: bytes
     extra: bytes
-    erased: list[int] = []  # how releases before `erased_runs` wrote it
+    erased: list[int] = []  # written by releases before `erased_runs`
     shredded: list[int] = []
     departures: bytes | None = None
     based: bool = False
@@ -105,8 +105,8 @@ def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:
             files.close(fd)
         files.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # the error before tells more, and recovery removes it
-            files.remove(temporary)  # on a full disk it may be what fills it
+        with contextlib.suppress(OSError):  # the first error matters more, and recovery removes the file
+            files.remove(temporary)  # on a full disk it takes space
         raise
     files.sync_directory(os.path.dirname(path))
     return end
@@ -165,7 +165,7 @@ def read_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] 
         fd = files.open(path)
     except FileNotFoundError:
         return None
-    file = BlockFile(files, path, fd, scratch=False)  # closes it when nobody needs it any more
+    file = BlockFile(files, path, fd, scratch=False)  # closed when its last block is released
     head = file.read(0, _HEAD.size)
     if len(head) < _HEAD.size:
         raise CorruptLog(path, 0, "the checkpoint is cut short" + _REBUILD)

@@ -36,7 +36,7 @@ def link_part(path: str, directory: str, within: str, size: int | None = None) -
         os.link(path, target)
     except PermissionError:  # a file system without hard links
         shutil.copyfile(path, target)
-    # Of what was linked: the file may be compressed, or written anew, in this moment.
+    # Take the size of the link: the file may be compressed or replaced at this moment.
     return Part(f"{within}/{name}", os.path.getsize(target) if size is None else size)
 
 

@@ -87,13 +87,13 @@ class LogPast:
         are not found.
         """
         here, index = self._store.departures, self._store.departures_index
-        # Right after a seal it is the sealed segment's own list: what is there twice would not ascend.
+        # Right after a seal it is the sealed segment's own list: runs that occur twice would not ascend.
         packed = [
             each.footer.departures
             for each in self.segments
             if each.footer is not None and each.header.first_index != index
         ]
-        latest = None if here is None else here.behind(point)  # the list itself goes on
+        latest = None if here is None else here.behind(point)  # a copy: the list itself grows
         shredded = frozenset(seq for first, last in self.shredded() for seq in range(first, last + 1))
 
         def find() -> list[Sequence[int]]:

@@ -155,10 +155,10 @@ def find_segments(
     if newest is None and max(known.outlined, durable_through):
         what = f"the segments after entry {max(known.outlined, durable_through)} are missing"
         raise known.lost(directory, 0, what)
-    # Store.open says it of checkpoints.
+    # check_whole reports a missing end that a checkpoint covers.
     if newest is not None and known.checkpoint_index <= newest.last_index < durable_through:
         raise known.lost(newest.path, newest.end, f"the log ends before entry {durable_through}, which was durable")
-    if newest is not None:  # what a killed process left in the page cache is taken for durable from here on
+    if newest is not None:  # from here on, what a killed process left in the page cache counts as durable
         _make_durable(directory, files, newest.path)
     if newest is None or newest.footer is not None:
         first_index, first_seq = (newest.last_index + 1, _next_seq(newest)) if newest is not None else (1, 1)
@@ -218,7 +218,7 @@ def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Kno
             raise CorruptLog(path, 0, f"the header says that it begins with entry {header.first_index}")
         if end is not None:
             if end.packing is not None:
-                codec()  # before anybody waits for a message
+                codec()  # load it before messages wait for it
             return Segment.sealed(path, header, end.footer, end.frames_end, end.file_bytes)
         if not last or is_packed(files.read_at(fd, HEADER_SIZE, 0)):
             raise CorruptLog(path, size, "the footer of this sealed segment is damaged")
@@ -295,7 +295,7 @@ def _join_split(directory: str, files: Files, names: list[str], checkpoint_index
     path, later = (os.path.join(directory, name) for name in names[-2:])
     first_later = first_index_of(names[-1])
     if checkpoint_index >= first_later:
-        return names  # what was applied behind a SEAL was applied after the seal
+        return names  # entries behind a SEAL are applied only after the seal
     old, moved = _intact_frames(path, files), _intact_frames(later, files)
     if not old or moved is None or old[-1].index < first_later - 1:
         return names

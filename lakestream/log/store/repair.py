@@ -118,7 +118,7 @@ class _Walk:
             sealed = _end(files, fd, path)
             content = View(files, fd, path).read_at(sealed.frames_end if sealed else files.size(fd), 0)
         except (CorruptRecord, CorruptLog) as error:
-            self.damage = f"{path}: {error}"  # a compressed segment is whole, or nothing of it is used
+            self.damage = f"{path}: {error}"  # a damaged compressed segment is not used at all
             return
         finally:
             files.close(fd)
@@ -245,6 +245,6 @@ def take_over(files: Files, segment: Segment, fetched: str) -> Header:
 def adopt(cache: ReadCache, segment: Segment, header: Header) -> None:
     """Forget what is known of the file that was replaced. In the event loop."""
     segment.header = header
-    segment.file_bytes = os.path.getsize(segment.path)  # one of the two may be compressed
+    segment.file_bytes = os.path.getsize(segment.path)  # either file may be compressed
     cache.forget(segment.path)
     cache.drop(segment)

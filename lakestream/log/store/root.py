@@ -113,7 +113,7 @@ class StoreRoot:
         found = Survey([], [])
         for name in files.names(self.path):
             base = os.path.join(self.path, name, STREAMS)
-            if name.partition(".")[0] in RESERVED:  # some have files or directories beside them for a while
+            if name.partition(".")[0] in RESERVED:  # also temporary names beside them
                 continue
             try:
                 inside = files.names(os.path.dirname(base))
@@ -136,7 +136,7 @@ class StoreRoot:
             elif GONE in name:
                 self._remove(files, path, tell)
             elif name.endswith(INCOMING):
-                continue  # of a replica, which sees to it
+                continue  # a replica removes or uses it
             elif not os.path.isdir(path):
                 tell(f"{path} is not a stream's directory: {UNKNOWN}")
             elif "." in name:

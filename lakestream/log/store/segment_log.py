@@ -113,7 +113,7 @@ class SegmentLog:
         """Set by the store: True if segments are compressed once they are sealed."""
         self.on_packed: Callable[[str], None] = _no_reader
         """Set by the store, called in the I/O thread when the file at a path was replaced."""
-        self._lock = threading.Lock()  # writers take turns by `busy`; this is for closing while one is at work
+        self._lock = threading.Lock()  # writers take turns by `busy`; the lock is for `close` during a write
         self._fd = files.open(segments[-1].path, write=True)
         self._write = 0  # relaxed mode: the first index since the last sync; 0 = nothing waits for a sync
         self.appended_bytes = 0  # by this process
@@ -319,7 +319,7 @@ class SegmentLog:
         segment.last_seq = footer.last_seq
         segment.footer = footer
         segment.frame_offsets = array("I")
-        self.segments = [*self.segments, fresh]  # replaced, not changed: readers in the loop hold the old list
+        self.segments = [*self.segments, fresh]  # replaced, not changed: readers in the event loop hold the old list
         self.synced = fresh.newest
 
     def _split(self, state: SealState, index: int) -> list[Appended]:
@@ -360,7 +360,7 @@ class SegmentLog:
             raise ValueError(f"entry {last_index + 1} is in a sealed segment and cannot be truncated")
         if last_index >= segment.last_index:
             return
-        # Invariant: what was applied was committed, and what was committed is not truncated.
+        # Invariant: applied entries were committed, and committed entries are not truncated.
         assert segment.tables is not None
         assert not segment.tables.offsets or segment.tables.offsets[-1] < segment.frame_offsets[kept]
         try:
@@ -399,7 +399,7 @@ class SegmentLog:
         try:
             return self._entries(first_index, max_bytes)
         except (CorruptLog, IndexError, FileNotFoundError):
-            with self._lock:  # the segment was being sealed, cut or removed meanwhile; or it is damaged indeed
+            with self._lock:  # the segment was being sealed, cut or removed meanwhile, or is damaged
                 return self._entries(first_index, max_bytes)
 
     def _entries(self, first_index: int, max_bytes: int) -> list[tuple[Frame, Appended]]:

@@ -21,7 +21,7 @@ from lakestream.log.store.log import Appended
 
 SPAN = 1 << 20
 """Maximum bytes of one read (1 MiB), unless a single record is longer."""
-_HEAD_GUESS = 512  # bytes of a record that hold its subject, mostly
+_HEAD_GUESS = 512  # bytes of a record that mostly include its subject
 MAX_HOLE = 8192
 """Removed bytes up to this number (8 KiB) are read along rather than skipped with another read."""
 
@@ -110,7 +110,7 @@ class SegmentRows:
         length = min(tables.lengths[row], _HEAD_GUESS)
         head = self._bytes(segment, tables.offsets[row], length)
         name = subjects_at(head, (0,))[0]
-        # A subject that may go on behind what was read is rare: read the record.
+        # A subject that may be longer than what was read is rare: read the record.
         return name if len(name) < length - FIXED - 4 else self.read(seq).subject
 
     def place_of(self, seq: int) -> tuple[Segment, int, int] | None:
@@ -196,8 +196,7 @@ class SegmentRows:
         self.local_floor = self._first_local()
 
     def _first_local(self) -> int:
-        """Return the first sequence that can be in the log: above those of outlines, also if it never was in the
-        log."""
+        """Return the first sequence that can be in the log: above those of all outlines."""
         after = self.outlines[-1].info.last_seq + 1 if self.outlines else 0
         return max(self.segments[0].first_seq, after)
 
@@ -214,7 +213,7 @@ class SegmentRows:
         """Add a segment that the log has begun; the tables of the one before may be evicted from now on."""
         known = self.segments[-1]
         if segment.first_index <= known.first_index:
-            return  # recovery replays an older one
+            return  # recovery replays an older segment
         if known.footer is not None and known.tables is not None:
             self.cache.keep(known, known.tables.memory())
         self.segments = [*self.segments, segment]

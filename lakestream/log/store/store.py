@@ -53,7 +53,7 @@ class Store:
         self.last_time = 0
         self.applied = 0
         self.extra = b""
-        self._first_time = (0, 0)  # (first_seq, its time): asked for often, changes rarely
+        self._first_time = (0, 0)  # (first_seq, its time): read often, changed rarely
         self._ahead: dict[int, bytes] = {}
         self.operation_ns: int | None = None
         """Set while an operation is applied, to the time that its entry says."""
@@ -225,7 +225,7 @@ class Store:
             keep: of all messages that these subjects have, this many of the newest stay.
         """
         index = self.subjects
-        if len(subjects) == len(index):  # all there are
+        if len(subjects) == len(index):  # all subjects
             if not keep:
                 return self.sweep_through(border - 1)
             number = self.msgs - keep
@@ -320,7 +320,7 @@ class Store:
         if wanted and wanted[0] < floor:
             wanted = wanted[bisect_left(wanted, floor) :]
         if wanted and wanted[-1] - wanted[0] < len(wanted):
-            wanted = range(wanted[0], wanted[-1] + 1)  # neighbours, which are found quicker
+            wanted = range(wanted[0], wanted[-1] + 1)  # a range is looked up faster
         return self._rows.read_seqs(wanted, max_bytes) if wanted else []
 
     def size_of(self, seq: int) -> int:

@@ -52,7 +52,7 @@ class MarkFile:
         self._files = files
         self._lock = threading.Lock()
         self._closed = False
-        self._slot = -1  # the one that was written last; -1: the file is to be written as a whole
+        self._slot = -1  # the slot written last; -1: the next mark replaces the whole file
 
     def read(self) -> Mark:
         """Return what is noted, an empty mark if there is no file. Raise CorruptLog if no slot is valid, OSError."""
@@ -86,7 +86,7 @@ class MarkFile:
 
     def _write(self, mark: Mark) -> None:
         content = _encode(mark)
-        if self._slot < 0:  # a slot that a killed process has written may not be durable, so neither may be relied on
+        if self._slot < 0:  # slots written by a killed process may not be durable
             self._files.write_whole(self.path, [content])
             self._slot = 0
         else:

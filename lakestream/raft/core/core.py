@@ -247,11 +247,11 @@ class Core(State):
             election.on_vote(self, sender, message)
             return
         if message.term > self.term:
-            # Raft §5.1. A consent to a pre-vote carries the term that was asked for, which is nobody's yet.
+            # Raft §5.1. A granted pre-vote carries the requested term, which no member has adopted yet.
             if not (isinstance(message, VoteReply) and message.pre and message.granted):
                 self.become_follower(message.term, "")
         elif message.term < self.term:
-            if kind in _FROM_A_LEADER:  # it leads no more, and should know
+            if kind in _FROM_A_LEADER:  # tell the former leader of the newer term
                 self.send(sender, AppendReply(self.term, 0, True))
             return
         _HANDLERS[kind](self, sender, message)
@@ -417,7 +417,7 @@ class Core(State):
                 self.wake()
         elif node == self.leader:
             self.wake()
-            # Its lease ended when it sent Quiesce, so nothing was promised: do not wait for a whole timeout.
+            # Its lease ended when it sent Quiesce: do not wait for a whole election timeout.
             self.heard = NEVER
             self.elapsed = self.options.election_ticks
 
@@ -427,7 +427,7 @@ class Core(State):
         if self.leading is not None:
             self.leading.node_up(node)
         elif node == self.leader:
-            self.wake()  # perhaps it was restarted, and leads no more
+            self.wake()  # it may have been restarted and no longer lead
 
     # -- inside --------------------------------------------------------------------------------------------------
 

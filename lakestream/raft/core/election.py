@@ -85,9 +85,9 @@ def on_vote(state: State, sender: str, message: Vote) -> None:
     confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
     index, term = confirmed.known_of(state, sender)
     eligible = (state.joining or not state.recovering) and state.log.up_to_date(message.last_index, message.last_term)
-    eligible = eligible and message.last_index >= index  # else its disk was rolled back, and it hears so
+    eligible = eligible and message.last_index >= index  # else its disk was rolled back, and the reply says so
     if message.pre:
-        # An answer binds nobody: no term and no vote changes.
+        # The reply to a pre-vote changes neither term nor vote.
         granted = eligible and message.term > state.term and not state.in_lease
         state.send(sender, VoteReply(message.term if granted else state.term, granted, True, index, term))
         return
@@ -96,9 +96,9 @@ def on_vote(state: State, sender: str, message: Vote) -> None:
         return
     if message.term > state.term:
         if state.in_lease and not message.transfer:
-            return  # not even the term: a member that the leader does not reach must not depose it (thesis §4.2.3)
+            return  # ignore the term too: a member that the leader does not reach must not depose it (thesis §4.2.3)
         if message.transfer:
-            state.heard = NEVER  # the leader gave the lease up itself
+            state.heard = NEVER  # the leader gave up its lease
         state.become_follower(message.term, "")
     granted = eligible and state.vote in ("", sender) and state.leader == ""
     if granted:
@@ -111,7 +111,7 @@ def on_vote_reply(state: State, sender: str, message: VoteReply) -> None:
     """Count a reply that is not of an older term; the caller has adopted a newer term, except of granted pre-votes."""
     confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
     if message.pre:
-        # A refusal carries the term of who refused, a consent the term that was asked for.
+        # A refusal carries the voter's term, a grant the requested term.
         wanted = state.role is Role.PRE_CANDIDATE and message.term == state.term + message.granted
     else:
         wanted = state.role is Role.CANDIDATE and message.term == state.term
@@ -135,4 +135,4 @@ def tick(state: State) -> None:
         else:
             _call(state)
     elif state.role is not Role.FOLLOWER:
-        ask(state)  # a lost question costs a tick, not an election timeout
+        ask(state)  # a lost request then costs a tick, not an election timeout

@@ -49,11 +49,11 @@ def on_append(state: State, sender: str, message: Append) -> None:
     if state.recovering:
         _ask_where_to(state)
         if state.forgetful:
-            return  # not even a sign of life: a former leader must not take it for a follower
+            return  # send no reply: a former leader must not count it as a follower
     if message.commit > state.heard_commit:
         state.heard_commit = message.commit
     if state.installing is not None:
-        # The log is about to be replaced: nothing goes into it, and nothing more is acknowledged.
+        # The log is about to be replaced: append and acknowledge nothing.
         _acknowledge(state, message.read)
         return
     log, prev = state.log, message.prev_index
@@ -173,7 +173,7 @@ def on_quiesce(state: State, sender: str, message: Quiesce) -> None:
     state.matched = message.index
     if message.index > log.commit:
         log.commit_to(message.index)
-    # Nobody but the node's own liveness tells of a leader that sends nothing: not for one that is known to be gone.
+    # Only the liveness of its node shows a quiescent leader: do not quiesce for one whose node is down.
     state.quiescent = sender not in state.down
 
 
@@ -187,7 +187,7 @@ def on_install(state: State, sender: str, message: Install) -> None:
         return
     log = state.log
     if message.index > log.commit and log.terms.term(message.index) == message.last_term:
-        # All of it is here, only not known to be committed.
+        # The entries are here, but not known to be committed.
         log.commit_to(message.index)
         state.matched = max(state.matched, message.index)
     if message.index <= log.commit:
@@ -242,8 +242,8 @@ def on_recover_to(state: State, sender: str, message: RecoverTo) -> None:
     if state.recovering and sender == state.leader and message.nonce == state.nonce:
         state.recover_to = message.index
         if state.forgetful:
-            # A majority without this member was in this term after it asked, so it has promised nothing in a newer one;
-            # in this one it may have voted, and votes for nobody else.
+            # A majority without this member was in this term after it asked, so it promised nothing in a newer term; in
+            # this term it may have voted, and votes for no other candidate.
             state.forgetful = False
             state.vote = state.vote or sender
         _check_recovered(state)

@@ -111,8 +111,8 @@ class Leader:
         if set(membership.voters) & set(membership.learners):
             raise ValueError(f"{membership} has a member twice")
         if self.log.change_pending or not self.established:
-            # Both conditions are needed: a leader that has committed nothing of its term may not know of a change that
-            # another one made, and two changes apart have quorums that do not meet.
+            # Both conditions are needed: a leader that has committed nothing of its term may not know of another
+            # leader's change, and the quorums of two changes may not overlap.
             raise ChangePending("an earlier entry must be committed first; propose the change again after that")
         self.busy()
         index = self.log.last + 1
@@ -196,7 +196,7 @@ class Leader:
 
     def woken(self) -> None:
         self._idle = 0
-        # Nobody counted the ticks meanwhile: no round from before makes a lease, and nobody is blamed for silence.
+        # Ticks were not counted meanwhile: earlier rounds give no lease, and silence has no consequence.
         self.state.now += self.state.options.election_ticks
         for peer in self.progress.values():
             peer.contact = self.state.now
@@ -253,9 +253,9 @@ class Leader:
         for name, peer in self.progress.items():
             prev_term = log.terms.term(peer.next - 1)
             if prev_term is None and peer.pace is not Pace.INSTALL:
-                self._offer_install(name, peer)  # whether what was streamed arrived can not be asked any more
+                self._offer_install(name, peer)  # the entry before `next` has left the log
             if peer.pace is Pace.INSTALL or prev_term is None:
-                # All logs agree at 0, and 0 tells nothing of commit: a mere sign of life.
+                # All logs agree at 0, and commit 0 says nothing: only a sign of life.
                 state.send(name, Append(state.term, 0, 0, 0, [], round_id, known))
                 continue
             if peer.pace is Pace.PROBE:
@@ -416,11 +416,11 @@ class Leader:
             if message.read > peer.asked:
                 confirmed.lost_by(self.state, self.progress, name)
             elif not peer.nonce:
-                return  # late: it has that by now
+                return  # late: the member has that entry by now
             else:
-                peer.match = refused - 1  # an acknowledgement from before its log was damaged came after its Recover
+                peer.match = refused - 1  # an older acknowledgement arrived after its Recover
         if peer.pace is Pace.PROBE and refused != peer.next - 1:
-            return  # the answer to an older question
+            return  # the reply to an older probe
         agreed, _ = self.log.terms.newest(message.hint_index, message.hint_term)
         peer.probe(max(min(agreed + 1, refused), peer.match + 1))
 
@@ -436,7 +436,7 @@ class Leader:
         if message.ok:
             self._accepted(peer, message.index)
             if peer.pace is Pace.INSTALL and self.state.leading is self:
-                self._offer_install(sender, peer)  # what follows its state is gone by now, too
+                self._offer_install(sender, peer)  # entries after its state have left the log, too
         elif peer.pace is Pace.INSTALL:
             peer.probe(peer.match + 1, paused=True)
 
@@ -498,7 +498,7 @@ class Leader:
         self.busy()
         self.transfer_to = to
         self._transfer_age = 0
-        # From here on somebody may be elected within the lease, and even after the transfer was given up.
+        # From here on another member may be elected within the lease, even after the transfer was given up.
         self._lease_broken = True
         peer = self.progress[to]
         if peer.pace is Pace.PROBE:

@@ -84,7 +84,7 @@ class LogView:
             self.memberships.pop()
         pending = self.pending
         if pending and pending[0].index <= after + 1:
-            # What is with the shell already lies before the cut: only what was never handed out goes.
+            # Entries that the shell has are before the cut: drop only those that were never handed out.
             del pending[after - pending[0].index + 1 :]
         else:
             pending.clear()

@@ -82,7 +82,7 @@ class State:
         self.warned: set[str] = set()
         """Members whose conflicting entries were reported to the shell."""
         if hard.term > 0 and any(other.voters != (me,) for _, other in log.memberships):
-            # A restarted member does not remember what it promised to whom: it keeps a promise that it may have made.
+            # A restarted member does not remember its promises: keep one that it may have made.
             self.heard = self.now
         self.reset_clock()
 
@@ -129,7 +129,7 @@ class State:
         if self.leading is not None:
             self.out.lost_reads.extend(self.leading.end())
             self.leading = None
-        # Raft §5.2: a follower's clock goes on when it only hears of a newer term.
+        # Raft §5.2: a newer term alone does not reset a follower's election clock.
         if leader or self.role is not Role.FOLLOWER:
             self.reset_clock()
         self.role = Role.FOLLOWER
@@ -162,4 +162,4 @@ class State:
             self.leading.woken()
         else:
             self.reset_clock()
-            self.heard = self.now  # the leader's node was alive all the time: see node_down
+            self.heard = self.now  # the leader's node was alive meanwhile; see node_down

@@ -128,7 +128,7 @@ class Owner:
         self.held = []
         self.contexts.clear()
         self.changes.clear()
-        if contexts and not failed:  # a failure said so already
+        if contexts and not failed:  # `on_failure` was called
             self.callbacks.on_lost(contexts)
         for done in changes:
             done(False)

@@ -72,7 +72,7 @@ def perform(work: Work, log: SegmentLog, file: KeptFile) -> Worked:
     kept = work.kept
     if work.replace is not None:
         done.file = KeptFile(log.files, work.replace.directory)
-        done.file.write(kept, sync=True)  # before it is in place: a vote that was given is never forgotten
+        done.file.write(kept, sync=True)  # before it is in place, so that no vote is forgotten
         file.close()
         done.log = work.replace.swap()
         done.log.settle()

@@ -94,12 +94,12 @@ class Groups:
                 raise
             kept = None
             file.close()
-            # The damaged file stays until another takes its place: a member without one would be taken for a new one.
+            # Keep the damaged file until it is replaced: a member without one would be taken for a new one.
             file = KeptFile(self._files, directory)
         fresh = kept is None and not lost
         if kept is None:
-            # On its way through the log a member that joins meets the groups of former days, perhaps one in which it is
-            # the only voter: it must not lead before it holds what its leader has.
+            # While a joining member catches up it passes through former memberships, perhaps one in which it is the
+            # only voter: it must not lead before its log is as complete as its leader's.
             joins = not lost and self._peers.me not in membership.voters
             kept = Kept(HardState(), membership, recovering=lost or joins, forgetful=lost, joining=joins)
         return RaftMember(
@@ -217,7 +217,7 @@ class Groups:
         except RaftError as error:
             self.refused += 1
             _logger.error("group %s: a message from %s was dropped: %s", member.group, node, error)
-        except Exception as error:  # the other groups' messages are in the same buffer
+        except Exception as error:  # the same buffer has messages of other groups
             member.fail(error)
             self.on_error(member.group, error)
 

@@ -68,7 +68,7 @@ def updated(kept: Kept, core: Core, durable: int) -> Kept:
         hard=core.hard,
         durable=durable,
         recovering=core.recovering,
-        forgetful=core.recovering and kept.forgetful,  # to the end, although the core lets go of it sooner
+        forgetful=core.recovering and kept.forgetful,  # until recovery ends, although the core resets it earlier
         joining=core.recovering and kept.joining,
         confirmed=tuple(core.confirmed.values()),
         past=terms.past,
@@ -101,7 +101,7 @@ class KeptFile:
                 self._number, self._synced, found = number, slot, kept
         if found is None:
             raise CorruptLog(self.path, 0, "neither of its two slots holds a term and a vote")
-        self._files.sync(self._fd)  # the newer slot may be one that a killed process did not sync
+        self._files.sync(self._fd)  # a killed process may not have synced the newer slot
         return found
 
     def write(self, kept: Kept, sync: bool) -> None:
@@ -112,7 +112,7 @@ class KeptFile:
         slot = 1 - self._synced
         rest = struct.pack("<QI", self._number + 1, len(body)) + body
         content = [_MAGIC, crc32(rest).to_bytes(4, "little"), rest]
-        if self._fd < 0:  # in one step: a file that is there without a whole slot is damage
+        if self._fd < 0:  # in one step: a file without an intact slot counts as damaged
             self._files.write_whole(self.path, [bytes(slot * SLOT), *content])
             self._fd = self._files.open(self.path, write=True)
             sync = False

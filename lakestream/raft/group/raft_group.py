@@ -93,7 +93,7 @@ class RaftGroup(Group):
         self._cut = 1 << 62  # the lowest cut since the work under way began
         self._busy = self._loading = self._wants_sync = self._room = self._wants_kept = False
         self._unkept_ticks = 0
-        self._seal: tuple[SealState, int] | None = None  # waits for its turn, or is being done
+        self._seal: tuple[SealState, int] | None = None  # waits for its turn, or is under way
         self._replacement: Replacement | None = None
         self._idle: list[Callable[[], None]] = []  # to be called when the last work has ended
         self._loaded: list[tuple[Frame, Appended]] = []  # read from the log, and not handed out yet
@@ -101,11 +101,11 @@ class RaftGroup(Group):
         self._unsealed = 0  # a SEAL that is in the log, or being written, behind which nothing was sealed yet
         self._log = log
         log.propose_seal = self._propose_seal
-        self._log_base = log.first_index - 1  # entries through here have left the log, as the core knows
+        self._log_base = log.first_index - 1  # entries through here have left the log, as the core was told
         self._unstable = Unstable(log.last_index, handed[0])
         self._owner = Owner(callbacks, core, handed[1])
         self._out = Outgoing(core, self._io, lambda to, message: outlet.send(group, to, message), self._read_done)
-        self._out.unsynced = True  # nothing leaves before what recovery found is durable, and known to be
+        self._out.unsynced = True  # send nothing before recovered entries are durable
 
     # ------------------------------------------------------------------ state
     @property
@@ -211,7 +211,7 @@ class RaftGroup(Group):
 
     def _close_file(self, keep: bool = True) -> None:
         if keep and self.failed is None and self._started:
-            with contextlib.suppress(OSError):  # what must be durable is; see Kept
+            with contextlib.suppress(OSError):  # everything that must be durable is; see Kept
                 self._file.write(self._to_keep(), sync=False)
         self._file.close()
         idle, self._idle = self._idle, []
@@ -224,7 +224,7 @@ class RaftGroup(Group):
         self._core.tick()
         self._unkept_ticks += 1
         if self._unkept_ticks >= KEEP_TICKS:
-            # What goes into the log brings it to the disk, too; a member that gets no entries may know more.
+            # Appends write it too; this is for a member that gets no entries.
             self._unkept_ticks = 0
             self._wants_kept = self._kept.confirmed != tuple(self._core.confirmed.values())
         self._pump()
@@ -251,7 +251,7 @@ class RaftGroup(Group):
         self._core.unreachable(node)
 
     def propose(self, proposals: list[Proposal]) -> None:
-        self._given_up = 0  # a transfer that came to nothing
+        self._given_up = 0  # an earlier transfer failed
         assert not self._blocked(), "a write is under way"
         if self.failed is not None:
             raise self.failed
@@ -267,7 +267,7 @@ class RaftGroup(Group):
         try:
             core.propose(frames)
         except (TooMuchUncommitted, Transferring):
-            self._owner.held = proposals  # proposed again when there is room, or lost with the leadership
+            self._owner.held = proposals  # proposed again when there is room; lost if leadership is lost
             return
         for frame, proposal in zip(frames, proposals, strict=True):
             if proposal.context is not None:
@@ -339,13 +339,13 @@ class RaftGroup(Group):
     # ------------------------------------------------------------------ Ready
     def _pump(self) -> None:
         """Carry out Readys of the core until there are none. Nested calls leave the work to the outer one."""
-        self._touched = True  # the core may want something
+        self._touched = True  # the core may have a Ready
         if self._pumping or self._stopped or not self._started:
             return
         self._pumping = True
         try:
             base = self._log.first_index - 1
-            if base > self._log_base:  # segments leave the log for the lake without asking
+            if base > self._log_base:  # the store removes segments that the lake holds
                 self._log_base = base
                 self._core.compacted(base)
             while not self._stopped:
@@ -366,14 +366,14 @@ class RaftGroup(Group):
     def _take(self, ready: Ready) -> None:
         if ready.hard is not None or ready.recovered or ready.rolled_back is not None:
             self._out.unsynced = True
-        if ready.rolled_back is not None:  # the mark for the disk stays to the end, the core lets go of its own sooner
+        if ready.rolled_back is not None:  # the mark on disk stays until recovery ends, the core resets its own earlier
             self._kept = msgspec.structs.replace(self._kept, forgetful=self._core.forgetful)
         if ready.changed:
             self._check_role()
         for context in ready.lost_reads:
             cast(Callable[[int], None], context)(-1)
         if self.failed is not None:
-            # Nothing is written and nothing promised any more; but somebody else shall lead.
+            # Write and promise nothing more, but let another member lead.
             self._out.give_away(ready.messages)
             return
         self._owner.report(ready)
@@ -408,7 +408,7 @@ class RaftGroup(Group):
         """Go on after entries for other members were read from the disk, or fail with `error`."""
         if self._stopped or self.failed is not None:
             return
-        if error is not None and self._replacement is None:  # else the log may be gone by now
+        if error is not None and self._replacement is None:  # else the log is about to be replaced
             self.fail(error)
         self._pump()
 
@@ -424,7 +424,7 @@ class RaftGroup(Group):
         self._busy, self._cut = True, 1 << 62
         if work.keep_synced:
             self._out.sync_begins()
-        self._outlet.flush(True)  # the others' disks work while this one does
+        self._outlet.flush(True)  # other members' disks work at the same time
         self._io.submit(lambda: perform(work, log, file), lambda did, err: self._worked(work, did, err), work.brief)
         return True
 
@@ -434,7 +434,7 @@ class RaftGroup(Group):
             return replacing(replacement, self._to_keep())
         frames, epoch = self._next_frames()
         cut = self._truncate
-        keep = self._out.unsynced or cut is not None  # a cut is known before it is done, or it would look like damage
+        keep = self._out.unsynced or cut is not None  # a cut is noted before it is done, or it would look like damage
         if not (frames or keep or self._seal is not None or self._wants_sync or self._wants_kept):
             return None
         self._kept = self._to_keep()
@@ -463,7 +463,7 @@ class RaftGroup(Group):
         self._busy = False
         if done is not None and done.file is not None:
             self._file = done.file
-        if self._stopped:  # a failed write is the last one, and a state that was put in place has its own facts
+        if self._stopped:  # after a failed write nothing is written; an installed state has its own file
             self._close_file(keep=done is not None and work.replace is None)
             return
         if done is None:
@@ -574,7 +574,7 @@ class RaftGroup(Group):
             if frame.kind is Kind.MEMBERSHIP:
                 membership = decode_membership(frame.body)
                 self._kept = msgspec.structs.replace(self._kept, membership=membership, membership_index=frame.index)
-                self._out.unsynced = True  # durable before a seal could take it out of sight
+                self._out.unsynced = True  # durable before a seal: recovery reads memberships of the open segment
         self._room = True
         self._owner.commit(found)
         if last.kind is Kind.SEAL:
