@@ -32,7 +32,7 @@ FLAG_HEADER = 1
 MAX_SUBJECT = 0xFFFF
 """Longest subject in bytes (a u16 field); the protocol's control line limit is far below it."""
 
-SEQ_AT, TIME_AT, SUBJECT_LENGTH_AT, FLAGS_AT = 4, 12, 20, 22
+TIME_AT, SUBJECT_LENGTH_AT, FLAGS_AT = 12, 20, 22
 """Offsets of single fields, for code that needs one field of many records."""
 
 _HEAD = struct.Struct("<IQqHHIH")

@@ -377,31 +377,6 @@ def read_footer(path: str, files: Files | None = None) -> tuple[Footer, Tables, 
         files.close(fd)
 
 
-def decode_footer(content: bytes) -> tuple[Footer, Tables, int] | None:
-    """Like `read_footer`, from a segment's whole content; return None if there is no undamaged footer."""
-    files = _Content(content)
-    end = read_end(files, 0)
-    if end is None:
-        return None
-    try:
-        return end.footer, read_tables(files, 0, "", end), end.frames_end
-    except CorruptLog:
-        return None
-
-
-class _Content(Files):
-    """The content of a file in memory, in the place of an open file."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def size(self, fd: int) -> int:
-        return len(self._content)
-
-    def read_at(self, fd: int, length: int, offset: int) -> bytes:
-        return self._content[offset : offset + length]
-
-
 def iter_frames(buf: bytes, path: str, header: Header, end: int) -> Iterator[tuple[Frame, int]]:
     """Yield every frame of a segment's content with the offset of its body; `end` is where the frames end.
 

@@ -98,7 +98,7 @@ class Groups:
             file = KeptFile(self._files, directory)
         fresh = kept is None and not lost
         if kept is None:
-            # While a joining member catches up it passes through former memberships, perhaps one in which it is the
+            # A joining member passes through former memberships while it catches up, perhaps one in which it is the
             # only voter: it must not lead before its log is as complete as its leader's.
             joins = not lost and self._peers.me not in membership.voters
             kept = Kept(HardState(), membership, recovering=lost or joins, forgetful=lost, joining=joins)
