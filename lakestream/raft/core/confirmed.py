@@ -72,7 +72,7 @@ def learn(state: State, sender: str, found: Sequence[Confirmed]) -> bool:
     return True
 
 
-def told(state: State, sender: str, index: int, term: int) -> None:
+def on_claim(state: State, sender: str, index: int, term: int) -> None:
     """Handle the claim of a candidate or voter that this member had confirmed the committed entry `index` of `term`.
 
     Ignored while a leader is there: either that leader has the entry and says so itself, or the entry is lost already,

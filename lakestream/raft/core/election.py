@@ -82,7 +82,7 @@ def _decide(state: State) -> bool:
 
 def on_vote(state: State, sender: str, message: Vote) -> None:
     """Answer a candidate."""
-    confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
+    confirmed.on_claim(state, sender, message.confirmed_index, message.confirmed_term)
     index, term = confirmed.known_of(state, sender)
     eligible = (state.joining or not state.recovering) and state.log.up_to_date(message.last_index, message.last_term)
     eligible = eligible and message.last_index >= index  # else its disk was rolled back, and the reply says so
@@ -109,7 +109,7 @@ def on_vote(state: State, sender: str, message: Vote) -> None:
 
 def on_vote_reply(state: State, sender: str, message: VoteReply) -> None:
     """Count a reply that is not of an older term; the caller has adopted a newer term, except of granted pre-votes."""
-    confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
+    confirmed.on_claim(state, sender, message.confirmed_index, message.confirmed_term)
     if message.pre:
         # A refusal carries the voter's term, a grant the requested term.
         wanted = state.role is Role.PRE_CANDIDATE and message.term == state.term + message.granted

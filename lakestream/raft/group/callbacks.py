@@ -75,7 +75,7 @@ class Owner:
         self.wake = False
         self.callbacks.on_commit(entries)
 
-    def awake(self) -> None:
+    def resume(self) -> None:
         """Tell the owner that it can propose again."""
         self.wake = False
         self.callbacks.on_commit([])

@@ -12,7 +12,7 @@ from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.group.group import Replacement, brief
-from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.hard_state import PersistentState, StateFile
 
 
 class Work(msgspec.Struct):
@@ -28,7 +28,7 @@ class Work(msgspec.Struct):
     sync: make durable what relaxed writes left.
     """
 
-    kept: Kept
+    kept: PersistentState
     settle: bool = False
     keep_synced: bool = False
     replace: Replacement | None = None
@@ -52,26 +52,26 @@ class Worked(msgspec.Struct):
     placed: list[Appended] = []
     moved: list[Appended] = []
     log: SegmentLog | None = None
-    file: KeptFile | None = None
+    file: StateFile | None = None
 
 
-def replacing(replacement: Replacement, now: Kept) -> Work:
+def replacing(replacement: Replacement, now: PersistentState) -> Work:
     """Return the work that puts a fetched state in place; the term, vote and promises of `now` stay valid."""
     index = replacement.index
     hard = msgspec.structs.replace(now.hard, commit=index)
-    kept = Kept(hard, replacement.membership, index, index, index, replacement.term)
+    kept = PersistentState(hard, replacement.membership, index, index, index, replacement.term)
     kept = msgspec.structs.replace(
         kept, recovering=now.recovering, forgetful=now.forgetful, joining=now.joining, confirmed=now.confirmed
     )
     return Work(kept, keep_synced=True, replace=replacement)
 
 
-def perform(work: Work, log: SegmentLog, file: KeptFile) -> Worked:
+def perform(work: Work, log: SegmentLog, file: StateFile) -> Worked:
     """Do the work. Block. Raise LogFrozen, OSError; then the member does nothing more in this process."""
     done = Worked()
     kept = work.kept
     if work.replace is not None:
-        done.file = KeptFile(log.files, work.replace.directory)
+        done.file = StateFile(log.files, work.replace.directory)
         done.file.write(kept, sync=True)  # before it is in place, so that no vote is forgotten
         file.close()
         done.log = work.replace.swap()

@@ -25,7 +25,7 @@ from lakestream.raft.core.messages import (
     encode_envelopes,
 )
 from lakestream.raft.core.ready import Options, RaftError
-from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.raft.group.member import RaftMember
 from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
 from lakestream.raft.group.raft_group import TICK_NS, Outlet, RaftGroup
@@ -86,7 +86,7 @@ class Groups:
 
     def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> RaftMember:
         self._files.make_directory(directory)
-        file = KeptFile(self._files, directory)
+        file = StateFile(self._files, directory)
         try:
             kept = file.read()
         except CorruptLog:
@@ -95,13 +95,13 @@ class Groups:
             kept = None
             file.close()
             # Keep the damaged file until it is replaced: a member without one would be taken for a new one.
-            file = KeptFile(self._files, directory)
+            file = StateFile(self._files, directory)
         fresh = kept is None and not lost
         if kept is None:
             # A joining member passes through former memberships while it catches up, perhaps one in which it is the
             # only voter: it must not lead before its log is as complete as its leader's.
             joins = not lost and self._peers.me not in membership.voters
-            kept = Kept(HardState(), membership, recovering=lost or joins, forgetful=lost, joining=joins)
+            kept = PersistentState(HardState(), membership, recovering=lost or joins, forgetful=lost, joining=joins)
         return RaftMember(
             group,
             self._peers.me,

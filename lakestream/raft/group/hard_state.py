@@ -3,7 +3,7 @@
 Belongs here: term, vote and the few other facts that the log does not hold, and how they are made durable. The file has
 two slots of SLOT bytes:
 
-    magic, u32 crc of the rest, u64 number, u32 length, MessagePack `Kept`
+    magic, u32 crc of the rest, u64 number, u32 length, MessagePack `PersistentState`
 
 The intact slot with the higher number is valid. Every write goes to the slot that was not synced last: so a synced slot
 is never overwritten before its successor is durable, and a torn write loses nothing that was promised. Writes without a
@@ -32,17 +32,22 @@ _MAGIC = b"LKRF"
 _HEAD = struct.Struct("<4sIQI")
 
 
-class Kept(msgspec.Struct, frozen=True):
+class PersistentState(msgspec.Struct, frozen=True):
     """The content of the file.
 
-    `hard` and `recovering` are durable before anything that depends on them leaves. `durable` is the index through
-    which this member's log was synced, and `hard.commit` what it knew to be committed; both are mostly written without
-    a sync, so a killed process leaves them exact and a lost machine a little behind. The log begins after entry `base`,
-    whose term is `base_term`, or has before that what cannot be given to others entry by entry. `membership` is a
-    committed one, of entry `membership_index` (0: the group began with it); the log may have later ones. `forgetful`:
-    recovering, and what `hard` says was lost, too. `joining`: recovering only because it is new in an older group.
-    `confirmed`: what the members are known to have acknowledged, written without a sync (confirmed.py).
-    `past`: the terms of entries before `past_through`, which is of `past_term`, also when they are gone; likewise.
+    hard: term, vote and commit index. Like `recovering`, durable before any message that depends on it is sent; its
+        commit index is mostly written without a sync, like `durable`: exact after a kill, a little behind after a
+        power failure.
+    membership, membership_index: a committed membership and its entry (0: the group began with it); the log may have
+        later ones.
+    durable: the index through which this member's log was synced.
+    base, base_term: entries through `base` cannot be sent one by one: they are not in the log, or have unknown terms.
+    recovering: the log was damaged; see `Core`.
+    forgetful: recovering, and the hard state was lost, too.
+    joining: recovering only because the member is new in an existing group.
+    confirmed: what the members are known to have acknowledged (confirmed.py), written without a sync.
+    past, past_through, past_term: the terms of entries before `past_through`, which has `past_term`, also of those that
+        have left the log; written without a sync.
     """
 
     hard: HardState
@@ -60,7 +65,7 @@ class Kept(msgspec.Struct, frozen=True):
     past_term: int = 0
 
 
-def updated(kept: Kept, core: Core, durable: int) -> Kept:
+def updated(kept: PersistentState, core: Core, durable: int) -> PersistentState:
     """Return `kept` brought up to date with the core; entries through `durable` are durable."""
     terms = core.log.terms
     return msgspec.structs.replace(
@@ -77,7 +82,7 @@ def updated(kept: Kept, core: Core, durable: int) -> Kept:
     )
 
 
-class KeptFile:
+class StateFile:
     """The file `raft` of one member. Its methods block; the member calls them one at a time."""
 
     def __init__(self, files: Files, directory: str) -> None:
@@ -88,13 +93,13 @@ class KeptFile:
         self._number = 0
         self._synced = 0  # the slot that was synced last
 
-    def read(self) -> Kept | None:
+    def read(self) -> PersistentState | None:
         """Return the content, or None if there is no file. Raise CorruptLog if no slot is intact, OSError."""
         try:
             self._fd = self._files.open(self.path, write=True)
         except FileNotFoundError:
             return None
-        found: Kept | None = None
+        found: PersistentState | None = None
         for slot in (0, 1):
             number, kept = _decode(self._files.read_at(self._fd, SLOT, slot * SLOT))
             if kept is not None and number > self._number:
@@ -104,7 +109,7 @@ class KeptFile:
         self._files.sync(self._fd)  # a killed process may not have synced the newer slot
         return found
 
-    def write(self, kept: Kept, sync: bool) -> None:
+    def write(self, kept: PersistentState, sync: bool) -> None:
         """Replace the content, durably if `sync`. Raise OSError; then nothing may be written any more."""
         body = msgspec.msgpack.encode(kept)
         if _HEAD.size + len(body) > SLOT:
@@ -131,7 +136,7 @@ class KeptFile:
             self._fd = -1
 
 
-def _decode(data: bytes) -> tuple[int, Kept | None]:
+def _decode(data: bytes) -> tuple[int, PersistentState | None]:
     """Return (number, content) of a slot, or (0, None) if it is not intact."""
     if len(data) < _HEAD.size:
         return 0, None
@@ -139,4 +144,4 @@ def _decode(data: bytes) -> tuple[int, Kept | None]:
     end = _HEAD.size + length
     if magic != _MAGIC or end > len(data) or crc32(memoryview(data)[8:end]) != crc:
         return 0, None
-    return number, msgspec.msgpack.decode(data[_HEAD.size : end], type=Kept)
+    return number, msgspec.msgpack.decode(data[_HEAD.size : end], type=PersistentState)

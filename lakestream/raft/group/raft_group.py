@@ -38,7 +38,7 @@ from lakestream.raft.group.group import (
     frames_of,
     unapplied,
 )
-from lakestream.raft.group.hard_state import Kept, KeptFile, updated
+from lakestream.raft.group.hard_state import PersistentState, StateFile, updated
 from lakestream.raft.group.outgoing import Outgoing
 from lakestream.raft.group.unstable import RECENT_BYTES, Unstable, to_seal
 
@@ -73,8 +73,8 @@ class RaftGroup(Group):
         self,
         group: str,
         log: SegmentLog,
-        file: KeptFile,
-        kept: Kept,
+        file: StateFile,
+        kept: PersistentState,
         core: Core,
         handed: tuple[int, int],
         outlet: Outlet,
@@ -211,7 +211,7 @@ class RaftGroup(Group):
 
     def _close_file(self, keep: bool = True) -> None:
         if keep and self.failed is None and self._started:
-            with contextlib.suppress(OSError):  # everything that must be durable is; see Kept
+            with contextlib.suppress(OSError):  # everything that must be durable is; see PersistentState
                 self._file.write(self._to_keep(), sync=False)
         self._file.close()
         idle, self._idle = self._idle, []
@@ -353,7 +353,7 @@ class RaftGroup(Group):
                 self._touched = ready is not None
                 if ready is not None:
                     self._take(ready)
-                elif not (self._start_work() or self._hand_out() or self._tell()):
+                elif not (self._start_work() or self._hand_out() or self._notify()):
                     break
         finally:
             self._pumping = False
@@ -455,7 +455,7 @@ class RaftGroup(Group):
                 self._unsealed = frame.index
         return frames, epoch
 
-    def _to_keep(self) -> Kept:
+    def _to_keep(self) -> PersistentState:
         durable = self._unstable.placed if self._log.options.sync_always else 0
         return updated(self._kept, self._core, durable)
 
@@ -586,7 +586,7 @@ class RaftGroup(Group):
         self._unstable.trim(RECENT_BYTES if self._core.role is Role.LEADER and not alone else 0)
 
     # ------------------------------------------------------------------ callbacks
-    def _tell(self) -> bool:
+    def _notify(self) -> bool:
         """Call the owner for what has changed; return True if it was called."""
         if self._check_role():
             return True
@@ -599,7 +599,7 @@ class RaftGroup(Group):
             self._propose(held)
             return not owner.held
         if owner.wake and owner.leads and not self._blocked():
-            owner.awake()
+            owner.resume()
             return True
         return False
 
