@@ -35,7 +35,7 @@ FEWER = 8
 class Store:
     """Messages and indexes of one stream.
 
-    `applied` is the index of the newest applied entry: whoever applies an entry sets it afterwards. `first_seq` is 0
+    `applied` is the index of the newest applied entry: the owner sets it after applying an entry. `first_seq` is 0
     until the first message, and last_seq + 1 in a stream that was emptied. `extra` is the owner's part of the
     checkpoint. Sizes are in bytes, times in ns.
     """
@@ -62,7 +62,7 @@ class Store:
         self.shredding = False
         """Set beside it while a secure delete is applied: the bytes of the message go too."""
         self.on_settled: Callable[[], None] | None = None
-        """Set by whoever waits for a seal: called in the event loop whenever a write or a seal has ended."""
+        """Set by a caller that waits for a seal; called in the event loop whenever a write or a seal has ended."""
         self.directory = ""
         """The stream's directory; "" without files."""
         self.based = False

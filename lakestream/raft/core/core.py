@@ -306,7 +306,7 @@ class Core(State):
 
         Args:
             send: as it came in a Ready.
-            entries: from `send.first` on; none when they can not be had (tell `compacted` before, when they are gone).
+            entries: from `send.first` on; none when they cannot be had (tell `compacted` before, when they are gone).
         """
         return None if self.leading is None else self.leading.fill(send, entries)
 

@@ -108,7 +108,7 @@ def _frames(state: State, message: Append) -> list[Frame]:
             if entry.kind == Kind.MEMBERSHIP:
                 decode_membership(entry.body)
     except (ValueError, msgspec.DecodeError) as error:
-        raise BadMessage(f"entry {index} can not be understood: {error}") from error
+        raise BadMessage(f"entry {index} cannot be understood: {error}") from error
     return frames
 
 

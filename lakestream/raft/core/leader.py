@@ -5,7 +5,7 @@ transfer, quiescence. A `Leader` lives from one election to the end of that lead
 
 **Rounds.** A heartbeat carries a number that its receiver echoes. The number holds the tick at which it left, so one
 echo from a quorum tells three things: that no newer leader was elected before the round began (reads), until when
-those members vote for nobody else (lease), and that they are alive (check-quorum).
+those members vote for no other member (lease), and that they are alive (check-quorum).
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ class Leader:
     def lease_valid(self) -> bool:
         """True while no other member can have become leader.
 
-        A follower that heard round r promises to vote for nobody else for election_ticks ticks of its own after that,
-        which is later than when r left here.
+        A follower that heard round r promises to vote for no other member for election_ticks of its own ticks after
+        that, which is later than when r was sent.
         """
         if self.state.quiescent or self.transfer_to or self._lease_broken or not self.established:
             return False

@@ -79,7 +79,7 @@ class Append(msgspec.Struct, array_like=True, tag="a", gc=False):
 
 
 class AppendReply(msgspec.Struct, array_like=True, tag="ar", gc=False):
-    """Answers Append. `match`: entries through here are durable here and agree with the leader's.
+    """Reply to Append. `match`: entries through here are durable here and agree with the leader's.
 
     When `rejected`, (hint_index, hint_term) is the newest entry at or before the refused one whose term is not above
     the leader's `prev_term` (fast back-off, §5.3); `match` is then the refused `prev_index`.
@@ -112,7 +112,7 @@ class Vote(msgspec.Struct, array_like=True, tag="v", gc=False):
 
 
 class VoteReply(msgspec.Struct, array_like=True, tag="vr", gc=False):
-    """Answers Vote, a pre-vote with the term that it asked about when granted.
+    """Reply to Vote; a granted pre-vote has the requested term.
 
     `confirmed_index`, `confirmed_term`: the newest committed entry that the candidate is known to have acknowledged.
     """
@@ -125,7 +125,7 @@ class VoteReply(msgspec.Struct, array_like=True, tag="vr", gc=False):
 
 
 class TimeoutNow(msgspec.Struct, array_like=True, tag="tn", gc=False):
-    """The leader asks its follower to stand for election at once (leader transfer, §3.10)."""
+    """Ask a follower to stand for election at once (leader transfer, §3.10)."""
 
     term: int
 
@@ -146,7 +146,7 @@ class Install(msgspec.Struct, array_like=True, tag="is", gc=False):
 
 
 class InstallReply(msgspec.Struct, array_like=True, tag="ir", gc=False):
-    """Answers Install once the state is durable here (`ok`), or could not be had. `index_term`: of entry `index`."""
+    """Reply to Install: the state is durable here (`ok`), or could not be fetched. `index_term`: of entry `index`."""
 
     term: int
     index: int
@@ -155,7 +155,7 @@ class InstallReply(msgspec.Struct, array_like=True, tag="ir", gc=False):
 
 
 class Quiesce(msgspec.Struct, array_like=True, tag="q", gc=False):
-    """Nothing more to come: everything through `index` is committed and matched everywhere. The receiver's election
+    """Announce quiescence: everything through `index` is committed and matched everywhere. The receiver's election
     clock stops for as long as the sender's node is alive; any other message of the group starts it again."""
 
     term: int
@@ -164,9 +164,9 @@ class Quiesce(msgspec.Struct, array_like=True, tag="q", gc=False):
 
 
 class Recover(msgspec.Struct, array_like=True, tag="rc", gc=False):
-    """A member whose log was damaged asks its leader through where it must refill it before it may vote again.
+    """Ask the leader for the index through which a damaged log must be refilled before its member votes again.
 
-    `forgot`: it lost its hard state, too, so it can not tell a leader from a former one, and wants to be answered only
+    `forgot`: it lost its hard state, too, so it cannot tell a leader from a former one, and wants to be answered only
     when a majority without it confirms that this leader leads.
     """
 
@@ -176,7 +176,7 @@ class Recover(msgspec.Struct, array_like=True, tag="rc", gc=False):
 
 
 class RecoverTo(msgspec.Struct, array_like=True, tag="rt", gc=False):
-    """Answers Recover with the leader's last index: nothing that the asker ever acknowledged lies beyond it."""
+    """Reply to Recover with the leader's last index: nothing that the member ever acknowledged lies beyond it."""
 
     term: int
     nonce: int

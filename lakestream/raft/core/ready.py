@@ -59,7 +59,7 @@ class Options(msgspec.Struct, frozen=True):
 
     `election_ticks`: a follower that hears nothing for that long, and up to as much again at random, campaigns; a
     leader that hears from no quorum for that long steps down; a member that heard from its leader within it votes for
-    nobody else. At least 4.
+    no other member. At least 4.
     `max_inflight`, `max_inflight_bytes`: per follower, how many Appends with entries and how many bytes may be
     unanswered; more waits. `max_append_bytes`: one Append (a larger entry goes alone).
     `max_uncommitted_bytes`: `propose` raises TooMuchUncommitted beyond it; one proposal is always possible.
@@ -105,7 +105,7 @@ class Conflict(msgspec.Struct, frozen=True):
 class SendEntries(msgspec.Struct, gc=False, eq=False):
     """Read the entries `first`…`last`, as many as fit into `max_bytes` of bodies (at least one), and give them to
     `Core.fill`, which returns the Append to send. Every SendEntries wants exactly one `fill`: at once when the entries
-    are at hand, later when they come from the disk, with no entries when they can not be had."""
+    are at hand, later when they come from the disk, with no entries when they cannot be had."""
 
     to: str
     first: int

@@ -98,7 +98,7 @@ class State:
 
     @property
     def in_lease(self) -> bool:
-        """True if this member heard from a leader so recently that it votes for nobody else (thesis §4.2.3, §6.4)."""
+        """True if this member heard from a leader recently and votes for no other member (thesis §4.2.3, §6.4)."""
         return self.leading is not None or self.now - self.heard < self.options.election_ticks
 
     @property
@@ -123,7 +123,7 @@ class State:
         self.recover_asked = NEVER
 
     def become_follower(self, term: int, leader: str) -> None:
-        """Follow `leader` ("" when nobody is known) in `term`, which is this member's or newer."""
+        """Follow `leader` ("" if unknown) in `term`, which is this member's or newer."""
         if term != self.term:
             self.set_term(term)
         if self.leading is not None:

@@ -117,7 +117,7 @@ class TermMap:
         """Note that entries through `through` have left the log; its term stays known."""
         if through <= self.base:
             return
-        assert through <= self.last, f"entries through {through} can not be gone from a log that ends at {self.last}"
+        assert through <= self.last, f"entries through {through} cannot be gone from a log that ends at {self.last}"
         at = bisect_right(self._firsts, through) - 1
         gone = zip(self._firsts[: at + 1], self._terms[: at + 1], strict=True)
         # The run at the former base began before it, and is in `past` already if that is known.
@@ -130,7 +130,7 @@ class TermMap:
     def newest(self, index: int, term: int) -> tuple[int, int]:
         """Return the last entry at or before `index` whose term is not above `term`, as (index, term) (back-off, §5.3).
 
-        It is `base` when there is none such: what is before it is committed, so everybody agrees on it.
+        It is `base` if there is no such entry: entries before it are committed, so all members agree on them.
         """
         index = min(index, self.last)
         if index <= self.base:
