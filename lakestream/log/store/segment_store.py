@@ -80,9 +80,7 @@ def open_store(
     """
     if memory and durable_through is None:
         return MemoryStore(uid)
-    files = files or Files()
-    if memory:
-        files = UnsyncedFiles()
+    files = UnsyncedFiles() if memory else files or Files()
     log_directory = os.path.join(directory, LOG_DIRECTORY)
     files.make_directory(log_directory)
     found = recover_checkpoint(files, os.path.join(directory, CHECKPOINT))
