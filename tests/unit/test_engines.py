@@ -16,7 +16,7 @@ from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.lake.files import paths, scan, staging
 from lakestream.log.format.files import Files
-from lakestream.log.store.names import RESERVED, account_directory, account_of
+from lakestream.log.store.root import RESERVED, account_directory, account_of
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
