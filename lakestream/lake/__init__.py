@@ -35,8 +35,8 @@ __all__ = [
     "version_at",
 ]
 
-_HOMES = {"LakeError": "errors", "Session": "sql"}
-"""The modules of names that are not timetravel's."""
+_MODULES = {"LakeError": "lakestream.lake.errors", "Session": "lakestream.lake.sql"}
+"""Modules of the names that the time travel module does not define."""
 
 
 def table_path(lake: str | os.PathLike[str], stream: str, account: str = "$G") -> str:
@@ -58,4 +58,4 @@ def table_path(lake: str | os.PathLike[str], stream: str, account: str = "$G") -
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"lakestream.lake.{_HOMES.get(name, 'timetravel')}"), name)
+    return getattr(import_module(_MODULES.get(name, "lakestream.lake.timetravel")), name)

@@ -24,6 +24,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import lakestream
 from lakestream.lake import java
 from lakestream.lake.errors import JarsMissing, JavaMissing
 
@@ -53,7 +54,7 @@ def directory() -> str:
 
 def own() -> str:
     """Path of lakestream's own JAR, whether it is there or not."""
-    return str(Path(__file__).resolve().parent / "jvm" / OWN)
+    return str(Path(lakestream.__file__).resolve().parent / "lake" / "jvm" / OWN)
 
 
 def present() -> list[str] | None:
@@ -125,7 +126,7 @@ def configuration(name: str = "local") -> str:
         JarsMissing: it is in neither place.
     """
     parts = ("spark_conf", name, "spark-defaults.conf")
-    candidates = [Path(__file__).resolve().parents[2].joinpath(*parts)]
+    candidates = [Path(lakestream.__file__).resolve().parents[1].joinpath(*parts)]
     try:
         files = importlib.metadata.files("lakestream") or []
     except importlib.metadata.PackageNotFoundError:

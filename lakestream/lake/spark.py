@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import lakestream
 from lakestream.lake import jars, java, paths, s3
 from lakestream.lake.errors import JarsMissing
 
@@ -129,7 +130,7 @@ def environ() -> dict[str, str]:
         JavaMissing: no Java 17 or newer.
     """
     found = java.find()
-    package_root = str(Path(__file__).resolve().parents[2])
+    package_root = str(Path(lakestream.__file__).resolve().parents[1])
     inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != package_root]
     return {
         "JAVA_HOME": found.home,
