@@ -1,6 +1,6 @@
 """Spark over the streams of a lake.
 
-Belongs here: the session that a program or notebook asks for. What Spark is set to is lakestream.lake.spark's. Nothing
+Belongs here: the session that a program or notebook asks for. What Spark is set to is lakestream.lake.spark_session's. Nothing
 of Spark is imported before a session is asked for.
 
     from lakestream.spark import session
@@ -81,7 +81,7 @@ def session(
     root = paths.root(os.fspath(lake) if lake is not None else default_lake())
     if paths.is_local(root) and not os.path.isdir(root):
         raise LakeNotFound(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory")
-    from lakestream.lake import spark as sessions
+    from lakestream.lake import spark_session as sessions
 
     spark = sessions.session(
         app,

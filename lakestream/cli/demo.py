@@ -24,7 +24,7 @@ import typer
 from lakestream.cli import flights
 from lakestream.lake import java, paths
 from lakestream.lake.errors import LakeError
-from lakestream.lake.sql import Session
+from lakestream.lake.sql_session import Session
 from lakestream.lake.timetravel import latest_progress
 
 if TYPE_CHECKING:

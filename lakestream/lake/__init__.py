@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lakestream.lake.errors import LakeError
-    from lakestream.lake.sql import Session
+    from lakestream.lake.sql_session import Session
     from lakestream.lake.timetravel import AsOf, CommitLog, Progress, TimeTravelError, as_of, instant, version_at
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
     "version_at",
 ]
 
-_MODULES = {"LakeError": "lakestream.lake.errors", "Session": "lakestream.lake.sql"}
+_MODULES = {"LakeError": "lakestream.lake.errors", "Session": "lakestream.lake.sql_session"}
 """Modules of the names that the time travel module does not define."""
 
 

@@ -8,7 +8,7 @@ opens it, pinned, and each task reads a piece of it, a range of the table's sequ
     register(spark)
     spark.read.format("lakestream").option("lake", "data/lake").option("stream", "ORDERS").load()
 
-Spark loads this module in Python workers: `lakestream` has to be on their path (lake/spark.py sees to it).
+Spark loads this module in Python workers: `lakestream` has to be on their path (lake/spark_session.py sees to it).
 """
 
 from __future__ import annotations

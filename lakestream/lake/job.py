@@ -115,7 +115,7 @@ def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threadin
     if not storage.local:
         storage.list(storage.root)  # no credentials, no bucket: better known before Spark has started
     from lakestream.lake import jars
-    from lakestream.lake import spark as sessions
+    from lakestream.lake import spark_session as sessions
 
     with contextlib.suppress(JarsMissing):  # only for log4j2.properties: without it Spark is louder
         os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))

@@ -56,7 +56,7 @@ def measure(messages: int, subjects: int, profile: bool) -> dict[str, Any]:
         warm = [Publisher(work, lake, f"WARM{n}", subjects) for n in range(WARM_ROUNDS)]
         reports: list[BatchReport] = []
         os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
-        from lakestream.lake import spark as sessions
+        from lakestream.lake import spark_session as sessions
 
         with Memory() as memory:
             spark = sessions.session("compaction benchmark", lake=str(lake))
@@ -92,7 +92,7 @@ def into_partitions(partitions: int) -> list[float]:
     with tempfile.TemporaryDirectory() as scratch:
         lake = Path(scratch) / "lake"
         os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
-        from lakestream.lake import spark as sessions
+        from lakestream.lake import spark_session as sessions
 
         spark = sessions.session("compaction benchmark", lake=str(lake))
         model = StreamModel(Path(scratch) / "log")

@@ -281,7 +281,7 @@ def main() -> None:
     if options.without:
         run(options.commits, options.every, None, None)
         return
-    from lakestream.lake import spark as sessions
+    from lakestream.lake import spark_session as sessions
 
     spark = sessions.session("lakestream growth")
     run(options.commits, options.every, options.retain_hours, spark)

@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--commits", type=int, default=125)
     options = parser.parse_args()
-    from lakestream.lake import spark as sessions
+    from lakestream.lake import spark_session as sessions
 
     root = Path(tempfile.mkdtemp(prefix="optimize-"))
     spark = sessions.session("lakestream optimize")

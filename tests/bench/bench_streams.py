@@ -104,7 +104,7 @@ def object_store(count: int) -> None:
 
 def fairness(lake: str, work: Path, commits: int) -> None:
     """A backlog of many commits, and one message of another stream."""
-    from lakestream.lake import spark as sessions
+    from lakestream.lake import spark_session as sessions
     from lakestream.lake.compaction.compaction import Options
     from lakestream.lake.compaction.compactor import Compactor
 

@@ -17,7 +17,7 @@ from nats.js.api import StorageType, StreamConfig
 
 from lakestream.lake import live, staging
 from lakestream.lake.flush import Credentials, ServerFile, StreamNotFound
-from lakestream.lake.sql import Session, SqlError
+from lakestream.lake.sql_session import Session, SqlError
 from lakestream.lake.sql_tail import Server as SqlServer
 from tests.servers import Kind, Server
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.sql import Session
+from lakestream.lake.sql_session import Session
 from lakestream.lake.sql_tail import Server
 from tests.cluster.nodes import Cluster, Node
 from tests.servers import Kind

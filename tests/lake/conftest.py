@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakestream.lake import identity
-from lakestream.lake import spark as sessions
+from lakestream.lake import spark_session as sessions
 
 SMALL = {
     "spark.sql.codegen.wholeStage": "false",

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake import readers
 from lakestream.lake.schema import join_headers
-from lakestream.lake.sql import extension_path
+from lakestream.lake.sql_session import extension_path
 from lakestream.log.record import Record
 
 Row = Mapping[str, Any]

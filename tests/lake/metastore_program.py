@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from lakestream.lake import paths, staging
-from lakestream.lake import spark as sessions
+from lakestream.lake import spark_session as sessions
 from lakestream.lake.catalog import register
 from lakestream.lake.compaction.compaction import StreamCompaction
 from tests.lake.model import StreamModel, flights

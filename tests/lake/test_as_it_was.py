@@ -26,7 +26,7 @@ from lakestream.lake.compaction.table import StreamTable
 from lakestream.lake.history.past import open_past
 from lakestream.lake.maintenance.maintenance import Maintainer, Policy
 from lakestream.lake.spark_functions import as_of as spark_as_of
-from lakestream.lake.sql import Session
+from lakestream.lake.sql_session import Session
 from lakestream.lake.sql_tail import Server as Asked
 from lakestream.lake.timetravel import latest_progress
 from lakestream.log.segment import HEADER_SIZE

@@ -29,7 +29,7 @@ from lakestream.lake.maintenance import detach, erasure, maintenance
 from lakestream.lake.maintenance.detach import Detached, DetachStopped
 from lakestream.lake.maintenance.maintenance import Maintainer
 from lakestream.lake.maintenance.rewrite import Rewriter
-from lakestream.lake.sql import Session
+from lakestream.lake.sql_session import Session
 from lakestream.lake.staging import StagedStream
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import as_of

@@ -17,7 +17,7 @@ from nats.js.errors import APIError, NotFoundError, ServerError
 
 from lakestream.lake import paths
 from lakestream.lake.locks import COMPACTOR_LOCK, open_lock
-from lakestream.lake.sql import Session
+from lakestream.lake.sql_session import Session
 from lakestream.log.segment import HEADER_SIZE
 from tests.lake import tables
 from tests.lake.test_as_it_was import Tables

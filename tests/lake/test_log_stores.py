@@ -37,7 +37,7 @@ COMMITS = int(os.environ.get("LAKESTREAM_COMMIT_RACES", "5"))
 WRITER = """
 import sys
 from tests.lake.test_log_stores import append
-from lakestream.lake.spark import session
+from lakestream.lake.spark_session import session
 
 spark = session()
 print("ready", flush=True)

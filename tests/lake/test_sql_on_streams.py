@@ -1,4 +1,4 @@
-"""`lakestream.lake.sql` on tables that the compactor wrote, beside Spark on the same tables."""
+"""`lakestream.lake.sql_session` on tables that the compactor wrote, beside Spark on the same tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakestream.cli.app import app
 from lakestream.lake import staging
 from lakestream.lake.compaction.compaction import StreamCompaction
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.sql import Session
+from lakestream.lake.sql_session import Session
 from lakestream.lake.timetravel import CommitLog, as_of, rfc3339
 from lakestream.log.record import Record
 from tests.lake.model import StreamModel

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from lakestream.lake import schema, staging
 from lakestream.lake.compaction.compaction import StreamCompaction
 from lakestream.lake.history.history import TableHistory
-from lakestream.lake.sql import Session
+from lakestream.lake.sql_session import Session
 from tests.lake.foreign import Readers, record
 from tests.lake.model import StreamModel
 from tests.lake.tables import ALL, partition_columns

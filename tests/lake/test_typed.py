@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lakestream.lake import staging, typed
 from lakestream.lake.compaction.compaction import StreamCompaction
-from lakestream.lake.sql import Session, SqlError
+from lakestream.lake.sql_session import Session, SqlError
 from lakestream.lake.typed import BadJsonSchema, Fit, NoTypedView
 from tests.lake.model import StreamModel
 

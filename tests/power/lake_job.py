@@ -68,7 +68,7 @@ class LakeJob:
 
 def main() -> None:
     """Take commands until there are none."""
-    from lakestream.lake import spark as sessions
+    from lakestream.lake import spark_session as sessions
     from lakestream.lake.compaction.compactor import Compactor
     from lakestream.lake.maintenance.maintenance import Maintainer
     from lakestream.lake.maintenance.plan import Policy

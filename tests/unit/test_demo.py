@@ -16,7 +16,7 @@ from deltalake import CommitProperties, write_deltalake
 from rich.console import Console
 
 from lakestream.cli import demo, flights
-from lakestream.lake.sql import Session
+from lakestream.lake.sql_session import Session
 from lakestream.lake.timetravel import Progress
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import jars, java, s3, spark
+from lakestream.lake import jars, java, s3
+from lakestream.lake import spark_session as spark
 from lakestream.lake.errors import JarsMissing, JavaMissing
 
 pytestmark = pytest.mark.unit

@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 from lakestream.cli.app import app
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.spark_sql import BadSql
-from lakestream.lake.sql import LakeNotFound, Session, SqlError, UnknownStream
 from lakestream.lake.sql_duckdb import ExtensionMissing, extension_path
+from lakestream.lake.sql_session import LakeNotFound, Session, SqlError, UnknownStream
 from lakestream.lake.timetravel import Progress, rfc3339
 
 pytestmark = pytest.mark.unit

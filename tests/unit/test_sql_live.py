@@ -14,8 +14,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake import live, live_rows, staging
 from lakestream.lake.spark_sql import parse, rewrite
-from lakestream.lake.sql import Session, SqlError, UnknownStream
 from lakestream.lake.sql_catalog import Snapshot
+from lakestream.lake.sql_session import Session, SqlError, UnknownStream
 from lakestream.lake.sql_tail import MANY_REMOVED, Server
 from lakestream.lake.storage import open_storage
 from lakestream.lake.timetravel import Progress, rfc3339

@@ -6,7 +6,7 @@ costs next to nothing (scan.py). A row names a stream with news; the segments th
 that stream, in tasks of its own (compaction.py), because what has to be done is decided by the table, not by the
 checkpoint.
 
-Spark loads this module in Python workers: `lakestream` has to be on their path (lake/spark.py sees to it).
+Spark loads this module in Python workers: `lakestream` has to be on their path (lake/spark_session.py sees to it).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Source:
 
     def _delta(self, tail: str, columns: str) -> Any:
         """A query on the table by DuckDB, which reads deletion vectors right, as a reader of record batches."""
-        from lakestream.lake.sql import extension_path
+        from lakestream.lake.sql_session import extension_path
 
         connection = _duckdb()
         connection.execute(f"LOAD {_quoted(str(extension_path()))}")
