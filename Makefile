@@ -41,7 +41,7 @@ $(INSTALLED): pyproject.toml
 
 # Without Java or network this says so in one line and goes on: the server serves without the compactor.
 jars: $(INSTALLED)
-	@$(BIN)/python -m lakestream.lake.jars >/dev/null || true
+	@$(BIN)/python -m lakestream.lake.spark.jars >/dev/null || true
 
 # Spark's side of delta.`streams/…` and of atomic commits: the Java sources are in jvm/, what they make is in the repository.
 jar: $(INSTALLED)

@@ -4,7 +4,7 @@
     python jobs/clone.py --lake ./data/lake --stream ORDERS --target ./data/lake/clones/orders
     python jobs/clone.py --lake ./data/lake --stream ORDERS --target /srv/what-if --as-of 2026-01-31T12:00:00Z
 
-Belongs here: the command line. The work is lakestream.lake.clones'.
+Belongs here: the command line. The work is lakestream.lake.delta.clones'.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.lake import job  # noqa: E402
-from lakestream.lake.clones import CloneRefused  # noqa: E402
+from lakestream.lake.delta.clones import CloneRefused  # noqa: E402
+from lakestream.lake.spark import job
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -53,8 +53,9 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Find the version, start Spark, make the clone."""
     import time
 
-    from lakestream.lake import clones, identity, paths
-    from lakestream.lake.timetravel import CommitLog, NotATable, version_for_commit_time
+    from lakestream.lake.delta import clones
+    from lakestream.lake.delta.time_travel import CommitLog, NotATable, version_for_commit_time
+    from lakestream.lake.files import identity, paths
 
     lake = paths.root(options.lake)
     identity.require(lake)

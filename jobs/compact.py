@@ -4,7 +4,7 @@
     python jobs/compact.py --lake ./data/lake                    (a Spark of its own on this machine)
     spark-submit jobs/compact.py --lake /mnt/lake --once         (the Spark that spark-submit was configured for)
 
-Belongs here: the command line and the loop. The work is lakestream.lake.compaction.compactor's, and upkeep's.
+Belongs here: the command line and the loop. The work is lakestream.lake.write.compaction.compactor's, and upkeep's.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.lake import job  # noqa: E402
 from lakestream.lake.errors import StorageFailed  # noqa: E402
-from lakestream.lake.job import complain, say  # noqa: E402
-from lakestream.lake.maintenance.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
+from lakestream.lake.spark import job
+from lakestream.lake.spark.job import complain, say  # noqa: E402
+from lakestream.lake.write.maintenance.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakestream.lake.compaction.compactor import BatchReport, Compactor
-    from lakestream.lake.maintenance.maintenance import Done
+    from lakestream.lake.write.compaction.compactor import BatchReport, Compactor
+    from lakestream.lake.write.maintenance.maintenance import Done
 
 DEFAULT_INTERVAL = 1.0
 DEFAULT_PARALLEL = 4
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
 
     With --once and nothing to do there is no need of Spark.
     """
-    from lakestream.lake import identity, paths
+    from lakestream.lake.files import identity, paths
 
     lake = paths.root(options.lake)
     identity.require(lake, options.create)
@@ -107,8 +107,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         _say_result(0, 0, time.monotonic() - began)
         return 0
     spark = job.start_spark("lakestream compactor", lake, options, stop)
-    from lakestream.lake.compaction.compaction import Options
-    from lakestream.lake.compaction.compactor import Compactor
+    from lakestream.lake.write.compaction.compaction import Options
+    from lakestream.lake.write.compaction.compactor import Compactor
 
     upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options.maintain_every, stop)
 
@@ -144,7 +144,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
 
 
 def _upkeep(spark: SparkSession, lake: str, every: float, stop: threading.Event) -> Upkeep:
-    from lakestream.lake.maintenance.maintenance import Maintainer
+    from lakestream.lake.write.maintenance.maintenance import Maintainer
 
     return Upkeep(Maintainer(spark, lake, stopping=stop.is_set), every, _say_done)
 
@@ -177,7 +177,7 @@ def _serve(compactor: Compactor, upkeep: Upkeep | None, interval: float, stop: t
 
 def _has_work(lake: str) -> bool:
     """Return True if the lake may have something to compact; also when that cannot be told, which is then said."""
-    from lakestream.lake.compaction import backlog
+    from lakestream.lake.write.compaction import backlog
 
     try:
         return backlog.has_work(lake)

@@ -5,7 +5,7 @@
     spark-submit jobs/maintain.py --lake /mnt/lake --every 3600  (the Spark that spark-submit was configured for)
     python jobs/maintain.py --lake ./data/lake --detach MIRROR   (give a clone files of its own, then end)
 
-Belongs here: the command line and the loop. The work is lakestream.lake.maintenance.maintenance's.
+Belongs here: the command line and the loop. The work is lakestream.lake.write.maintenance.maintenance's.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.lake import job  # noqa: E402
-from lakestream.lake.job import complain, say  # noqa: E402
-from lakestream.lake.maintenance import plan as maintenance_plan  # noqa: E402
-from lakestream.lake.maintenance.plan import Policy  # noqa: E402
+from lakestream.lake.spark import job
+from lakestream.lake.spark.job import complain, say  # noqa: E402
+from lakestream.lake.write.maintenance import plan as maintenance_plan
+from lakestream.lake.write.maintenance.plan import Policy  # noqa: E402
 
 if TYPE_CHECKING:
-    from lakestream.lake.maintenance.detach import Detached
-    from lakestream.lake.maintenance.maintenance import Done, Maintainer
+    from lakestream.lake.write.maintenance.detach import Detached
+    from lakestream.lake.write.maintenance.maintenance import Done, Maintainer
 
 DEFAULT_EVERY = 3600.0
 PROGRESS_SECONDS = 1.0
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Start Spark, become the lake's maintainer, work until `stop` (or until done, with --once)."""
-    from lakestream.lake import identity, paths
+    from lakestream.lake.files import identity, paths
 
     lake = paths.root(options.lake)
     identity.require(lake)
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     if options.dry_run:
         return _dry_run(lake, policy, options.stream)
     spark = job.start_spark("lakestream maintainer", lake, options, stop)
-    from lakestream.lake.maintenance.maintenance import Maintainer
+    from lakestream.lake.write.maintenance.maintenance import Maintainer
 
     try:
         maintainer = Maintainer(spark, lake, policy, stop.is_set)
@@ -148,7 +148,7 @@ def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop
 
 def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
     """Detach one clone, and say how far it is, every second at most."""
-    from lakestream.lake import paths
+    from lakestream.lake.files import paths
 
     table = paths.normalise(name) if "/" in name else paths.table(lake, name, account)
     said = began = time.monotonic()
@@ -169,8 +169,8 @@ def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
 
 
 def _dry_run(lake: str, policy: Policy, stream: str | None) -> int:
-    from lakestream.lake.maintenance import maintenance
-    from lakestream.lake.storage import open_storage
+    from lakestream.lake.files.storage import open_storage
+    from lakestream.lake.write.maintenance import maintenance
 
     storage = open_storage(lake)
     for table in maintenance.tables(storage):

@@ -20,7 +20,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from lakestream.lake import jars
+from lakestream.lake.spark import jars
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"

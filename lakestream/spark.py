@@ -1,6 +1,6 @@
 """Spark over the streams of a lake.
 
-Belongs here: the session that a program or notebook asks for. What Spark is set to is lakestream.lake.spark_session's. Nothing
+Belongs here: the session that a program or notebook asks for. What Spark is set to is lakestream.lake.spark.session's. Nothing
 of Spark is imported before a session is asked for.
 
     from lakestream.spark import session
@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake import paths
 from lakestream.lake.errors import LakeError
+from lakestream.lake.files import paths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ LAKE_VARIABLE = "LAKESTREAM_LAKE"
 
 DEFAULT_LAKE = "data/lake"
 
-_ADDITIONS = ("lakestream.lake.datasource", "lakestream.lake.spark_functions", "lakestream.lake.typed")
+_ADDITIONS = ("lakestream.lake.read.datasource", "lakestream.lake.sql.spark_functions", "lakestream.lake.sql.typed")
 """Modules with a `register(spark, lake)`: the data source `lakestream`, functions such as as_of, and typed views."""
 
 
@@ -81,7 +81,7 @@ def session(
     root = paths.root(os.fspath(lake) if lake is not None else default_lake())
     if paths.is_local(root) and not os.path.isdir(root):
         raise LakeNotFound(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory")
-    from lakestream.lake import spark_session as sessions
+    from lakestream.lake.spark import session as sessions
 
     spark = sessions.session(
         app,

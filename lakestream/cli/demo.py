@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakestream.cli import flights
-from lakestream.lake import java, paths
+from lakestream.lake.delta.time_travel import latest_progress
 from lakestream.lake.errors import LakeError
-from lakestream.lake.sql_session import Session
-from lakestream.lake.timetravel import latest_progress
+from lakestream.lake.files import paths
+from lakestream.lake.spark import java
+from lakestream.lake.sql.session import Session
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -138,7 +138,7 @@ def clone(
 
 def _become(name: str, lake: str | None, options: Sequence[str], needs_java: bool = True) -> None:
     """Run a program in this process's place: the scheduler that started us then watches, signals and reaps it."""
-    from lakestream.lake import java
+    from lakestream.lake.spark import java
 
     try:
         if needs_java:

@@ -1,7 +1,7 @@
 """`lakestream restore`: a stream as it was, out of the lake.
 
 Belongs here: the command's options and exit codes (0 done, 1 refused, 130 after Ctrl-C), and sending messages to a
-server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Which messages there were then, lake/history/past.py finds
+server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Which messages there were then, lake/read/history/past.py finds
 out; what an archive looks like, account/backup/archive.py says.
 """
 
@@ -21,10 +21,10 @@ import typer
 from lakestream.account.backup import archive
 from lakestream.cli.link import DEFAULT_SERVER, Link, TransferFailed
 from lakestream.cli.sql import default_lake
+from lakestream.lake.delta.time_travel import instant, rfc3339
 from lakestream.lake.errors import LakeError
-from lakestream.lake.history.past import Past, open_past
-from lakestream.lake.paths import DEFAULT_ACCOUNT
-from lakestream.lake.timetravel import instant, rfc3339
+from lakestream.lake.files.paths import DEFAULT_ACCOUNT
+from lakestream.lake.read.history.past import Past, open_past
 from lakestream.log.record import Record
 from lakestream.protocol import s2
 

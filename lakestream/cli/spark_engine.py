@@ -1,6 +1,6 @@
 """Questions to the lake, answered by Spark.
 
-Belongs here: statements in, rows out, with the same interface as lakestream.lake.sql_session.Session, and Spark's errors as one
+Belongs here: statements in, rows out, with the same interface as lakestream.lake.sql.session.Session, and Spark's errors as one
 message without its stack trace. It understands whatever Spark does, and costs a JVM and some seconds to start.
 
 Only statements that read are let through. Spark's own parser says which those are (Statements in jvm/).
@@ -16,10 +16,11 @@ from contextlib import suppress
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake import jars, paths
 from lakestream.lake.errors import JarsMissing
-from lakestream.lake.spark_sql import BadSql, SqlError, split
-from lakestream.lake.sql_catalog import UnknownStream
+from lakestream.lake.files import paths
+from lakestream.lake.spark import jars
+from lakestream.lake.sql.catalog import UnknownStream
+from lakestream.lake.sql.dialect import BadSql, SqlError, split
 from lakestream.spark import session
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """`lakestream sql`: questions to the lake from a terminal, a pipe or a script.
 
 Belongs here: the command's options, its prompt, and its exit codes: 0 when every statement was answered, 1 at the first
-that was not, 130 after Ctrl-C. The SQL itself is lakestream.lake.sql_session's.
+that was not, 130 after Ctrl-C. The SQL itself is lakestream.lake.sql.session's.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Annotated, Protocol
 import typer
 
 from lakestream.cli.results import WRITERS, Rows
-from lakestream.lake import identity, paths
 from lakestream.lake.errors import LakeError
-from lakestream.lake.flush import Credentials
-from lakestream.lake.spark_sql import split
-from lakestream.lake.sql_session import Session
-from lakestream.lake.sql_tail import TAIL_BYTES, Server
+from lakestream.lake.files import identity, paths
+from lakestream.lake.read.flush import Credentials
+from lakestream.lake.sql.dialect import split
+from lakestream.lake.sql.session import Session
+from lakestream.lake.sql.uncompacted import TAIL_BYTES, Server
 
 DEFAULT_LAKE = Path("data", "lake")
 HISTORY_LENGTH = 1000

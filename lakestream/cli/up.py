@@ -122,8 +122,8 @@ class Compaction:
     def __call__(self) -> list[str]:
         """The command line. Raises Waiting without Java 17 or newer, or without the program."""
         from lakestream.cli import jobs
-        from lakestream.lake import java
         from lakestream.lake.errors import JavaMissing
+        from lakestream.lake.spark import java
 
         try:
             found = java.find()

@@ -15,8 +15,8 @@ import msgspec
 from lakestream.config.account_options import AccountOptions, SubjectMapping, User
 from lakestream.config.errors import StartError
 from lakestream.config.remote_options import RemoteOptions
-from lakestream.lake import paths
 from lakestream.lake.errors import UnsupportedLake
+from lakestream.lake.files import paths
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND

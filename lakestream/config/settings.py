@@ -41,8 +41,8 @@ from lakestream.config.values import (
     find,
     number_in,
 )
-from lakestream.lake import paths
 from lakestream.lake.errors import UnsupportedLake
+from lakestream.lake.files import paths
 
 MIN_LAME_DUCK_NS = 30 * SECOND
 

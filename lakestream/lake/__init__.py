@@ -18,9 +18,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lakestream.lake.delta.time_travel import AsOf, CommitLog, Progress, TimeTravelError, as_of, instant, version_at
     from lakestream.lake.errors import LakeError
-    from lakestream.lake.sql_session import Session
-    from lakestream.lake.timetravel import AsOf, CommitLog, Progress, TimeTravelError, as_of, instant, version_at
+    from lakestream.lake.sql.session import Session
 
 __all__ = [
     "AsOf",
@@ -35,7 +35,7 @@ __all__ = [
     "version_at",
 ]
 
-_MODULES = {"LakeError": "lakestream.lake.errors", "Session": "lakestream.lake.sql_session"}
+_MODULES = {"LakeError": "lakestream.lake.errors", "Session": "lakestream.lake.sql.session"}
 """Modules of the names that the time travel module does not define."""
 
 
@@ -50,7 +50,7 @@ def table_path(lake: str | os.PathLike[str], stream: str, account: str = "$G") -
     Raises:
         UnsupportedLake: an address that cannot hold a lake.
     """
-    from lakestream.lake import paths
+    from lakestream.lake.files import paths
 
     return paths.table(paths.root(os.fspath(lake)), stream, account)
 
@@ -58,4 +58,4 @@ def table_path(lake: str | os.PathLike[str], stream: str, account: str = "$G") -
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES.get(name, "lakestream.lake.timetravel")), name)
+    return getattr(import_module(_MODULES.get(name, "lakestream.lake.delta.time_travel")), name)

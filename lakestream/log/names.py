@@ -1,7 +1,7 @@
 """How accounts are spelled as directories of a store.
 
 Belongs here: the spelling and its inverse. Account names are free text in nats-server (`A/B` and `..` are names);
-stream names can stand as they are. The lake spells names of its own accord (lake/paths.py).
+stream names can stand as they are. The lake spells names of its own accord (lake/files/paths.py).
 """
 
 from __future__ import annotations

@@ -24,10 +24,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction import plan, segments
-from lakestream.lake.compaction.compaction import Options, StreamCompaction
-from lakestream.lake.compaction.compactor import BatchReport, Compactor
+from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import segments
+from lakestream.lake.files import paths, staging
+from lakestream.lake.write.compaction.compaction import Options, StreamCompaction
+from lakestream.lake.write.compaction.compactor import BatchReport, Compactor
 from tests.bench.draw import bars
 from tests.bench.lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
 from tests.lake.model import StreamModel
@@ -56,7 +57,7 @@ def measure(messages: int, subjects: int, profile: bool) -> dict[str, Any]:
         warm = [Publisher(work, lake, f"WARM{n}", subjects) for n in range(WARM_ROUNDS)]
         reports: list[BatchReport] = []
         os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
-        from lakestream.lake import spark_session as sessions
+        from lakestream.lake.spark import session as sessions
 
         with Memory() as memory:
             spark = sessions.session("compaction benchmark", lake=str(lake))
@@ -92,7 +93,7 @@ def into_partitions(partitions: int) -> list[float]:
     with tempfile.TemporaryDirectory() as scratch:
         lake = Path(scratch) / "lake"
         os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parents[2] / "spark_conf" / "local"))
-        from lakestream.lake import spark_session as sessions
+        from lakestream.lake.spark import session as sessions
 
         spark = sessions.session("compaction benchmark", lake=str(lake))
         model = StreamModel(Path(scratch) / "log")

@@ -23,7 +23,7 @@ from pathlib import Path
 import nats
 import psutil
 
-from lakestream.lake.timetravel import latest_progress
+from lakestream.lake.delta.time_travel import latest_progress
 from tests.bench.draw import lines
 
 BIN = Path(sys.executable).parent

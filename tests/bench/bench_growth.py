@@ -27,11 +27,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake import paths
-from lakestream.lake.deltalog import Log
-from lakestream.lake.schema import message_schema
-from lakestream.lake.storage import open_storage
-from lakestream.lake.timetravel import Progress
+from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.schema import message_schema
+from lakestream.lake.delta.time_travel import Progress
+from lakestream.lake.files import paths
+from lakestream.lake.files.storage import open_storage
 
 SUBJECTS = ("sensor.1", "sensor.2", "sensor.3")
 ROWS = 10
@@ -216,8 +216,8 @@ def run(commits: int, every: int, retain_hours: float | None, spark: Any) -> lis
 
         look_after: Callable[[], object] = nothing
         if retain_hours is not None:
-            from lakestream.lake.maintenance.maintenance import Maintainer
-            from lakestream.lake.maintenance.plan import HOUR_NS, Policy
+            from lakestream.lake.write.maintenance.maintenance import Maintainer
+            from lakestream.lake.write.maintenance.plan import HOUR_NS, Policy
 
             policy = Policy(retain_ns=int(retain_hours * HOUR_NS))
             maintainer = Maintainer(spark, str(lake), policy, clock=lambda: simulation.now_ns)
@@ -281,7 +281,7 @@ def main() -> None:
     if options.without:
         run(options.commits, options.every, None, None)
         return
-    from lakestream.lake import spark_session as sessions
+    from lakestream.lake.spark import session as sessions
 
     spark = sessions.session("lakestream growth")
     run(options.commits, options.every, options.retain_hours, spark)

@@ -45,7 +45,7 @@ FIGURES = {
 
 def measure(table: str, rows: int) -> dict[str, float]:
     """All figures of one table."""
-    from lakestream.lake.history.history import TableHistory
+    from lakestream.lake.read.history.history import TableHistory
 
     choose = random.Random(7)
     bucketed = table.endswith("buckets")
@@ -79,8 +79,8 @@ def index_bytes(table: str) -> float:
     """What the index of a table holds for each file."""
     import tracemalloc
 
-    from lakestream.lake.history.index import TableIndex
-    from lakestream.lake.storage import open_storage
+    from lakestream.lake.files.storage import open_storage
+    from lakestream.lake.read.history.index import TableIndex
 
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]

@@ -18,8 +18,8 @@ from typing import Any
 
 import nats
 
-from lakestream.lake.flush import Flusher
-from lakestream.lake.live import open_view
+from lakestream.lake.read.flush import Flusher
+from lakestream.lake.read.live import open_view
 from tests.servers import Kind, Server
 
 BATCH = 1000

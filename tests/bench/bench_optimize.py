@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake.deltalog import Log
-from lakestream.lake.maintenance.maintenance import data_files
-from lakestream.lake.maintenance.plan import MIB, Policy, decide_bins
-from lakestream.lake.maintenance.rewrite import Rewriter
-from lakestream.lake.storage import open_storage
+from lakestream.lake.delta.log import Log
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.maintenance.maintenance import data_files
+from lakestream.lake.write.maintenance.plan import MIB, Policy, decide_bins
+from lakestream.lake.write.maintenance.rewrite import Rewriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--commits", type=int, default=125)
     options = parser.parse_args()
-    from lakestream.lake import spark_session as sessions
+    from lakestream.lake.spark import session as sessions
 
     root = Path(tempfile.mkdtemp(prefix="optimize-"))
     spark = sessions.session("lakestream optimize")

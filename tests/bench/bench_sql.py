@@ -26,9 +26,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction.compaction import StreamCompaction
-from lakestream.lake.sql_session import Session
+from lakestream.lake.files import paths, staging
+from lakestream.lake.sql.session import Session
+from lakestream.lake.write.compaction.compaction import StreamCompaction
 from tests.bench.draw import bars
 from tests.bench.lake_streams import (
     STEP_NS,
@@ -219,7 +219,7 @@ def main() -> None:
         work = Path(scratch)
         replay = replayed(work, options.rows, options.rounds)
         show({REPLAY: replay}, "seconds", 3)
-        from lakestream.lake import spark_session as sessions
+        from lakestream.lake.spark import session as sessions
 
         spark = sessions.session("sql benchmark", heap_mib=1024)
         try:

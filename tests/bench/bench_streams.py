@@ -22,11 +22,11 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction import position
-from lakestream.lake.compaction.scan import SETTLED_NS, Scanner
-from lakestream.lake.staging import StreamIdentity
-from lakestream.lake.storage import open_storage
+from lakestream.lake.delta import position
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.scan import SETTLED_NS, Scanner
+from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.files.storage import open_storage
 from tests.lake.model import StreamModel, flights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,9 +104,9 @@ def object_store(count: int) -> None:
 
 def fairness(lake: str, work: Path, commits: int) -> None:
     """A backlog of many commits, and one message of another stream."""
-    from lakestream.lake import spark_session as sessions
-    from lakestream.lake.compaction.compaction import Options
-    from lakestream.lake.compaction.compactor import Compactor
+    from lakestream.lake.spark import session as sessions
+    from lakestream.lake.write.compaction.compaction import Options
+    from lakestream.lake.write.compaction.compactor import Compactor
 
     busy, quiet = StreamModel(work / "busy", "BUSY", "busy"), StreamModel(work / "quiet", "QUIET", "quiet")
     for model in (busy, quiet):  # both have a table, and Spark is warm

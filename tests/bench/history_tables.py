@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lakestream.lake import schema
+from lakestream.lake.delta import schema
 
 T0_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000
@@ -33,7 +33,7 @@ def ensure(root: Path, rows: int) -> None:
     missing = [name for name in TABLES.values() if not (root / name / "complete").exists()]
     if not missing:
         return
-    from lakestream.lake.spark_session import session
+    from lakestream.lake.spark.session import session
 
     spark = session("history benchmark", heap_mib=1024)
     try:

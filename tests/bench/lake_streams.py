@@ -19,8 +19,8 @@ from types import TracebackType
 
 import psutil
 
-from lakestream.lake import staging
-from lakestream.lake.staging import StagedStream, StreamIdentity
+from lakestream.lake.files import staging
+from lakestream.lake.files.staging import StagedStream, StreamIdentity
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import encode_record
@@ -219,9 +219,9 @@ def cpu_seconds() -> float:
 
 def table_files(table: str) -> tuple[int, int]:
     """Data files of a table's newest version, and their bytes."""
-    from lakestream.lake.deltalog import Log
-    from lakestream.lake.maintenance.maintenance import data_files
-    from lakestream.lake.storage import open_storage
+    from lakestream.lake.delta.log import Log
+    from lakestream.lake.files.storage import open_storage
+    from lakestream.lake.write.maintenance.maintenance import data_files
 
     files = list(data_files(Log(open_storage(table), table).state()))
     return len(files), sum(each.size for each in files)

@@ -15,10 +15,11 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import StorageType, StreamConfig
 
-from lakestream.lake import live, staging
-from lakestream.lake.flush import Credentials, ServerFile, StreamNotFound
-from lakestream.lake.sql_session import Session, SqlError
-from lakestream.lake.sql_tail import Server as SqlServer
+from lakestream.lake.files import staging
+from lakestream.lake.read import live
+from lakestream.lake.read.flush import Credentials, ServerFile, StreamNotFound
+from lakestream.lake.sql.session import Session, SqlError
+from lakestream.lake.sql.uncompacted import Server as SqlServer
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.conformance

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.sql_session import Session
-from lakestream.lake.sql_tail import Server
+from lakestream.lake.sql.session import Session
+from lakestream.lake.sql.uncompacted import Server
 from tests.cluster.nodes import Cluster, Node
 from tests.servers import Kind
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake import identity
-from lakestream.lake import spark_session as sessions
+from lakestream.lake.files import identity
+from lakestream.lake.spark import session as sessions
 
 SMALL = {
     "spark.sql.codegen.wholeStage": "false",

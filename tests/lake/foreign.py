@@ -10,9 +10,9 @@ import polars
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake import readers
-from lakestream.lake.schema import join_headers
-from lakestream.lake.sql_session import extension_path
+from lakestream.lake.delta.schema import join_headers
+from lakestream.lake.read import readers
+from lakestream.lake.sql.session import extension_path
 from lakestream.log.record import Record
 
 Row = Mapping[str, Any]

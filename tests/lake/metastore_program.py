@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from lakestream.lake import paths, staging
-from lakestream.lake import spark_session as sessions
-from lakestream.lake.catalog import register
-from lakestream.lake.compaction.compaction import StreamCompaction
+from lakestream.lake.files import paths, staging
+from lakestream.lake.read.metastore import register
+from lakestream.lake.spark import session as sessions
+from lakestream.lake.write.compaction.compaction import StreamCompaction
 from tests.lake.model import StreamModel, flights
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from lakestream.lake import paths, staging
-from lakestream.lake.staging import StreamIdentity
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log.files import Files
 from lakestream.log.frame import Frame, Kind
 from lakestream.log.record import Record, encode_record

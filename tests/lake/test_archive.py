@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake import clones, staging
-from lakestream.lake.compaction.table import StreamTable
+from lakestream.lake.delta import clones
 from lakestream.lake.errors import StillCloned
-from lakestream.lake.history.history import TableHistory
-from lakestream.lake.maintenance.maintenance import Maintainer
-from lakestream.lake.storage import open_storage
+from lakestream.lake.files import staging
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.write.compaction.table import StreamTable
+from lakestream.lake.write.maintenance.maintenance import Maintainer
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, records, rows
 from tests.lake.test_compaction import check, compact, compaction

@@ -20,15 +20,15 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import StreamConfig
 
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction.compaction import StreamCompaction
-from lakestream.lake.compaction.table import StreamTable
-from lakestream.lake.history.past import open_past
-from lakestream.lake.maintenance.maintenance import Maintainer, Policy
-from lakestream.lake.spark_functions import as_of as spark_as_of
-from lakestream.lake.sql_session import Session
-from lakestream.lake.sql_tail import Server as Asked
-from lakestream.lake.timetravel import latest_progress
+from lakestream.lake.delta.time_travel import latest_progress
+from lakestream.lake.files import paths, staging
+from lakestream.lake.read.history.past import open_past
+from lakestream.lake.sql.session import Session
+from lakestream.lake.sql.spark_functions import as_of as spark_as_of
+from lakestream.lake.sql.uncompacted import Server as Asked
+from lakestream.lake.write.compaction.compaction import StreamCompaction
+from lakestream.lake.write.compaction.table import StreamTable
+from lakestream.lake.write.maintenance.maintenance import Maintainer, Policy
 from lakestream.log.segment import HEADER_SIZE
 from tests.lake.tables import records
 from tests.lake.test_end_to_end import Compaction, eventually

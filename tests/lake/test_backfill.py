@@ -9,7 +9,7 @@ import nats
 import pytest
 
 from lakestream.cli.link import Link
-from lakestream.lake import paths, staging
+from lakestream.lake.files import paths, staging
 from lakestream.log.record import Record
 from lakestream.log.segment import HEADER_SIZE
 from tests.lake import tables

@@ -13,26 +13,26 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake import staging
-from lakestream.lake.clones import References
-from lakestream.lake.cloning import making as clone_making
-from lakestream.lake.cloning import request as clone_request
-from lakestream.lake.cloning.making import CloneMaker
-from lakestream.lake.cloning.request import CloneAnswer, CloneRequest, Picked
-from lakestream.lake.compaction import compaction, position
-from lakestream.lake.compaction.compaction import StreamCompaction
-from lakestream.lake.compaction.compactor import Compactor
-from lakestream.lake.deltalog import Log
+from lakestream.lake.delta import position
+from lakestream.lake.delta.clones import References
+from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.time_travel import as_of
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.history.history import TableHistory
-from lakestream.lake.maintenance import detach, erasure, maintenance
-from lakestream.lake.maintenance.detach import Detached, DetachStopped
-from lakestream.lake.maintenance.maintenance import Maintainer
-from lakestream.lake.maintenance.rewrite import Rewriter
-from lakestream.lake.sql_session import Session
-from lakestream.lake.staging import StagedStream
-from lakestream.lake.storage import open_storage
-from lakestream.lake.timetravel import as_of
+from lakestream.lake.files import clone_request, staging
+from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.sql.session import Session
+from lakestream.lake.write.cloning import making as clone_making
+from lakestream.lake.write.cloning.making import CloneMaker
+from lakestream.lake.write.compaction import compaction
+from lakestream.lake.write.compaction.compaction import StreamCompaction
+from lakestream.lake.write.compaction.compactor import Compactor
+from lakestream.lake.write.maintenance import detach, erasure, maintenance
+from lakestream.lake.write.maintenance.detach import Detached, DetachStopped
+from lakestream.lake.write.maintenance.maintenance import Maintainer
+from lakestream.lake.write.maintenance.rewrite import Rewriter
 from lakestream.log.record import Record
 from tests.lake.conftest import job
 from tests.lake.model import T0, StreamModel, flights

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import jars
-from lakestream.lake.compaction import position
+from lakestream.lake.delta import position
+from lakestream.lake.spark import jars
 from tests.lake.cluster import Cluster
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights

@@ -18,8 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lakestream.lake import jars, paths
-from lakestream.lake.compaction import position
+from lakestream.lake.delta import position
+from lakestream.lake.files import paths
+from lakestream.lake.spark import jars
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records

@@ -12,11 +12,11 @@ import duckdb_extension_delta
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake import schema, staging
-from lakestream.lake.compaction import position
-from lakestream.lake.compaction.compaction import Options, Outcome, StreamCompaction
+from lakestream.lake.delta import position, schema
 from lakestream.lake.errors import ForeignTable, PoisonedSegment, SegmentGap
-from lakestream.lake.history.history import TableHistory
+from lakestream.lake.files import staging
+from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.write.compaction.compaction import Options, Outcome, StreamCompaction
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, partition_columns, records, rows, version
 

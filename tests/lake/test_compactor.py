@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake import paths, staging
-from lakestream.lake.clones import CLONES, Clone
-from lakestream.lake.cloning.request import ANSWER_FILE, REQUEST_FILE
-from lakestream.lake.compaction import compactor as compactor_module
-from lakestream.lake.compaction import position
-from lakestream.lake.compaction.compactor import WORKER_LATE, WORKER_TRIES, BatchReport, Compactor
+from lakestream.lake.delta import position
+from lakestream.lake.delta.clones import CLONES, Clone
 from lakestream.lake.errors import LakeError, LeaseLost
-from lakestream.lake.locks import JvmLock
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.clone_request import ANSWER_FILE, REQUEST_FILE
+from lakestream.lake.files.locks import JvmLock
+from lakestream.lake.write.compaction import compactor as compactor_module
+from lakestream.lake.write.compaction.compactor import WORKER_LATE, WORKER_TRIES, BatchReport, Compactor
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records, version
 

@@ -12,9 +12,9 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from lakestream.lake import live, live_rows
-from lakestream.lake.compaction.compactor import Compactor
-from lakestream.lake.datasource import PUSHDOWN, register
+from lakestream.lake.read import live, live_rows
+from lakestream.lake.read.datasource import PUSHDOWN, register
+from lakestream.lake.write.compaction.compactor import Compactor
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.lake

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake import clones
-from lakestream.lake.compaction.compaction import StreamCompaction
-from lakestream.lake.maintenance import erasure, maintenance
-from lakestream.lake.maintenance.maintenance import Done, Maintainer
-from lakestream.lake.maintenance.plan import Policy, decide
-from lakestream.lake.storage import open_storage
+from lakestream.lake.delta import clones
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.compaction.compaction import StreamCompaction
+from lakestream.lake.write.maintenance import erasure, maintenance
+from lakestream.lake.write.maintenance.maintenance import Done, Maintainer
+from lakestream.lake.write.maintenance.plan import Policy, decide
 from tests.lake.model import StreamModel
 from tests.lake.test_maintenance import KEEP, check, compact, maintain
 

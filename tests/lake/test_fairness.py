@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.compaction import compactor as module
-from lakestream.lake.compaction.compaction import Options
-from lakestream.lake.compaction.compactor import Compactor
-from lakestream.lake.compaction.position import PositionWatch
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.errors import LeaseLost
-from lakestream.lake.timetravel import CommitLog
+from lakestream.lake.write.compaction import compactor as module
+from lakestream.lake.write.compaction.compaction import Options
+from lakestream.lake.write.compaction.compactor import Compactor
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records
 

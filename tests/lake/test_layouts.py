@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake import schema
-from lakestream.lake.compaction.position import PositionWatch
-from lakestream.lake.history.history import TableHistory
+from lakestream.lake.delta import schema
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.read.history.history import TableHistory
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, partition_columns, rows
 from tests.lake.test_compaction import check, compact
@@ -55,7 +55,7 @@ def test_tables_by_tokens_have_a_column_for_each(spark: Any, lake: Path, tmp_pat
 def test_too_many_combinations_of_tokens_become_buckets(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestream.lake.compaction.compaction.SUBJECT_MOST", 20)
+    monkeypatch.setattr("lakestream.lake.write.compaction.compaction.SUBJECT_MOST", 20)
     model = StreamModel(tmp_path / "log")
     model.configure({PARTITION: "tokens:2"})
     fill(model, lake, [f"sensor.{n % 15}.{n}" for n in range(60)])

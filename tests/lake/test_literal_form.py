@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake import jars, java
-from lakestream.lake.spark_session import JAVA_OPTIONS
+from lakestream.lake.spark import jars, java
+from lakestream.lake.spark.session import JAVA_OPTIONS
 from lakestream.spark import LakeNotFound, session
 
 pytestmark = pytest.mark.lake

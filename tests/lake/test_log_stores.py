@@ -23,8 +23,9 @@ from deltalake import DeltaTable, QueryBuilder
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from lakestream.lake import jars, java, s3
-from lakestream.lake.deletion import to_z85
+from lakestream.lake.delta.deletion_vectors import to_z85
+from lakestream.lake.files import s3
+from lakestream.lake.spark import jars, java
 from tests.lake.tables import version
 from tests.s3_server import S3Server
 
@@ -37,7 +38,7 @@ COMMITS = int(os.environ.get("LAKESTREAM_COMMIT_RACES", "5"))
 WRITER = """
 import sys
 from tests.lake.test_log_stores import append
-from lakestream.lake.spark_session import session
+from lakestream.lake.spark.session import session
 
 spark = session()
 print("ready", flush=True)

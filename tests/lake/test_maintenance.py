@@ -15,17 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake import paths, staging, timetravel
-from lakestream.lake.compaction import position
-from lakestream.lake.compaction.compaction import Options, StreamCompaction
+from lakestream.lake.delta import position
+from lakestream.lake.delta import time_travel as timetravel
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.history.history import TableHistory
-from lakestream.lake.locks import open_lock, table_lock
-from lakestream.lake.maintenance import maintenance
-from lakestream.lake.maintenance.maintenance import Done, Maintainer
-from lakestream.lake.maintenance.plan import HOUR_NS, Policy
-from lakestream.lake.maintenance.rewrite import Rewriter
-from lakestream.lake.storage import open_storage
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.locks import open_lock, table_lock
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.write.compaction.compaction import Options, StreamCompaction
+from lakestream.lake.write.maintenance import maintenance
+from lakestream.lake.write.maintenance.maintenance import Done, Maintainer
+from lakestream.lake.write.maintenance.plan import HOUR_NS, Policy
+from lakestream.lake.write.maintenance.rewrite import Rewriter
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, records, rows, version
@@ -267,7 +268,7 @@ def test_a_commit_in_between_is_in_the_way_only_if_it_took_the_same_files(
 def test_a_table_under_maintenance_is_not_committed_to(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestream.lake.compaction.compaction.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("lakestream.lake.write.compaction.compaction.BUSY_SECONDS", 0.1)
     model = StreamModel(tmp_path / "log")
     model.publish(flights(10))
     model.stage(lake)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake.catalog import MAX_NAME, table_name
+from lakestream.lake.read.metastore import MAX_NAME, table_name
 from tests.lake.conftest import job
 
 pytestmark = pytest.mark.lake

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake import paths
-from lakestream.lake.compaction.compactor import Compactor
-from lakestream.lake.maintenance.maintenance import Maintainer, Policy
+from lakestream.lake.files import paths
+from lakestream.lake.write.compaction.compactor import Compactor
+from lakestream.lake.write.maintenance.maintenance import Maintainer, Policy
 from tests import copied
 from tests.cluster.nodes import Cluster, until
 from tests.copied import Mirror, Origin, Sources

@@ -11,12 +11,11 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from lakestream.lake import paths, staging
-from lakestream.lake.cloning import request as clone_request
-from lakestream.lake.cloning.request import CloneRequest
-from lakestream.lake.locks import COMPACTOR_LOCK, Lease
-from lakestream.lake.staging import StreamIdentity
-from lakestream.lake.storage import Storage, open_storage
+from lakestream.lake.files import clone_request, paths, staging
+from lakestream.lake.files.clone_request import CloneRequest
+from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease
+from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.files.storage import Storage, open_storage
 from tests.lake.tables import records
 from tests.lake.test_compact_job import Job
 from tests.lake.test_end_to_end import publish, replay

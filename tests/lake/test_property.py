@@ -21,9 +21,9 @@ import nats
 import pytest
 from nats.js.api import StreamConfig
 
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction.compaction import Options, StreamCompaction
-from lakestream.lake.maintenance.maintenance import Maintainer, Policy
+from lakestream.lake.files import paths, staging
+from lakestream.lake.write.compaction.compaction import Options, StreamCompaction
+from lakestream.lake.write.maintenance.maintenance import Maintainer, Policy
 from tests.lake import tables
 from tests.servers import Kind, Server
 

@@ -12,8 +12,8 @@ import pytest
 
 from lakestream.cli.results import WRITERS
 from lakestream.cli.spark_engine import SparkEngine
-from lakestream.lake.spark_sql import BadSql, SqlError
-from lakestream.lake.sql_catalog import UnknownStream
+from lakestream.lake.sql.catalog import UnknownStream
+from lakestream.lake.sql.dialect import BadSql, SqlError
 from lakestream.spark import LakeNotFound
 from tests.lake.tables import version
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from lakestream.lake import jars
+from lakestream.lake.spark import jars
 
 pytestmark = pytest.mark.lake
 

@@ -1,4 +1,4 @@
-"""`lakestream.lake.sql_session` on tables that the compactor wrote, beside Spark on the same tables."""
+"""`lakestream.lake.sql.session` on tables that the compactor wrote, beside Spark on the same tables."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from lakestream.cli.app import app
-from lakestream.lake import staging
-from lakestream.lake.compaction.compaction import StreamCompaction
+from lakestream.lake.delta.time_travel import CommitLog, as_of, rfc3339
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.sql_session import Session
-from lakestream.lake.timetravel import CommitLog, as_of, rfc3339
+from lakestream.lake.files import staging
+from lakestream.lake.sql.session import Session
+from lakestream.lake.write.compaction.compaction import StreamCompaction
 from lakestream.log.record import Record
 from tests.lake.model import StreamModel
 from tests.s3_server import S3Server

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from lakestream.cli.app import app
 from lakestream.lake import as_of, instant, table_path, version_at
-from lakestream.lake.spark_functions import as_of as spark_as_of
-from lakestream.lake.spark_functions import register
-from lakestream.lake.sql_session import Session
-from lakestream.lake.timetravel import CommitLog, latest_progress, rfc3339
+from lakestream.lake.delta.time_travel import CommitLog, latest_progress, rfc3339
+from lakestream.lake.sql.session import Session
+from lakestream.lake.sql.spark_functions import as_of as spark_as_of
+from lakestream.lake.sql.spark_functions import register
 from tests.lake.test_end_to_end import Compaction
 from tests.servers import Kind, Server
 from tests.wire import Wire

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake import staging, typed
-from lakestream.lake.compaction.compaction import StreamCompaction
-from lakestream.lake.sql_session import Session, SqlError
-from lakestream.lake.typed import BadJsonSchema, Fit, NoTypedView
+from lakestream.lake.files import staging
+from lakestream.lake.sql import typed
+from lakestream.lake.sql.session import Session, SqlError
+from lakestream.lake.sql.typed import BadJsonSchema, Fit, NoTypedView
+from lakestream.lake.write.compaction.compaction import StreamCompaction
 from tests.lake.model import StreamModel
 
 pytestmark = pytest.mark.lake

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.compaction import position
-from lakestream.lake.compaction.compactor import BatchReport, Compactor
-from lakestream.lake.maintenance.maintenance import Done, Maintainer
-from lakestream.lake.maintenance.plan import Policy
-from lakestream.lake.maintenance.upkeep import Upkeep
-from lakestream.lake.timetravel import CommitLog
+from lakestream.lake.delta import position
+from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.write.compaction.compactor import BatchReport, Compactor
+from lakestream.lake.write.maintenance.maintenance import Done, Maintainer
+from lakestream.lake.write.maintenance.plan import Policy
+from lakestream.lake.write.maintenance.upkeep import Upkeep
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records

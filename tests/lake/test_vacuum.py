@@ -15,16 +15,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from lakestream.lake import clones
-from lakestream.lake.clones import CloneRefused, CloneUnreadable, References
-from lakestream.lake.deltalog import Log
-from lakestream.lake.maintenance import maintenance
-from lakestream.lake.maintenance.maintenance import Maintainer
-from lakestream.lake.maintenance.plan import HOUR_NS, MARGIN_NS, Policy
-from lakestream.lake.maintenance.vacuum import dead_files
-from lakestream.lake.schema import UID_PROPERTY
-from lakestream.lake.storage import open_storage
-from lakestream.lake.timetravel import CommitLog
+from lakestream.lake.delta import clones
+from lakestream.lake.delta.clones import CloneRefused, CloneUnreadable, References
+from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.schema import UID_PROPERTY
+from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.maintenance import maintenance
+from lakestream.lake.write.maintenance.maintenance import Maintainer
+from lakestream.lake.write.maintenance.plan import HOUR_NS, MARGIN_NS, Policy
+from lakestream.lake.write.maintenance.vacuum import dead_files
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel
 from tests.lake.tables import version

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from lakestream.lake import paths
+from lakestream.lake.files import paths
 from tests.lake.tables import rows
 from tests.power.facts import NEVER, Message, Stream
 from tests.power.lake_job import LakeJob

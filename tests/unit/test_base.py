@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.cloning import base_rows
+from lakestream.lake.read import base_rows
 from lakestream.log.base import Base, Origin, origin_of, put_under, read_base
 from lakestream.log.files import Files
 from lakestream.log.record import Record, record_length

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake import paths, staging
-from lakestream.lake.cloning import request as clone_request
-from lakestream.lake.staging import StreamIdentity
-from lakestream.lake.storage import open_storage
+from lakestream.lake.files import clone_request, paths, staging
+from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.files.storage import open_storage
 from lakestream.logging import Logger
 from lakestream.protocol.api.errors import ApiError
 from lakestream.server.lake.clones import LakeClones, _Flushed

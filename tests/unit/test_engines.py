@@ -13,7 +13,7 @@ import pytest
 from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.lake import paths, staging
+from lakestream.lake.files import paths, staging
 from lakestream.log.files import Files
 from lakestream.log.names import RESERVED, account_directory, account_of
 from lakestream.logging import Logger

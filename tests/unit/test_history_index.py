@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.history.index import END, FileEntry, TableIndex, Wanted, locate
-from lakestream.lake.storage import Entry
-from lakestream.lake.storage_local import LocalStorage
+from lakestream.lake.files.local_storage import LocalStorage
+from lakestream.lake.files.storage import Entry
+from lakestream.lake.read.history.index import END, FileEntry, TableIndex, Wanted, locate
 
 pytestmark = pytest.mark.unit
 

@@ -16,13 +16,13 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake import schema
+from lakestream.lake.delta import schema
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.history import rows as history_rows
-from lakestream.lake.history import scan as history_scan
-from lakestream.lake.history.cache import END, BlockCache
-from lakestream.lake.history.history import READERS, TableHistory
-from lakestream.lake.storage import open_storage
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.history import rows as history_rows
+from lakestream.lake.read.history import scan as history_scan
+from lakestream.lake.read.history.cache import END, BlockCache
+from lakestream.lake.read.history.history import READERS, TableHistory
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import matches
 from lakestream.runtime import ThreadIo

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake import paths, staging
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.history.history import TableHistory
-from lakestream.lake.history.spare import Spare, SparedHistory
+from lakestream.lake.files import paths, staging
+from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.read.history.staged import Spare, SparedHistory
 from lakestream.log.record import Record
 from tests.lake.model import StreamModel, flights
 from tests.unit.test_live import Table

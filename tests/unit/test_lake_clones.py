@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakestream.lake import clones
-from lakestream.lake.clones import Clone, References
-from lakestream.lake.deltalog import Add, Vector
-from lakestream.lake.maintenance import erasure
-from lakestream.lake.maintenance.detach import foreign
-from lakestream.lake.storage import open_storage
+from lakestream.lake.delta import clones
+from lakestream.lake.delta.clones import Clone, References
+from lakestream.lake.delta.log import Add, Vector
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.maintenance import erasure
+from lakestream.lake.write.maintenance.detach import foreign
 
 
 def write_log(table: Path, *files: str) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake import timetravel
-from lakestream.lake.compaction import departed, plan
-from lakestream.lake.compaction.departed import DeparturesGone
-from lakestream.lake.compaction.segments import Dead
-from lakestream.lake.history.past_table import TablePast
-from lakestream.lake.storage import open_storage
-from lakestream.lake.timetravel import CommitLog, NotKept, Progress, TimeTravelError, as_of, version_of_point
+from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import time_travel as timetravel
+from lakestream.lake.delta.departures import DeparturesGone
+from lakestream.lake.delta.segments import Dead
+from lakestream.lake.delta.time_travel import CommitLog, NotKept, Progress, TimeTravelError, as_of, version_of_point
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.history.past_table import TablePast
 from lakestream.log.departures import Departures, Point
 from lakestream.log.segment import Footer
 

@@ -14,10 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake import schema
+from lakestream.lake.delta import schema
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.history.cache import END, RECORD_OVERHEAD, Block, BlockCache
-from lakestream.lake.history.history import TableHistory
+from lakestream.lake.read.history.cache import END, RECORD_OVERHEAD, Block, BlockCache
+from lakestream.lake.read.history.history import TableHistory
 from lakestream.log.record import Record
 
 pytestmark = pytest.mark.unit

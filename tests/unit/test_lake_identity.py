@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import identity, paths
 from lakestream.lake.errors import NotALake
-from lakestream.lake.flush import ServerFile, name_server, named_servers, unname_server
-from lakestream.lake.storage import Storage, open_storage
+from lakestream.lake.files import identity, paths
+from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.read.flush import ServerFile, name_server, named_servers, unname_server
 from tests.s3_server import S3Server
 
 

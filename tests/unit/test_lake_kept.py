@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from lakestream.lake import paths
-from lakestream.lake.compaction.grace import Grace
-from lakestream.lake.verify import Budget
+from lakestream.lake.delta.verify import Budget
+from lakestream.lake.files import paths
+from lakestream.lake.files.grace import Grace
 from lakestream.server.lake.kept import Found, Kept
 from lakestream.stream.core.config import StreamConfig
 

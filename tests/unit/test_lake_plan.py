@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake.compaction import plan
-from lakestream.lake.compaction.plan import Part
-from lakestream.lake.compaction.segments import Dead, Ending
+from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta.batch import Part
+from lakestream.lake.delta.segments import Dead, Ending
+from lakestream.lake.delta.time_travel import Progress
 from lakestream.lake.errors import BadSegment, SegmentGap
-from lakestream.lake.staging import StagedSegment
-from lakestream.lake.timetravel import Progress
+from lakestream.lake.files.staging import StagedSegment
 from lakestream.log.segment import Footer
 
 pytestmark = pytest.mark.unit

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake import schema
-from lakestream.lake.compaction import layouts, policy
-from lakestream.lake.compaction.policy import BadPolicy, Partition
-from lakestream.lake.schema import Layout
+from lakestream.lake.delta import layouts, policy, schema
+from lakestream.lake.delta.policy import BadPolicy, Partition
+from lakestream.lake.delta.schema import Layout
 
 pytestmark = pytest.mark.unit
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakestream.lake.compaction import position
-from lakestream.lake.compaction.position import PositionWatch
-from lakestream.lake.timetravel import Progress
+from lakestream.lake.delta import position
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.time_travel import Progress
 
 pytestmark = pytest.mark.unit
 

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakestream.lake import staging
-from lakestream.lake.compaction import repair
-from lakestream.lake.compaction.repair import staged_from
-from lakestream.lake.deltalog import Add, Log
-from lakestream.lake.staging import StagedSegment, StreamIdentity
-from lakestream.lake.storage import open_storage
-from lakestream.lake.verify import Damage
+from lakestream.lake.delta.log import Add, Log
+from lakestream.lake.delta.verify import Damage
+from lakestream.lake.files import staging
+from lakestream.lake.files.staging import StagedSegment, StreamIdentity
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.compaction import repair
+from lakestream.lake.write.compaction.repair import staged_from
 
 pytestmark = pytest.mark.unit
 

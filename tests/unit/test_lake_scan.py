@@ -1,4 +1,4 @@
-"""`lakestream.lake.compaction.scan`: finding streams in the staging area, again and again."""
+"""`lakestream.lake.files.scan`: finding streams in the staging area, again and again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction.scan import SETTLED_NS, Scanner
-from lakestream.lake.staging import StreamIdentity
-from lakestream.lake.storage import open_storage
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.scan import SETTLED_NS, Scanner
+from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.files.storage import open_storage
 from tests.s3_server import S3Server
 
 

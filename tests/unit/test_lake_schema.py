@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake import schema
+from lakestream.lake.delta import schema
 
 pytestmark = pytest.mark.unit
 

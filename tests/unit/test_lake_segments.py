@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.compaction import segments
-from lakestream.lake.compaction.segments import Dead
+from lakestream.lake.delta import segments
+from lakestream.lake.delta.schema import join_headers
+from lakestream.lake.delta.segments import Dead
 from lakestream.lake.errors import BadSegment, UnfitSubject
-from lakestream.lake.schema import join_headers
 from lakestream.log.record import Record
 from tests.lake.model import Message, StreamModel, flights
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import jars, java, s3
-from lakestream.lake import spark_session as spark
 from lakestream.lake.errors import JarsMissing, JavaMissing
+from lakestream.lake.files import s3
+from lakestream.lake.spark import jars, java
+from lakestream.lake.spark import session as spark
 
 pytestmark = pytest.mark.unit
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import paths, staging
 from lakestream.lake.errors import StagingConflict, UnsupportedLake
-from lakestream.lake.staging import StreamIdentity
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.staging import StreamIdentity
 
 pytestmark = pytest.mark.unit
 

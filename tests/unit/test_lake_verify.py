@@ -17,13 +17,13 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake import verify
-from lakestream.lake.deletion import to_z85
-from lakestream.lake.deltalog import Add
+from lakestream.lake.delta import verify
+from lakestream.lake.delta.deletion_vectors import to_z85
+from lakestream.lake.delta.log import Add
+from lakestream.lake.delta.verify import Budget, TableFiles, check, describe, span
 from lakestream.lake.errors import DamagedLog, StorageFailed
-from lakestream.lake.locks import COMPACTOR_LOCK, Lease, is_held
-from lakestream.lake.storage import open_storage
-from lakestream.lake.verify import Budget, TableFiles, check, describe, span
+from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, is_held
+from lakestream.lake.files.storage import open_storage
 from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.unit

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from lakestream.config.options import LakeOptions
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction import segments
+from lakestream.lake.delta import segments
 from lakestream.lake.errors import OlderStore
+from lakestream.lake.files import paths, staging
 from lakestream.log.files import Files
 from lakestream.meta import leaving as jetstream_leaving
 from tests.unit.stream_world import CLIENT

@@ -12,16 +12,18 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 
-from lakestream.lake import live, live_rows, paths, staging
-from lakestream.lake.compaction import plan, segments
-from lakestream.lake.compaction.grace import Grace
-from lakestream.lake.compaction.position import PositionWatch, application
+from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import segments
+from lakestream.lake.delta.position import PositionWatch, application
+from lakestream.lake.delta.schema import BOUNDS_METADATA, REMOVED_COLUMN, SUBJECT, UID_PROPERTY, Layout
 from lakestream.lake.errors import PoisonedSegment, SegmentGap
-from lakestream.lake.flush import FlushFailed, ServerFile, StreamNotFound, name_server
-from lakestream.lake.live import LiveView, SegmentGone, open_view
-from lakestream.lake.live_rows import VersionGone
-from lakestream.lake.schema import BOUNDS_METADATA, REMOVED_COLUMN, SUBJECT, UID_PROPERTY, Layout
-from lakestream.lake.storage import open_storage
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.grace import Grace
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read import live, live_rows
+from lakestream.lake.read.flush import FlushFailed, ServerFile, StreamNotFound, name_server
+from lakestream.lake.read.live import LiveView, SegmentGone, open_view
+from lakestream.lake.read.live_rows import VersionGone
 from tests.lake.model import StreamModel, flights
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lakestream.config.options import LakeOptions
-from lakestream.lake import paths, staging
+from lakestream.lake.files import paths, staging
 from lakestream.logging import Logger
 from lakestream.meta import leaving
 from lakestream.server.lake.api import WATCH_NS, FlushApi
@@ -153,7 +153,7 @@ def test_a_lake_that_is_away_when_a_stream_is_deleted_is_told_when_it_is_back(
             raise OSError("away")
         real(lake, stream, keep)
 
-    monkeypatch.setattr("lakestream.lake.staging.mark_deleted", away)
+    monkeypatch.setattr("lakestream.lake.files.staging.mark_deleted", away)
     done: list[None] = []
     keeper.left(leaving.creation(world.stream), "", lambda: done.append(None))
     for _ in range(5):

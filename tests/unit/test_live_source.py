@@ -11,10 +11,10 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNull, Les
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lakestream.lake import datasource, live, live_rows
-from lakestream.lake.datasource import BadOption, Condition, PushingSource, StreamReplaced, pieces, read_piece
 from lakestream.lake.errors import LakeError
-from lakestream.lake.live import open_view
+from lakestream.lake.read import datasource, live, live_rows
+from lakestream.lake.read.datasource import BadOption, Condition, PushingSource, StreamReplaced, pieces, read_piece
+from lakestream.lake.read.live import open_view
 from tests.lake.model import StreamModel, flights
 from tests.unit.test_live import Table, expected
 

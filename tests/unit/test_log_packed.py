@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import staging
-from lakestream.lake.compaction import poison, segments
-from lakestream.lake.staging import StreamIdentity
+from lakestream.lake.delta import segments
+from lakestream.lake.files import quarantine as poison
+from lakestream.lake.files import staging
+from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log import packed
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake import deltalog
-from lakestream.lake.maintenance import maintenance
-from lakestream.lake.maintenance import plan as maintenance_plan
-from lakestream.lake.maintenance.plan import MIB, DataFile, Facts, Plan, Policy, decide
-from lakestream.lake.storage import open_storage
-from lakestream.lake.timetravel import CommitLog
+from lakestream.lake.delta import log as deltalog
+from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.maintenance import maintenance
+from lakestream.lake.write.maintenance import plan as maintenance_plan
+from lakestream.lake.write.maintenance.plan import MIB, DataFile, Facts, Plan, Policy, decide
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.lake import staging
+from lakestream.lake.files import staging
 from lakestream.log.files import Io
 from lakestream.log.frame import Kind
 from lakestream.logging import Logger

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from lakestream.lake.compaction import departed
-from lakestream.lake.compaction.segments import Dead
-from lakestream.lake.history import past_table
-from lakestream.lake.history.past_table import TablePast
-from lakestream.lake.history.rows import COLUMNS
-from lakestream.lake.live import LiveView
-from lakestream.lake.live_rows import schema
-from lakestream.lake.maintenance import erasure
-from lakestream.lake.storage import open_storage
-from lakestream.lake.timetravel import as_of
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta.segments import Dead
+from lakestream.lake.delta.time_travel import as_of
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.history import past_table
+from lakestream.lake.read.history.past_table import TablePast
+from lakestream.lake.read.history.rows import COLUMNS
+from lakestream.lake.read.live import LiveView
+from lakestream.lake.read.live_rows import schema
+from lakestream.lake.write.maintenance import erasure
 from lakestream.log.departures import Departures, Point
 
 pytestmark = pytest.mark.unit

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake import staging
 from lakestream.lake.errors import StagingConflict
-from lakestream.lake.staging import StreamIdentity
+from lakestream.lake.files import staging
+from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log.errors import CorruptLog, CorruptRecord
 from lakestream.log.files import Files
 from lakestream.log.mend import take_over, verify

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import jars
 from lakestream.lake.errors import JarsMissing
-from lakestream.lake.spark_session import DELTA
+from lakestream.lake.spark import jars
+from lakestream.lake.spark.session import DELTA
 from lakestream.spark import LakeNotFound, default_lake, session
 
 pytestmark = pytest.mark.unit

@@ -23,11 +23,11 @@ from deltalake import CommitProperties, write_deltalake
 from typer.testing import CliRunner
 
 from lakestream.cli.app import app
+from lakestream.lake.delta.time_travel import Progress, rfc3339
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.spark_sql import BadSql
-from lakestream.lake.sql_duckdb import ExtensionMissing, extension_path
-from lakestream.lake.sql_session import LakeNotFound, Session, SqlError, UnknownStream
-from lakestream.lake.timetravel import Progress, rfc3339
+from lakestream.lake.sql.connection import ExtensionMissing, extension_path
+from lakestream.lake.sql.dialect import BadSql
+from lakestream.lake.sql.session import LakeNotFound, Session, SqlError, UnknownStream
 
 pytestmark = pytest.mark.unit
 
@@ -361,7 +361,7 @@ def test_extensions_come_from_the_wheel_and_never_from_the_network(session: Sess
 
 
 def test_a_missing_extension_says_what_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.lake.sql_duckdb._PACKAGE", "no_such_package_")
+    monkeypatch.setattr("lakestream.lake.sql.connection._PACKAGE", "no_such_package_")
     with pytest.raises(ExtensionMissing, match=r"pip install duckdb==1\.5\.5 duckdb-extension-delta==1\.5\.5"):
         Session(lake)
 

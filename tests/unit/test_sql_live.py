@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakestream.lake import live, live_rows, staging
-from lakestream.lake.spark_sql import parse, rewrite
-from lakestream.lake.sql_catalog import Snapshot
-from lakestream.lake.sql_session import Session, SqlError, UnknownStream
-from lakestream.lake.sql_tail import MANY_REMOVED, Server
-from lakestream.lake.storage import open_storage
-from lakestream.lake.timetravel import Progress, rfc3339
+from lakestream.lake.delta.time_travel import Progress, rfc3339
+from lakestream.lake.files import staging
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read import live, live_rows
+from lakestream.lake.sql.catalog import Snapshot
+from lakestream.lake.sql.dialect import parse, rewrite
+from lakestream.lake.sql.session import Session, SqlError, UnknownStream
+from lakestream.lake.sql.uncompacted import MANY_REMOVED, Server
 from tests.lake.model import T0, StreamModel
 
 pytestmark = pytest.mark.unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.lake.spark_sql import BadSql, Mention, Selection, SqlError, TableAt, Travel, parse, rewrite, split
+from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Travel, parse, rewrite, split
 
 pytestmark = pytest.mark.unit
 

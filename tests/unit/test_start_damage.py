@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import paths
+from lakestream.lake.files import paths
 from lakestream.log.errors import StoreVersionError
 from lakestream.log.files import Files
 from lakestream.log.recovery import StoreRoot

@@ -1,4 +1,4 @@
-"""`lakestream.lake.storage`: one contract, kept by a directory and by an object store."""
+"""`lakestream.lake.files.storage`: one contract, kept by a directory and by an object store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import paths, s3
 from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
-from lakestream.lake.locks import COMPACTOR_LOCK, Lease, lease_seconds, table_lock
-from lakestream.lake.storage import Storage, open_storage
-from lakestream.lake.storage_object import describe
+from lakestream.lake.files import paths, s3
+from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, lease_seconds, table_lock
+from lakestream.lake.files.object_storage import describe
+from lakestream.lake.files.storage import Storage, open_storage
 from tests.s3_server import S3Server
 
 

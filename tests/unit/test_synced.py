@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction.position import PositionWatch
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.files import paths, staging
 from lakestream.log import synced
 from lakestream.log.errors import CorruptLog, LostEntries
 from lakestream.log.segment import HEADER_SIZE

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lakestream.lake.schema import UID_PROPERTY
+from lakestream.lake.delta.schema import UID_PROPERTY
 from lakestream.lake.transfer import tabular
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream import lake
-from lakestream.lake.timetravel import (
+from lakestream.lake.delta.time_travel import (
     AsOf,
     CommitLog,
     NotATable,

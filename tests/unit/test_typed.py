@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake import typed
-from lakestream.lake.typed import BadJsonSchema
+from lakestream.lake.sql import typed
+from lakestream.lake.sql.typed import BadJsonSchema
 
 pytestmark = pytest.mark.unit
 

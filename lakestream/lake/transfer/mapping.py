@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.lake.delta.schema import join_headers
 from lakestream.lake.errors import LakeError
-from lakestream.lake.schema import join_headers
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import publishable
 

@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakestream.lake.delta.schema import UID_PROPERTY
 from lakestream.lake.errors import LakeError
-from lakestream.lake.schema import UID_PROPERTY
-from lakestream.lake.storage_local import LocalStorage
+from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.transfer.mapping import encode_json, plain_rows
 from lakestream.log.record import Record
 
@@ -96,7 +96,7 @@ class Source:
 
     def _delta(self, tail: str, columns: str) -> Any:
         """A query on the table by DuckDB, which reads deletion vectors right, as a reader of record batches."""
-        from lakestream.lake.sql_session import extension_path
+        from lakestream.lake.sql.session import extension_path
 
         connection = _duckdb()
         connection.execute(f"LOAD {_quoted(str(extension_path()))}")

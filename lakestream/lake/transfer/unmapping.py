@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.lake.delta.schema import headers_type, split_headers, subject_text
 from lakestream.lake.errors import LakeError
-from lakestream.lake.schema import headers_type, split_headers, subject_text
 from lakestream.lake.transfer.mapping import BadMapping
 from lakestream.log.record import Record
 

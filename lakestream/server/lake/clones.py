@@ -1,7 +1,7 @@
 """Copies of tables for mirrors, asked of the compactor.
 
 Belongs here: whether a mirror's origin is worth a copy, the request for it and the wait for its answer
-(lake/cloning/request.py), giving up where nobody is there to make it, and reading back what was made. All file work
+(lake/files/clone_request.py), giving up where nobody is there to make it, and reading back what was made. All file work
 happens in threads: small pieces of it in those of the log, the reading of a table in one of its own.
 """
 
@@ -16,16 +16,15 @@ from typing import TypeVar
 
 import msgspec
 
-from lakestream.lake import paths, staging
-from lakestream.lake.cloning import request as clone_request
-from lakestream.lake.cloning.request import CloneAnswer, CloneRequest, Picked
-from lakestream.lake.compaction import policy
-from lakestream.lake.compaction.policy import StreamPolicy
-from lakestream.lake.deltalog import Log, statistics
-from lakestream.lake.flush import FLUSH
-from lakestream.lake.locks import COMPACTOR_LOCK, is_held
-from lakestream.lake.staging import StreamIdentity
-from lakestream.lake.storage import open_storage
+from lakestream.lake.delta import policy
+from lakestream.lake.delta.log import Log, statistics
+from lakestream.lake.delta.policy import StreamPolicy
+from lakestream.lake.files import clone_request, paths, staging
+from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
+from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.flush import FLUSH
 from lakestream.log.base import Base, Origin, origin_of, read_base, remove_base
 from lakestream.log.files import Files
 from lakestream.log.segment_log import SegmentLog
@@ -239,7 +238,7 @@ class LakeClones:
         self, files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False
     ) -> Base:
         """The base of a stream that begins with this; made unless it is there. Blocks for seconds."""
-        from lakestream.lake.cloning import base_rows  # loads pyarrow
+        from lakestream.lake.read import base_rows
 
         if origin_of(files, directory) != origin:
             base_rows.build(files, directory, table, origin, stopped)

@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from lakestream.lake.delta.time_travel import TimeTravelError
 from lakestream.lake.errors import HistoryUnavailable, LakeError
-from lakestream.lake.timetravel import TimeTravelError
 from lakestream.log.departures import Point
 from lakestream.log.record import Record
 from lakestream.ports import PastUnavailableError, Was
 from lakestream.runtime import ThreadIo
 
 if TYPE_CHECKING:
-    from lakestream.lake.history.cache import BlockCache
-    from lakestream.lake.history.history import TableHistory
-    from lakestream.lake.history.past_table import TablePast
-    from lakestream.lake.history.spare import Spare, SparedHistory
+    from lakestream.lake.read.history.cache import BlockCache
+    from lakestream.lake.read.history.history import TableHistory
+    from lakestream.lake.read.history.past_table import TablePast
+    from lakestream.lake.read.history.staged import Spare, SparedHistory
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class SharedCache:
     def get(self) -> BlockCache:
         """The cache; loads pyarrow."""
         if self._cache is None:
-            from lakestream.lake.history.cache import BlockCache
+            from lakestream.lake.read.history.cache import BlockCache
 
             self._cache = BlockCache()
         return self._cache
@@ -161,7 +161,7 @@ class ThreadHistory:
             raise HistoryUnavailable(self._refusal)
 
         def ask() -> T:
-            from lakestream.lake.history.past_table import TablePast  # loads pyarrow
+            from lakestream.lake.read.history.past_table import TablePast  # loads pyarrow
 
             past = self._past
             if past is None:
@@ -212,8 +212,8 @@ class ThreadHistory:
 
     def _spared(self) -> SparedHistory | None:
         """Table and staged segments as one; None while nothing is staged. Blocks."""
-        from lakestream.lake.history.history import TableHistory  # loads pyarrow
-        from lakestream.lake.history.spare import Spare, SparedHistory
+        from lakestream.lake.read.history.history import TableHistory  # loads pyarrow
+        from lakestream.lake.read.history.staged import Spare, SparedHistory
 
         with self._guard:
             self._spare = spare = self._spare or Spare(self._directory)
@@ -237,7 +237,7 @@ class ThreadHistory:
             if self._table is None:
 
                 def make() -> TableHistory:
-                    from lakestream.lake.history.history import TableHistory  # loads pyarrow
+                    from lakestream.lake.read.history.history import TableHistory  # loads pyarrow
 
                     return TableHistory(self._path, self._shared.get())
 

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 from lakestream.account.get.as_it_was import past_of
 from lakestream.config.options import LakeOptions
-from lakestream.lake import paths, staging
-from lakestream.lake.compaction import policy
-from lakestream.lake.compaction.grace import Grace
-from lakestream.lake.compaction.position import PositionWatch
+from lakestream.lake.delta import policy
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.verify import Budget
 from lakestream.lake.errors import LakeError, OlderLake, OlderStore
-from lakestream.lake.locks import COMPACTOR_LOCK, is_held
-from lakestream.lake.verify import Budget
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.grace import Grace
+from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.log.base import Base, Origin
 from lakestream.log.errors import LogError
 from lakestream.log.files import Files

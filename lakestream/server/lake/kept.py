@@ -14,14 +14,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.lake import paths, staging, verify
-from lakestream.lake.compaction import poison, policy, repair, segments
-from lakestream.lake.compaction.grace import Grace
-from lakestream.lake.compaction.position import PositionWatch
+from lakestream.lake.delta import policy, segments, verify
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.verify import Budget, TableFiles
 from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
-from lakestream.lake.staging import StagedSegment
-from lakestream.lake.storage import open_storage
-from lakestream.lake.verify import Budget, TableFiles
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files import quarantine as poison
+from lakestream.lake.files.grace import Grace
+from lakestream.lake.files.staging import StagedSegment
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.compaction import repair
 from lakestream.log.errors import LogError
 from lakestream.log.segment import SealedSegment
 from lakestream.server.lake.history import ThreadHistory
@@ -126,7 +128,7 @@ class Kept:
         return Lag(behind, age, self.committed_ns)
 
     def owes_schema(self) -> bool:
-        """Return True if readers cannot know yet which typed columns the stream names (lake/typed.py)."""
+        """Return True if readers cannot know yet which typed columns the stream names (lake/sql/typed.py)."""
         if not self.stream.leading or self.told is self.identity:
             return False
         return policy.JSON_SCHEMA_PROPERTY in self.stream.config.metadata or self.told is not None

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import msgspec
 
-from lakestream.lake import staging, verify, whereabouts
-from lakestream.lake.compaction import policy, repair
+from lakestream.lake.delta import location as whereabouts
+from lakestream.lake.delta import policy, verify
 from lakestream.lake.errors import StagingConflict
-from lakestream.lake.staging import StreamIdentity
-from lakestream.lake.storage import open_storage
+from lakestream.lake.files import staging
+from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.compaction import repair
 from lakestream.log.files import Files
 from lakestream.log.leaving import sealed_in
 from lakestream.logging import Logger

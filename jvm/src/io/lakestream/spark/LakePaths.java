@@ -16,7 +16,7 @@ import scala.Option;
 /**
  * Which table names are relative paths, and where they lie.
  *
- * <p>Belongs here: the lake's root and the spelling of names under it; lakestream/lake/paths.py says the same in Python.
+ * <p>Belongs here: the lake's root and the spelling of names under it; lakestream/lake/files/paths.py says the same in Python.
  * Nothing here touches a file, except to see which of two directories is the default lake.
  *
  * <p>A name is a relative path when it has two parts, the first is <code>delta</code>, and the second has a slash and

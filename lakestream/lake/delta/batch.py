@@ -1,0 +1,286 @@
+"""What one commit to a stream's table has to do.
+
+Belongs here: the decision, made of the table's position and the footers of staged segments, without touching Spark:
+which segments, from which log index on, which messages are dead, and whether the table has to lose or mark rows.
+Compaction is a function of these, so whoever repeats it after a crash does the same or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import policy as policies
+from lakestream.lake.delta.policy import StreamPolicy
+from lakestream.lake.delta.schema import REMOVED_COLUMN
+from lakestream.lake.delta.segments import Dead, Ending
+from lakestream.lake.delta.time_travel import Progress
+from lakestream.lake.errors import BadSegment, SegmentGap
+from lakestream.lake.files.staging import StagedSegment
+from lakestream.log.departures import Departures
+from lakestream.log.runs import stretches
+from lakestream.log.segment import Footer
+
+COMMIT_BYTES = 256 * 1024 * 1024
+"""Segments of one commit together, unless a single one is larger."""
+CONDITION_TERMS = 5_000
+"""Sequences listed in one DELETE or UPDATE; more make several."""
+CONDITION_RANGES = 50
+"""Ranges of sequences named in one. Spark compiles each of them: some hundreds take minutes, some thousands all of the
+heap, while a list of any length costs next to nothing."""
+CONDITION_TEXT = 100_000
+"""Characters of UPDATEs that are put into one."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One segment's share of a commit: its entries with an index above `after`."""
+
+    path: str
+    after: int
+    last_index: int
+    size: int
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One commit: its parts, where it ends, how many subjects the stream has then, its rows and bytes at most, and what
+    the stream asks of its table.
+
+    `dead` is what must not be in the table any more; `endings` is None except in an archive, where it tells what the
+    stream no longer has but the table keeps; `shredded` are runs of the dead whose bytes no file shall have;
+    `departures` are all removals (None: the stream does not keep its past): then every row is written before the dead
+    are deleted.
+    """
+
+    parts: list[Part]
+    progress: Progress
+    dead: Dead
+    subjects: int
+    size: int
+    rows: int = 0
+    policy: StreamPolicy = StreamPolicy()
+    endings: list[Ending] | None = None
+    shredded: list[tuple[int, int]] = []
+    departures: Departures | None = None
+
+    @property
+    def unwritten(self) -> Dead:
+        """What is not to be written at all."""
+        return self.dead if self.departures is None else Dead(runs=self.shredded)
+
+
+class Update(msgspec.Struct, frozen=True):
+    """An UPDATE of the table: `column` = `value` where `condition`, as SQL."""
+
+    condition: str
+    value: str
+    column: str = REMOVED_COLUMN
+
+
+def choose(table: str, position: int, staged: Sequence[StagedSegment], limit: int = COMMIT_BYTES) -> list[Part]:
+    """The segments of the next commit: contiguous from `position` on, as many as `limit` bytes allow.
+
+    Args:
+        table: the table's path, for the error.
+        position: the log index through which the table holds the stream; 0 when it holds nothing.
+        staged: the stream's staged segments in log order; some may be in the table already.
+
+    Raises:
+        SegmentGap: an index between the position and the first segment, or between two, is missing.
+    """
+    parts: list[Part] = []
+    size = 0
+    for segment in staged:
+        if segment.last_index <= position:
+            continue
+        if segment.first_index > position + 1:
+            raise SegmentGap(table, position, segment.first_index)
+        if parts and size + segment.size > limit:
+            break
+        parts.append(Part(segment.path, position, segment.last_index, segment.size))
+        size += segment.size
+        position = segment.last_index
+    return parts
+
+
+def fitting(footers: Sequence[Footer], limit: int = COMMIT_BYTES) -> int:
+    """How many of a commit's segments stay within `limit` bytes of messages, at least one.
+
+    Files that are compressed are shorter than what they hold.
+    """
+    size = 0
+    for count, footer in enumerate(footers):
+        size += footer.bytes
+        if count and size > limit:
+            return count
+    return len(footers)
+
+
+def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: Progress | None) -> Batch:
+    """Put the footers of a commit's segments together. `before` is what the table's last commit said.
+
+    Raises:
+        BadSegment: a segment belongs to another stream, or is not the one that its name promises.
+        BadPolicy: the stream's metadata asks for something that there is not.
+    """
+    last_seq, last_time_ns = (before.last_seq, before.last_time_ns) if before else (0, 0)
+    floor = before.floor if before else 0
+    removed: set[int] = set()
+    for part, footer in zip(parts, footers, strict=True):
+        if footer.uid != uid:
+            raise BadSegment(part.path, part.size, f"it belongs to stream {footer.stream} with uid {footer.uid}")
+        if footer.last_index != part.last_index:
+            raise BadSegment(part.path, part.size, f"it ends at index {footer.last_index}, not {part.last_index}")
+        last_seq = max(last_seq, footer.last_seq)
+        last_time_ns = max(last_time_ns, footer.last_time)
+        floor = max(floor, footer.floor)
+        removed.update(footer.removed)
+    progress = Progress(
+        uid=uid,
+        last_index=parts[-1].last_index,
+        last_seq=last_seq,
+        last_time_ns=last_time_ns,
+        floor=floor,
+        moment_ns=before.moment_ns if before else 0,
+        undone=before.undone if before else [],
+    )
+    # The newest segment's configuration: the order of log entries decides what holds, not when files were written.
+    policy = policies.of_config(footers[-1].config)
+    endings = None
+    dead = Dead(floor, sorted(seq for seq in removed if seq >= floor))
+    if policy.archive:
+        dead = Dead(runs=sorted({(first, last) for footer in footers for first, last in footer.erased}))
+        endings = list(_endings(footers, before))
+    size = sum(max(part.size, footer.bytes) for part, footer in zip(parts, footers, strict=True))
+    rows = sum(footer.count for footer in footers)
+    shredded = sorted({run for footer in footers for run in footer.shredded})
+    departures = None
+    if policy.time_travel_ns is not None and not policy.archive:
+        departures = departed.of_footers(footers)
+    batch = Batch(list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings, shredded, departures)
+    return batch if departures is None else _with_past(batch, floor_before=before.floor if before else 0)
+
+
+def _with_past(batch: Batch, floor_before: int) -> Batch:
+    """The same with what its commit says of its departures."""
+    assert batch.departures is not None
+    progress = msgspec.structs.replace(
+        batch.progress,
+        moment_ns=max(batch.progress.moment_ns, batch.progress.last_time_ns, batch.departures.moment()),
+        departed=len(batch.departures),
+        deletes=len(departures_deleted(batch, floor_before)),
+    )
+    return msgspec.structs.replace(batch, progress=progress)
+
+
+def departures_deleted(batch: Batch, floor_before: int) -> list[str]:
+    """SQL conditions for the rows that the table has to lose behind a commit that wrote all of the batch.
+
+    Args:
+        batch: the batch, now in the table.
+        floor_before: the stream's first sequence as the commit before it said; 0 when there was none.
+    """
+    written = msgspec.structs.replace(batch.progress, floor=floor_before)
+    return deletions(batch.progress.last_index, written, batch.dead)
+
+
+def _endings(footers: Sequence[Footer], before: Progress | None) -> Iterator[Ending]:
+    """What ended by the end of each segment, in their order."""
+    floor = before.floor if before else 0
+    for footer in footers:
+        if footer.removed or footer.floor > floor:
+            yield Ending(footer.closed_ns, max(footer.floor, floor), footer.removed, floor)
+        floor = max(floor, footer.floor)
+
+
+def deletions(position: int, before: Progress | None, dead: Dead) -> list[str]:
+    """SQL conditions for the rows that the table has to lose before the commit; none when no row of it can be dead.
+
+    Args:
+        position: the log index through which the table holds the stream; 0 when it holds nothing.
+        before: what its last commit said; None when that is not known, so that everything has to be named.
+        dead: what is dead by the end of the commit.
+    """
+    if position == 0:
+        return []
+    removed: Sequence[int] = dead.removed
+    floor_moved = dead.floor > 1
+    erased = list(dead.runs)
+    if before is not None:
+        removed = [seq for seq in removed if seq <= before.last_seq]
+        floor_moved = min(dead.floor - 1, before.last_seq) >= max(before.floor, 1)
+        erased = [(first, min(last, before.last_seq)) for first, last in erased if first <= before.last_seq]
+    terms = [f"seq < {dead.floor}"] if floor_moved else []
+    return _conditions(terms, [*stretches(removed), *erased])
+
+
+def erasures(position: int, before: Progress | None, shredded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Runs of sequences that `deletions` took out of the table, and whose bytes its files shall not have either.
+
+    The rest of them dies before it gets into the table.
+    """
+    if position == 0:
+        return []
+    most = max((last for _, last in shredded), default=0) if before is None else before.last_seq
+    return [(first, min(last, most)) for first, last in shredded if first <= most]
+
+
+def updates(position: int, before: Progress | None, endings: Sequence[Ending] | None) -> list[Update]:
+    """What an archive has to mark in its table before the commit: when the stream no longer had a message."""
+    found: list[Update] = []
+    if position == 0:
+        return found
+    for ending in endings or ():
+        removed: Sequence[int] = ending.removed
+        first, last = ending.floor_before, ending.floor - 1
+        if before is not None:
+            removed = [seq for seq in removed if seq <= before.last_seq]
+            last = min(last, before.last_seq)
+        terms = [f"seq BETWEEN {first} AND {last}"] if last >= max(first, 1) else []
+        for condition in _conditions(terms, list(stretches(removed))):
+            found.append(Update(f"{REMOVED_COLUMN} IS NULL AND ({condition})", str(ending.at_ns)))
+    return _joined(found)
+
+
+def _joined(found: list[Update]) -> list[Update]:
+    """Short updates in one: each costs the table a commit. The first that applies to a row counts, as in turn."""
+    groups: list[list[Update]] = []
+    text = ranges = 0
+    for update in found:
+        length, named = len(update.condition), update.condition.count(" BETWEEN ")
+        if not groups or text + length > CONDITION_TEXT or ranges + named > CONDITION_RANGES:
+            groups.append([])
+            text = ranges = 0
+        groups[-1].append(update)
+        text, ranges = text + length, ranges + named
+    return [_one(group) for group in groups]
+
+
+def _one(group: list[Update]) -> Update:
+    if len(group) == 1:
+        return group[0]
+    cases = " ".join(f"WHEN {update.condition} THEN {update.value}" for update in group)
+    return Update(" OR ".join(f"({update.condition})" for update in group), f"CASE {cases} END")
+
+
+def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
+    """Conditions of bounded length that together name `terms` and all sequences of `runs`."""
+    terms = list(terms)
+    singles: list[int] = []
+    # Where there are many runs, short ones are listed too: a list of as many conditions names more of them.
+    many = len(runs) > CONDITION_RANGES
+    shortest = CONDITION_TERMS // CONDITION_RANGES if many else 3
+    for first, last in runs:
+        if last - first + 1 < shortest:
+            singles.extend(range(first, last + 1))
+        else:
+            terms.append(f"seq BETWEEN {first} AND {last}")
+    conditions = [" OR ".join(terms[at : at + CONDITION_RANGES]) for at in range(0, len(terms), CONDITION_RANGES)]
+    singles.sort()
+    for at in range(0, len(singles), CONDITION_TERMS):
+        some = singles[at : at + CONDITION_TERMS]
+        # The range lets Delta skip files, which it does not by a long list.
+        listed = ", ".join(map(str, some))
+        conditions.append(f"seq BETWEEN {some[0]} AND {some[-1]} AND seq IN ({listed})")
+    return conditions

@@ -1,0 +1,301 @@
+"""Shallow clones of the lake's tables, which name files of their origin.
+
+Belongs here: making a clone, the registry of clones, and which files they need. A clone's log has absolute paths into
+its origin's directory, so VACUUM of the origin must know it. Two ways lead to that:
+
+- `<lake>/_clones/<hash>.json`, written by `clone` before the clone is made; it is the only way to know a clone outside
+  of the lake,
+- the logs of all tables in the lake: one whose newest version names files outside of its own directory is a clone,
+  whoever made it.
+
+An entry is written under the lock of the origin's table, and whoever deletes files of a table looks at the registry
+under that lock. A young entry whose clone is not there yet tells of one being made: it needs all files of its version.
+
+An entry whose clone is in the lake and gone is dropped. One outside that cannot be read stops VACUUM of its origin with
+an error: it may be back tomorrow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.lake.delta.log import Log, State, located
+from lakestream.lake.delta.schema import quoted
+from lakestream.lake.errors import LakeError, TableBusy
+from lakestream.lake.files import paths
+from lakestream.lake.files.locks import open_lock, table_lock
+from lakestream.lake.files.storage import Storage, open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLONES = "_clones"
+"""Directory of the registry, in the lake's root."""
+FRESH_NS = 3_600_000_000_000
+"""An entry younger than this may belong to a clone that is still being made."""
+LOCK_SECONDS = 30.0
+"""How long it waits for the lock of the origin's table."""
+DEPTH = 6
+"""How deep below the lake's root tables are looked for."""
+
+
+class CloneRefused(LakeError):
+    """The clone cannot be made; the text says why."""
+
+
+class CloneUnreadable(LakeError):
+    """A registered clone cannot be read, so nobody knows which files it needs."""
+
+    def __init__(self, entry: str, target: str) -> None:
+        super().__init__(
+            f"the clone {target} cannot be read, so its origin is not vacuumed; bring it back, or delete {entry}"
+        )
+
+
+class Clone(msgspec.Struct, frozen=True):
+    """An entry of the registry: whose files the clone names, where it is, of which version it was made, and when.
+    `made`: it is known to be there, so that it is not being made any more."""
+
+    origin: str
+    target: str
+    version: int
+    created_ns: int
+    made: bool = False
+
+
+def clone(
+    spark: SparkSession,
+    lake: str,
+    origin: str,
+    target: str,
+    version: int | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> int:
+    """Make `target` a shallow clone of the table `origin` of this lake, and register it; returns the version it has.
+
+    The clone is a table of its own: commits to it leave the origin alone, and the other way round. It needs the files
+    of its origin until it is detached (maintenance/detach.py), and its log has absolute paths: neither can be moved.
+
+    Args:
+        spark: a session with Delta.
+        lake: the lake's root, a directory or URL.
+        origin: path of a table in it.
+        target: where the clone shall be, a path or URL; nothing may be there.
+        version: of the origin; its newest by default.
+        properties: what the clone's table properties shall be, where not the origin's.
+
+    Raises:
+        CloneRefused: something is at `target`, or the origin has no such version, or not its files any more.
+        TableBusy: the origin's table is locked for longer than it should be.
+    """
+    storage = open_storage(lake)
+    there = open_storage(target)
+    if there.list(f"{there.root}/_delta_log"):
+        raise CloneRefused(f"{there.root} is a table already; clone to another place, or remove it")
+    with _locked(spark, storage, origin):
+        try:
+            state = Log(storage, origin).state(version)
+        except FileNotFoundError:
+            raise CloneRefused(f"{origin} has no version {version}; versions that are gone cannot be cloned") from None
+        version = state.version
+        if lacks_files(storage, origin, state):
+            raise CloneRefused(f"VACUUM has taken files of version {version} of {origin}: it cannot be cloned any more")
+        entry = Clone(origin, there.root, version, time.time_ns())
+        storage.write(_entry(storage, entry.target), msgspec.json.encode(entry))
+    set_here = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in (properties or {}).items())
+    # Shallow clones of clones name the files of the first origin, which keeps its list of them through the scan.
+    spark.sql(
+        f"CREATE TABLE delta.`{there.spark_path(there.root)}` SHALLOW CLONE "
+        f"delta.`{storage.spark_path(origin)}` VERSION AS OF {version}"
+        + (f" TBLPROPERTIES ({set_here})" if set_here else "")
+    ).collect()
+    storage.write(_entry(storage, entry.target), msgspec.json.encode(msgspec.structs.replace(entry, made=True)))
+    return version
+
+
+@contextmanager
+def _locked(spark: SparkSession, storage: Storage, table: str) -> Iterator[None]:
+    """Hold a table's lock.
+
+    Raises:
+        TableBusy: it was not to be had.
+    """
+    lock = open_lock(spark, table_lock(storage.root, table))
+    until = time.monotonic() + LOCK_SECONDS
+    while not lock.acquire():
+        if time.monotonic() >= until:
+            raise TableBusy(table)
+        time.sleep(0.05)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_registered(storage: Storage, table: str) -> bool:
+    """Whether a table is a clone that the registry knows."""
+    return storage.exists(_entry(storage, table))
+
+
+def forget(storage: Storage, target: str) -> None:
+    """A clone needs no files of others any more: its entry goes."""
+    storage.delete(_entry(storage, target))
+
+
+def lacks_files(storage: Storage, table: str, state: State) -> bool:
+    """Whether files of the table's directory are gone that a version names. The log outlives the files."""
+    there = {entry.path for entry in storage.tree(table)}
+    named = {path for add in state.files.values() for path in located(table, add)}
+    return any(path not in there for path in named if path.startswith(table + "/"))
+
+
+def registered(storage: Storage) -> list[Clone]:
+    """The registry, without entries of clones in the lake that are gone."""
+    found = []
+    for entry in storage.list(f"{storage.root}/{CLONES}"):
+        if not entry.name.endswith(".json"):
+            continue
+        try:
+            content = storage.read(entry.path)
+            each = msgspec.json.decode(content, type=Clone)
+            gone = each.target.startswith(storage.root + "/") and not storage.list(f"{each.target}/_delta_log")
+            if not gone or not (each.made or time.time_ns() - each.created_ns > FRESH_NS):
+                found.append(each)
+            elif storage.read(entry.path) == content:  # else one is being made there anew
+                storage.delete(entry.path)
+        except FileNotFoundError:  # detached meanwhile
+            continue
+    return found
+
+
+class References:
+    """Which files of each other the lake's tables name. Remembers what it has read, as commits never change.
+
+    Args:
+        storage: the lake.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._known: dict[str, tuple[tuple[int, str], frozenset[str]]] = {}
+        self._looked: dict[str, frozenset[Clone]] = {}  # the registry as it was when a table was last asked about
+        self._real_paths: dict[str, str] = {}  # within one look; links may change
+
+    def into(self, table: str) -> set[str]:
+        """Paths of files of `table` that other tables need, by what their logs say now.
+
+        Raises:
+            CloneUnreadable: a registered clone of it cannot be read.
+        """
+        return set().union(*self.by_clone(table).values())
+
+    def by_clone(self, table: str) -> dict[str, set[str]]:
+        """The same by the table that needs them, as paths below `table`.
+
+        Raises:
+            CloneUnreadable: a registered clone of it cannot be read.
+        """
+        clones = {each.target: each for each in registered(self._storage)}
+        self._looked[table] = frozenset(clones.values())
+        self._real_paths.clear()
+        found: dict[str, set[str]] = {}
+        for path in {*tables_below(self._storage, self._storage.root), *clones}:
+            if path != table and (needed := self._needed(table, path, clones.get(path))):
+                found[path] = needed
+        return found
+
+    def newly(self, table: str) -> set[str]:
+        """What clones need that were registered since `into` or `by_clone` was asked about the table.
+
+        Cheap enough to be asked under the table's lock, without which no clone is registered.
+        """
+        before = self._looked.get(table, frozenset())
+        fresh = [each for each in registered(self._storage) if each not in before]
+        return set().union(*(self._needed(table, each.target, each) for each in fresh))
+
+    def _needed(self, table: str, path: str, entry: Clone | None) -> set[str]:
+        """The files of `table` that the table at `path` needs. Raises CloneUnreadable."""
+        outside = self._outside(path, entry is not None)
+        if outside is None and entry is not None:
+            outside = self._expected(table, entry)
+        return self._below(table, outside) if outside else set()
+
+    def _expected(self, table: str, entry: Clone) -> frozenset[str]:
+        """What a clone needs that is being made.
+
+        Raises:
+            CloneUnreadable: it is not in the lake; it may have been there, and be so again.
+        """
+        if not entry.target.startswith(self._storage.root + "/"):
+            if self._real(entry.origin) == self._real(table):
+                raise CloneUnreadable(_entry(self._storage, entry.target), entry.target)
+            return frozenset()
+        try:
+            adds = Log(self._storage, entry.origin).state(entry.version).files.values()
+        except FileNotFoundError:
+            return frozenset()
+        return frozenset(path for add in adds for path in located(entry.origin, add))
+
+    def _below(self, table: str, files: frozenset[str]) -> set[str]:
+        """Those of the files that are in a table's directory, as paths that begin with `table`."""
+        below = self._real(table) + "/"
+        found = set()
+        for each in files:
+            directory, _, name = each.rpartition("/")
+            # The lake may be reached by another path than the one that the clone was made with.
+            if (spelled := f"{self._real(directory)}/{name}").startswith(below):
+                found.add(f"{table}/{spelled[len(below) :]}")
+        return found
+
+    def _real(self, path: str) -> str:
+        """A directory's path without symbolic links; an address in an object store as it is."""
+        if not paths.is_local(path):
+            return path
+        if (known := self._real_paths.get(path)) is None:
+            known = self._real_paths[path] = os.path.realpath(path)
+        return known
+
+    def _outside(self, table: str, is_clone: bool) -> frozenset[str] | None:
+        """Files outside of its own directory that a table names in any version; None when there is no table."""
+        storage = self._storage if table.startswith(self._storage.root + "/") else open_storage(table)
+        log = Log(storage, table)
+        versions = log.commits + log.checkpoints
+        if not versions:
+            return None
+        # A table that was made anew may have the same version: the commit itself tells.
+        newest = storage.stat(f"{log.directory}/{max(versions):020d}.json")
+        seen = max(versions), newest.tag if newest is not None else ""
+        known = self._known.get(table)
+        if known is not None and known[0] == seen:
+            return known[1]
+        adds = list(log.state().files.values())
+        outside = {path for add in adds for path in located(table, add) if not path.startswith(table + "/")}
+        if outside or is_clone:
+            for add in log.ever_added():
+                outside.update(path for path in located(table, add) if not path.startswith(table + "/"))
+        self._known[table] = seen, frozenset(outside)
+        return self._known[table][1]
+
+
+def tables_below(storage: Storage, directory: str, depth: int = DEPTH) -> Iterator[str]:
+    """Every Delta table below a directory, but for what is staged, on its way out, or inside of another table."""
+    names = storage.directories(directory)
+    if "_delta_log" in names:
+        yield directory
+        return
+    if depth == 0:
+        return
+    for name in names:
+        if not name.startswith(("_", ".")) and name != paths.SEGMENTS:
+            yield from tables_below(storage, f"{directory}/{name}", depth - 1)
+
+
+def _entry(storage: Storage, target: str) -> str:
+    return f"{storage.root}/{CLONES}/{hashlib.sha256(target.encode()).hexdigest()[:32]}.json"

@@ -1,0 +1,147 @@
+"""When the messages of a batch left their stream, beside the table.
+
+Belongs here: the file that a commit of a stream with time travel leaves of its batch, and what of it was gone at a
+point. The commit's version of the table holds every message of the batch, also those that were removed within it, and
+every older one that the stream held when the batch began; with this file it is the stream at any point of the batch.
+
+    <table>/_departures/<last index of the batch>.parquet: first, last, removed_seq, removed_ns (log/departures.py)
+
+Delta, and whoever reads the table, leaves names that begin with `_` alone. A file is written before its commit, and
+goes with it when the log is cleaned.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lakestream.lake.delta.segments import Dead
+from lakestream.lake.delta.time_travel import AsOf, CommitLog
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.write.maintenance import erasure
+from lakestream.log.departures import Departures, Point
+from lakestream.log.segment import Footer
+
+DIRECTORY = "_departures"
+COLUMNS = ("first", "last", "removed_seq", "removed_ns")
+
+
+class DeparturesGone(LakeError):
+    """The file of a commit that is still there has been deleted."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is missing: without it nobody can tell what the stream held within that commit")
+
+
+def of_footers(footers: Iterable[Footer]) -> Departures | None:
+    """The departures of consecutive segments; None where one of them did not keep any."""
+    found = Departures()
+    for footer in footers:
+        if footer.departures is None:
+            return None
+        found.extend(Departures.unpack(footer.departures))
+    return found
+
+
+def write(storage: Storage, table: str, last_index: int, departures: Departures) -> None:
+    """Leave the file of the commit that takes the table through log index `last_index`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = (departures.firsts, departures.lasts, departures.removed_seqs, departures.removed_ns)
+    sink = pa.BufferOutputStream()
+    rows = pa.table({name: pa.array(column, pa.int64()) for name, column in zip(COLUMNS, columns, strict=True)})
+    encodings = dict.fromkeys(COLUMNS, "DELTA_BINARY_PACKED")  # one byte or two for most
+    pq.write_table(rows, sink, compression="zstd", use_dictionary=False, column_encoding=encodings)
+    storage.write(_path(table, last_index), sink.getvalue().to_pybytes())
+
+
+def read(storage: Storage, table: str, last_index: int) -> Departures:
+    """The departures of the commit that took the table through log index `last_index`. Raises DeparturesGone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = _path(table, last_index)
+    try:
+        rows = pq.read_table(pa.BufferReader(storage.read(path)))
+    except FileNotFoundError:
+        raise DeparturesGone(path) from None
+    return Departures(True, [array("q", rows.column(name).to_numpy().tobytes()) for name in COLUMNS])
+
+
+def sweep(storage: Storage, table: str) -> int:
+    """Delete the files of commits that log clean-up has taken; returns how many."""
+    log = CommitLog(table)
+    oldest = log.progress(log.versions[0])
+    if oldest is None:
+        return 0
+    last_index = oldest.last_index
+    old = [
+        entry.path
+        for entry in storage.list(f"{table}/{DIRECTORY}")
+        if entry.name.endswith(".parquet") and entry.name < _name(last_index)
+    ]
+    storage.delete_all(old)
+    return len(old)
+
+
+def gone(departures: Departures, point: Point | None = None) -> Dead:
+    """What had left by a point; without one, all of it."""
+    import numpy as np
+
+    stop = len(departures) if point is None else departures.split(point)
+    firsts = np.frombuffer(departures.firsts, np.int64)[:stop]
+    lasts = np.frombuffer(departures.lasts, np.int64)[:stop]
+    # No sequence leaves twice: sorted, the runs are apart.
+    order = np.argsort(firsts, kind="stable")
+    return Dead(runs=_joined(firsts[order], lasts[order]))
+
+
+def gone_as_of(storage: Storage, table: str, found: AsOf) -> Dead:
+    """What the version that `as_of` found has, and the stream had no longer at that moment; and what is to be erased,
+    which is no part of any past."""
+    dead = erased(storage, table)
+    if found.progress is None or found.progress.departed <= 0:
+        return dead
+    return both(gone(read(storage, table, found.progress.last_index), found.point), dead)
+
+
+def erased(storage: Storage, table: str, more: Sequence[tuple[int, int]] = ()) -> Dead:
+    """What was deleted securely, as far as versions may still have it; and `more` runs of such sequences."""
+    return Dead(runs=erasure.joined([*erasure.merged(erasure.notes(storage, table)), *more]))
+
+
+def sequences(dead: Dead) -> Any:
+    """The sequences of its runs, one by one, as a numpy array."""
+    import numpy as np
+
+    return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, last + 1) for first, last in dead.runs)])
+
+
+def both(one: Dead, other: Dead) -> Dead:
+    """What is dead by either; of `other` only its runs are looked at."""
+    if not other.runs:
+        return one
+    return Dead(one.floor, one.removed, erasure.joined([*one.runs, *other.runs]))
+
+
+def _joined(firsts: Any, lasts: Any) -> list[tuple[int, int]]:
+    """Runs, ascending, with neighbours made one."""
+    import numpy as np
+
+    if not len(firsts):
+        return []
+    begins = np.concatenate(([True], firsts[1:] > lasts[:-1] + 1))
+    starts = firsts[begins]
+    ends = lasts[np.concatenate((begins[1:], [True]))]
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _name(last_index: int) -> str:
+    return f"{last_index:020d}.parquet"
+
+
+def _path(table: str, last_index: int) -> str:
+    return f"{table}/{DIRECTORY}/{_name(last_index)}"

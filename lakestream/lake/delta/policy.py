@@ -1,0 +1,275 @@
+"""What a stream's metadata asks of its table.
+
+Belongs here: the `lakestream.*` keys of a stream's `metadata`, their grammar, and which of them become properties of
+the Delta table. The server refuses a configuration that does not parse, so the compactor meets none.
+
+    lakestream.retention            follow | archive        what the end of a message in the stream means for the table
+    lakestream.partition            auto | subject | tokens:1,3 | bucket | bucket:N
+    lakestream.time_travel          12h, 30d …              how long old versions stay readable (maintenance)
+    lakestream.on_delete            drop | keep             the table of a deleted stream
+    lakestream.json_schema          price DOUBLE, qty INT   typed view of JSON payloads
+    lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
+    lakestream.clone_as_of          2026-05-01, 1000 …      a mirror that is its origin at a moment, or at a sequence
+    lakestream.properties.<name>    any                     a Delta table property
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from lakestream.lake.delta.time_travel import TimeTravelError, instant
+from lakestream.lake.errors import LakeError
+
+PREFIX = "lakestream."
+PROPERTIES = "lakestream.properties."
+
+RETENTION_PROPERTY = "lakestream.retention"
+TIME_TRAVEL_PROPERTY = "lakestream.time_travel"
+ON_DELETE_PROPERTY = "lakestream.on_delete"
+JSON_SCHEMA_PROPERTY = "lakestream.json_schema"
+PARTITION_KEY = "lakestream.partition"
+CLONE_KEY = "lakestream.clone"
+CLONE_AS_OF_KEY = "lakestream.clone_as_of"
+CLONED_PROPERTY = "lakestream.cloned"
+"""Of a table that began as a clone: what came of the request, as JSON (cloning/request.py)."""
+MANAGED_PROPERTIES = (
+    RETENTION_PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    ON_DELETE_PROPERTY,
+    JSON_SCHEMA_PROPERTY,
+    PARTITION_KEY,
+)
+"""Table properties that follow from the metadata; a table does not have those whose keys it does not have."""
+
+MAX_TOKENS = 4
+"""Subject tokens that a table may be partitioned by."""
+MAX_TOKEN = 32
+"""The last token of a subject that may be named."""
+MAX_BUCKETS = 64
+DEFAULT_BUCKETS = 8
+_HOUR_NS = 3_600_000_000_000
+LEAST_TIME_TRAVEL_NS = _HOUR_NS
+"""Below an hour, VACUUM would take files of commits and queries that are under way."""
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d{1,9})([mhdw])")
+_BOOLEAN = re.compile(r"true|false")
+_INTERVAL = re.compile(r"interval [1-9]\d{0,5} (hour|day|week)s?")
+_ALLOWED = {
+    "delta.enablechangedatafeed": (_BOOLEAN, "true or false"),
+    "delta.enabledeletionvectors": (_BOOLEAN, "true or false"),
+    "delta.randomizefileprefixes": (_BOOLEAN, "true or false"),
+    "delta.checkpointinterval": (re.compile(r"[1-9]\d{0,4}"), "a number of commits"),
+    # The server finds messages by the statistics of the first four columns.
+    "delta.dataskippingnumindexedcols": (re.compile(r"-1|[4-9]|[1-9]\d{1,3}"), "-1, or 4 or more"),
+    "delta.logretentionduration": (_INTERVAL, "like `interval 30 days`, an hour at least"),
+    "delta.deletedfileretentionduration": (_INTERVAL, "like `interval 30 days`, an hour at least"),
+}
+"""Delta's own properties that a stream may set, in lower case as Delta does not mind it, and what their values are.
+Others change who can read the table, or what the compactor's exactly-once rests on."""
+_REASONS = {
+    "delta.columnmapping.mode": "readers disagree about column mapping, some return NULLs without a word",
+    "delta.enabletypewidening": "several readers fail on it",
+    "delta.checkpointpolicy": "several readers fail on v2 checkpoints",
+    "delta.appendonly": "deleted messages have to leave the table (lakestream.retention: archive keeps expired ones)",
+    "delta.enableincommittimestamps": "time travel depends on it",
+    "delta.settransactionretentionduration": "the compactor's position is a transaction identifier",
+}
+_OF_THE_CATALOG = frozenset({"location", "provider", "owner", "external", "comment", "path"})
+
+
+class BadPolicy(LakeError):
+    """A `lakestream.*` metadata value that means nothing; the text names the key and what it may be."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """How a table is to be partitioned.
+
+    `kind`: `auto` (by subject while they are few, then by bucket), `subject`, `tokens` or `bucket`; `tokens` are
+    1-based positions in the subject.
+    """
+
+    kind: str = "auto"
+    tokens: tuple[int, ...] = ()
+    buckets: int = DEFAULT_BUCKETS
+
+    @property
+    def text(self) -> str:
+        """As it is written in the metadata."""
+        if self.kind == "bucket":
+            return f"bucket:{self.buckets}"
+        return f"tokens:{','.join(map(str, self.tokens))}" if self.kind == "tokens" else self.kind
+
+
+class AsOfAsked(msgspec.Struct, frozen=True):
+    """The point of its origin that a mirror shall be: right after a sequence was stored, or at a moment (ns since the
+    epoch), whichever is not 0."""
+
+    seq: int = 0
+    time_ns: int = 0
+
+
+class StreamPolicy(msgspec.Struct, frozen=True):
+    """What one stream's metadata asks for. `time_travel_ns`: None leaves it to the maintainer's own setting. `clone`
+    (auto, always, never) and `clone_as_of` are for mirrors."""
+
+    archive: bool = False
+    partition: Partition = Partition()
+    time_travel_ns: int | None = None
+    keep_table: bool = False
+    json_schema: str | None = None
+    properties: dict[str, str] = {}
+    clone: str = "auto"
+    clone_as_of: AsOfAsked | None = None
+
+    def table_properties(self) -> dict[str, str]:
+        """The properties that the table gets for it. What is at its default is left out."""
+        found = dict(self.properties)
+        if self.archive:
+            found[RETENTION_PROPERTY] = "archive"
+        if self.time_travel_ns is not None:
+            found[TIME_TRAVEL_PROPERTY] = str(self.time_travel_ns)
+            interval = f"interval {-(-self.time_travel_ns // _HOUR_NS)} hours"
+            for name in ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"):
+                found.setdefault(name, interval)
+        if self.keep_table:
+            found[ON_DELETE_PROPERTY] = "keep"
+        if self.json_schema is not None:
+            found[JSON_SCHEMA_PROPERTY] = self.json_schema
+        return found
+
+
+def parse(metadata: Mapping[str, str]) -> StreamPolicy:
+    """A stream's metadata as a policy. Keys of others are not looked at.
+
+    Raises:
+        BadPolicy: an unknown `lakestream.*` key, or a value outside its grammar.
+    """
+    values: dict[str, str] = {}
+    properties: dict[str, str] = {}
+    for key, value in metadata.items():
+        if key.startswith(PROPERTIES):
+            properties[_property(key, value)] = value
+        elif key.startswith(PREFIX):
+            values[key] = value
+    retention = _one_of(values, RETENTION_PROPERTY, ("follow", "archive"))
+    partition = _partition(values.pop(PARTITION_KEY, "auto"))
+    time_travel = values.pop(TIME_TRAVEL_PROPERTY, None)
+    on_delete = _one_of(values, ON_DELETE_PROPERTY, ("drop", "keep"))
+    schema = values.pop(JSON_SCHEMA_PROPERTY, None)
+    clone = _one_of(values, CLONE_KEY, ("auto", "always", "never"))
+    clone_as_of = values.pop(CLONE_AS_OF_KEY, None)
+    if values:
+        known = ", ".join((RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
+        more = f"{JSON_SCHEMA_PROPERTY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
+        raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
+    return StreamPolicy(
+        archive=retention == "archive",
+        partition=partition,
+        time_travel_ns=None if time_travel is None else _duration(time_travel),
+        keep_table=on_delete == "keep",
+        json_schema=None if schema is None else _schema(schema),
+        properties=properties,
+        clone=clone,
+        clone_as_of=None if clone_as_of is None else _as_of(clone_as_of),
+    )
+
+
+def of_config(config: bytes) -> StreamPolicy:
+    """The policy of a stream whose configuration is given as JSON, as segments and staging carry it."""
+    try:
+        metadata = msgspec.json.decode(config or b"{}", type=_Config).metadata
+    except msgspec.DecodeError as error:
+        raise BadPolicy("metadata", f"the stream's configuration does not decode: {error}") from None
+    return parse(metadata or {})
+
+
+class _Config(msgspec.Struct):
+    metadata: dict[str, str] | None = None
+
+
+def _one_of(values: dict[str, str], key: str, choices: tuple[str, ...]) -> str:
+    value = values.pop(key, choices[0])
+    if value not in choices:
+        raise BadPolicy(key, f"{value!r} is not one of {', '.join(choices)}")
+    return value
+
+
+def _partition(text: str) -> Partition:
+    kind, colon, rest = text.partition(":")
+    if kind in ("auto", "subject") and not colon:
+        return Partition(kind)
+    if kind == "bucket":
+        if not colon:
+            return Partition(kind)
+        if _within(rest, MAX_BUCKETS):
+            return Partition(kind, buckets=int(rest))
+        raise BadPolicy(PARTITION_KEY, f"bucket:{rest}: a number from 1 to {MAX_BUCKETS} is expected")
+    if kind == "tokens" and colon:
+        parts = rest.replace(" ", "").split(",")
+        if all(_within(part, MAX_TOKEN) for part in parts):
+            tokens = tuple(map(int, parts))
+            if len(set(tokens)) == len(tokens) <= MAX_TOKENS:
+                return Partition(kind, tokens=tokens)
+        raise BadPolicy(
+            PARTITION_KEY, f"tokens:{rest}: up to {MAX_TOKENS} different positions from 1 to {MAX_TOKEN} are expected"
+        )
+    raise BadPolicy(PARTITION_KEY, f"{text!r} is not one of auto, subject, tokens:1,3, bucket, bucket:N")
+
+
+def _within(text: str, most: int) -> bool:
+    """Whether it is a number from 1 to `most`. The length first: Python refuses to read thousands of digits."""
+    return text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= most
+
+
+def _duration(text: str) -> int:
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text!r} is no duration like 90m, 12h, 30d or 4w")
+    duration = int(match[1]) * _UNITS[match[2]] * 1_000_000_000
+    if duration < LEAST_TIME_TRAVEL_NS:
+        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text} is below 1h: VACUUM would take files that are in use")
+    if duration > 2**63 - 1:
+        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text} is more than 292 years")
+    return duration
+
+
+def _as_of(text: str) -> AsOfAsked:
+    if text.isdecimal():
+        if len(text) <= 19 and 1 <= int(text) < 1 << 63:
+            return AsOfAsked(seq=int(text))
+        raise BadPolicy(CLONE_AS_OF_KEY, f"{text[:40]} is no sequence that a message can have")
+    try:
+        return AsOfAsked(time_ns=instant(text))
+    except TimeTravelError as error:
+        raise BadPolicy(CLONE_AS_OF_KEY, f"{error}; or a sequence") from None
+
+
+def _schema(text: str) -> str:
+    if not text.strip():
+        raise BadPolicy(JSON_SCHEMA_PROPERTY, "a list of columns like `price DOUBLE, qty INT` is expected")
+    from lakestream.lake.sql import typed
+
+    return typed.parse(text.strip()).text
+
+
+def _property(key: str, value: str) -> str:
+    name = key.removeprefix(PROPERTIES)
+    plain = name.lower()
+    if not name or plain.startswith(PREFIX) or plain in _OF_THE_CATALOG:
+        raise BadPolicy(key, "the name of a table property is expected after lakestream.properties.")
+    if not plain.startswith("delta."):
+        return name
+    if plain not in _ALLOWED:
+        reason = _REASONS.get(plain, "it may change who can read the table, or what the compactor relies on")
+        raise BadPolicy(key, f"{name} cannot be set: {reason}")
+    pattern, expected = _ALLOWED[plain]
+    if not pattern.fullmatch(value):
+        raise BadPolicy(key, f"{value[:40]!r} is not {expected}")
+    return name

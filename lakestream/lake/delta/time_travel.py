@@ -1,0 +1,531 @@
+"""From a time to a version of a stream's Delta table.
+
+Belongs here: reading a table's commits (when each was made, and how far into the stream it reaches) and the two
+questions that a time can ask of them. *Commit time*: the table as it was committed at T, which is what Delta means by
+TIMESTAMP AS OF. *Message time*: the version that holds every message stored at or before T, which is the view of a NATS
+client with `up_to_time`. The two differ by the compaction lag, so they are two functions with two names.
+
+Only the transaction log is read, one commit file at a time and by bisection, so that a table with a hundred thousand
+commits answers in some twenty small reads. No Parquet file is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Generic, TypeVar
+
+import msgspec
+
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files.storage import open_storage
+from lakestream.log.departures import Point
+
+_COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
+_INSTANT = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?\s*(Z|UTC|[+-]\d\d(?::?\d\d)?)?", re.IGNORECASE
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = 1_000_000
+ADOPTION = "Manual Update"
+"""Operation of the commit by which a table that began as a clone becomes its mirror's (cloning/making.py)."""
+KEEP_MORE = "to keep versions longer, give the stream the metadata lakestream.time_travel (such as 30d)"
+Key = TypeVar("Key")
+
+
+class TimeTravelError(LakeError):
+    """The table has no version for the question; the text says which there are."""
+
+
+class NotKept(TimeTravelError):
+    """The stream did not keep its past at that point."""
+
+
+class NotATable(TimeTravelError):
+    """There is no Delta transaction log at the path."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"{table} is not a Delta table: it has no _delta_log with commits")
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compaction commit says about itself in Delta's userMetadata: how far into the stream the table reaches.
+
+    `last_index` is the log index (it moves with deletes and purges too), `last_seq` and `last_time_ns` belong to the
+    newest message ever written to the table, `floor` is the stream's first sequence at that point.
+
+    Where the stream keeps its past, `moment_ns` is the time of the last message or removal, never before that of an
+    earlier commit (which is all it is where the stream keeps its past no longer), and `departed` how many runs of
+    removals the commit has beside the table (compaction/departed.py); the commit's rows are then all messages of its
+    batch, also those that are deleted right behind it, in `deletes` commits. `departed` is -1 where it does not.
+
+    `undone` are ranges of versions (first, last) that a repair took back (compaction/repair.py): what they held came
+    again later, so they are not part of how the stream went.
+    """
+
+    uid: str
+    last_index: int
+    last_seq: int
+    last_time_ns: int
+    floor: int = 0
+    moment_ns: int = 0
+    departed: int = -1
+    deletes: int = 0
+    undone: list[tuple[int, int]] = []
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """One commit of a table: its version, when it was made (ms since the epoch), the operation's name, what it says of
+    the stream, how many data files it added, and the smallest message time in them (ns; None when a file's statistics
+    do not say)."""
+
+    version: int
+    time_ms: int
+    operation: str
+    progress: Progress | None
+    adds: int
+    first_time_ns: int | None
+
+
+class _CommitInfo(msgspec.Struct):
+    operation: str = ""
+    userMetadata: str | None = None
+    inCommitTimestamp: int | None = None
+
+
+class _Add(msgspec.Struct):
+    stats: str | None = None
+
+
+class _Action(msgspec.Struct):
+    """The two actions of a commit file that matter here; the others decode to nothing."""
+
+    commitInfo: _CommitInfo | None = None
+    add: _Add | None = None
+
+
+class _Smallest(msgspec.Struct):
+    time_ns: int
+
+
+class _Stats(msgspec.Struct):
+    minValues: _Smallest
+
+
+_ACTION = msgspec.json.Decoder(_Action)
+_STATS = msgspec.json.Decoder(_Stats)
+
+
+class AsOf(msgspec.Struct, frozen=True):
+    """The answer to `as_of`: read `version` and keep rows with time_ns <= `at_ns`.
+
+    `version` is None when the stream had no message yet. `complete` tells that no message stored at or before
+    `at_ns` can still be on its way: the table already holds a later one.
+    """
+
+    version: int | None
+    at_ns: int
+    complete: bool
+    progress: Progress | None = None
+    """Of a stream that keeps its past: the commit whose departures (compaction/departed.py) tell what had left by
+    then."""
+
+    @property
+    def point(self) -> Point:
+        """The moment as a point of the stream."""
+        return Point(before_ns=self.at_ns + 1)
+
+
+class CommitLog:
+    """The commits of the Delta table at a path or URL, read lazily and remembered (a commit never changes).
+
+    Raises:
+        NotATable: when the path holds no transaction log.
+
+    Source: Delta protocol, "Delta Log Entries", "Commit Provenance Information", "In-Commit Timestamps".
+    """
+
+    def __init__(self, table: str | os.PathLike[str]) -> None:
+        self.table = os.fspath(table)
+        self._storage = open_storage(self.table)
+        self._log = f"{self.table.rstrip('/')}/_delta_log"
+        self._read: dict[int, Commit] = {}
+        self.versions = self._list()
+
+    def _list(self) -> list[int]:
+        names = self._storage.names(self._log)
+        versions = sorted(int(match[1]) for name in names if (match := _COMMIT_NAME.match(name)))
+        if not versions:
+            raise NotATable(self.table)
+        # Log clean-up removes a prefix. Should a hole ever show, only what follows it can be resolved by time.
+        for position in range(len(versions) - 1, 0, -1):
+            if versions[position - 1] != versions[position] - 1:
+                return versions[position:]
+        return versions
+
+    def __len__(self) -> int:
+        return len(self.versions)
+
+    @property
+    def latest(self) -> int:
+        """The newest version."""
+        return self.versions[-1]
+
+    def commit(self, version: int) -> Commit:
+        """Read one commit; FileNotFoundError when log clean-up has taken it since the listing."""
+        if (commit := self._read.get(version)) is None:
+            commit = self._read[version] = self._parse(version)
+        return commit
+
+    def _parse(self, version: int) -> Commit:
+        info = _CommitInfo()
+        oldest: list[int | None] = []
+        content, entry = self._storage.read_entry(f"{self._log}/{version:020d}.json")
+        for line in content.splitlines():
+            action = _ACTION.decode(line)
+            if action.commitInfo is not None:
+                info = action.commitInfo
+            if action.add is not None:
+                oldest.append(_smallest_time(action.add))
+        # With in-commit timestamps the time is part of the commit; else Delta goes by the file's modification time.
+        time_ms = entry.modified_ns // _MS if info.inCommitTimestamp is None else info.inCommitTimestamp
+        known = [time for time in oldest if time is not None]
+        first_time_ns = min(known) if known and len(known) == len(oldest) else None
+        return Commit(version, time_ms, info.operation, _progress(info.userMetadata), len(oldest), first_time_ns)
+
+    def progress(self, version: int) -> Progress | None:
+        """How far the table reached at `version`. Commits that move no data (OPTIMIZE, DELETE) may not say it; the
+        nearest earlier commit that does speaks for them. None before the first."""
+        for earlier in range(version, self.versions[0] - 1, -1):
+            if (progress := self.commit(earlier).progress) is not None:
+                return progress
+        return None
+
+    def renewed(self) -> CommitLog:
+        """The commits as they are listed now. It knows what this one knows of those that are still there.
+
+        This one does not change: whoever bisects its versions in another thread is not disturbed.
+        """
+        found = CommitLog(self.table)
+        oldest = found.versions[0]
+        found._read = {version: commit for version, commit in dict(self._read).items() if version >= oldest}
+        return found
+
+    @property
+    def course(self) -> list[int]:
+        """The versions in which the stream only went on: without those that a repair of the table took back."""
+        newest = self.progress(self.latest)
+        if newest is None or not newest.undone:
+            return self.versions
+        undone = newest.undone
+        return [version for version in self.versions if not any(first <= version <= last for first, last in undone)]
+
+    def uncleared(self, version: int) -> Progress | None:
+        """What the last commit of messages at `version` says, if rows that had died by then may still be there."""
+        progress, left = self._clearing(version)
+        return progress if left > 0 else None
+
+    def deletes_left(self, version: int) -> int:
+        """How many commits at `version` had yet to delete rows that had died by the last commit of messages."""
+        return self._clearing(version)[1]
+
+    def _clearing(self, version: int) -> tuple[Progress | None, int]:
+        deletes = 0
+        for earlier in range(version, self.versions[0] - 1, -1):
+            commit = self.commit(earlier)
+            if commit.progress is not None:
+                return commit.progress, commit.progress.deletes - deletes if commit.progress.departed > 0 else 0
+            deletes += commit.operation == "DELETE"
+        return None, 0
+
+
+def _smallest_time(add: _Add) -> int | None:
+    """The smallest `time_ns` in a data file's statistics; None where they are missing."""
+    if add.stats is None:
+        return None
+    try:
+        return _STATS.decode(add.stats).minValues.time_ns
+    except msgspec.DecodeError:
+        return None
+
+
+def _progress(metadata: str | None) -> Progress | None:
+    """Our userMetadata, or None where a commit carries none or somebody else's."""
+    if metadata is None:
+        return None
+    try:
+        return msgspec.json.decode(metadata, type=Progress)
+    except msgspec.DecodeError:
+        return None
+
+
+class _ByVersion(Generic[Key]):
+    """A read-only sequence over versions for `bisect`: computes the key of one only when it is looked at."""
+
+    def __init__(self, versions: list[int], key: Callable[[int], Key]) -> None:
+        self._versions = versions
+        self._key = key
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def __getitem__(self, index: int) -> Key:
+        return self._key(self._versions[index])
+
+
+def latest_progress(table: str | os.PathLike[str]) -> Progress | None:
+    """How far the table reaches now; None when there is no table yet, or no compaction has written it."""
+    try:
+        log = CommitLog(table)
+        return log.progress(log.latest)
+    except NotATable:
+        return None
+
+
+def version_for_commit_time(log: CommitLog, at_ns: int, now_ns: int) -> int:
+    """The version that was current at `at_ns`: the last one committed at or before it (TIMESTAMP AS OF).
+
+    Commit times count in whole milliseconds, as in Delta. A time after the last commit means the latest version, which
+    was and still is current then (Spark refuses this); a time that has not come yet is refused.
+
+    Args:
+        log: the table's commits.
+        at_ns: the time asked for, ns since the epoch.
+        now_ns: the present, ns since the epoch.
+
+    Raises:
+        TimeTravelError: before the first commit that is still known, or in the future.
+
+    Source: Delta protocol, "In-Commit Timestamps"; Delta's rule of the last commit whose timestamp is not greater.
+    """
+    if at_ns > now_ns:
+        raise TimeTravelError(f"{rfc3339(at_ns)} has not come yet; the table's latest version is {log.latest}")
+    times = _ByVersion(log.versions, lambda version: log.commit(version).time_ms)
+    count = bisect_right(times, at_ns // _MS)
+    if count == 0:
+        oldest = log.commit(log.versions[0])
+        raise TimeTravelError(
+            f"{rfc3339(at_ns)} is before the first commit of {log.table} that is still known: "
+            f"version {oldest.version} of {rfc3339(oldest.time_ms * _MS)}{_gone(log)}"
+        )
+    return log.versions[count - 1]
+
+
+def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
+    """The version that holds all messages stored at or before `at_ns`, by message time.
+
+    It is the first version that reaches the last such message: a later one may already have lost some of them to
+    deletes and limits. It may hold later messages too (a commit carries many), so read it with `time_ns <= at_ns`. Only
+    the present stream of that name counts, not a deleted one. Of a stream that keeps its past, it has also what was
+    removed by then, within the commit: leave out what its departures say.
+
+    A direct get with `up_to_time` T sees the messages stored *before* T (nats-server 2.15.1, by experiment): its view
+    at T is this one at T - 1 ns.
+
+    Args:
+        log: the table's commits.
+        at_ns: message time, ns since the epoch.
+
+    Raises:
+        TimeTravelError: when log clean-up has taken the version.
+
+    Source: ADR-31 (`up_to_time`); Delta protocol, userMetadata.
+    """
+    newest = log.progress(log.latest)
+    if newest is None:
+        return AsOf(None, at_ns, complete=False)
+    if (found := _exactly(log, at_ns, newest)) is not None:
+        return found
+
+    def reached(version: int) -> tuple[int, int]:
+        progress = log.progress(version)
+        return (progress.last_time_ns, progress.last_seq) if progress and progress.uid == newest.uid else (-1, 0)
+
+    # Invariant: times never go backwards in a stream and last_seq only grows, so `reached` ascends over versions.
+    versions = log.course
+    times = _ByVersion(versions, lambda version: reached(version)[0])
+    count = bisect_right(times, at_ns)
+    if count < len(versions) and _begins_by(log, versions[count], at_ns):
+        return AsOf(versions[count], at_ns, complete=True)
+    complete = count < len(versions)
+    if count == 0 or (seq := reached(versions[count - 1])[1]) == 0:
+        oldest = log.progress(log.versions[0])
+        if log.versions[0] > 0 and (oldest is None or oldest.uid == newest.uid):
+            kept = rfc3339(log.commit(log.versions[0]).time_ms * _MS)
+            raise TimeTravelError(
+                f"the versions of {log.table} that held {rfc3339(at_ns)} are gone; "
+                f"the oldest still known is {log.versions[0]}, committed at {kept}{_gone(log)}"
+            )
+        return AsOf(None, at_ns, complete)
+    sequences = _ByVersion(versions[:count], lambda version: reached(version)[1])
+    first = bisect_right(sequences, seq - 1)
+    return AsOf(versions[first], at_ns, complete)
+
+
+def _exactly(log: CommitLog, at_ns: int, newest: Progress) -> AsOf | None:
+    """The same for a stream that kept its past at that moment, whether or not it still does; None where it did not."""
+    try:
+        kept = version_of_point(log, Point(before_ns=at_ns + 1))
+    except NotKept:
+        return None
+    except TimeTravelError:
+        if newest.departed < 0 and log.commit(log.versions[0]).progress is None:
+            return None  # nobody knows whether it kept its past then
+        raise
+    if kept.version is None:  # beyond the table, which has no message or removal as late as that
+        if newest.departed < 0:
+            return None
+        return AsOf(log.latest, at_ns, complete=False, progress=log.uncleared(log.latest))
+    if kept.before is None and not _begins_by(log, kept.version, at_ns):
+        return AsOf(None, at_ns, complete=True)
+    return AsOf(kept.version, at_ns, complete=True, progress=kept.progress)
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Where a point of a stream that keeps its past is in its table.
+
+    The rows of `version` are all messages that the stream held when the batch began that `progress` is of, and all that
+    were stored within it; compaction/departed.py has what left when. `before` is what the commit before it said.
+    `version` is None when the point is beyond the table, which then reaches as far as `progress` says (None: there
+    is no table).
+    """
+
+    version: int | None
+    progress: Progress | None
+    before: Progress | None = None
+
+
+def version_of_point(log: CommitLog, point: Point) -> Kept:
+    """The version that has what a stream held at a point, in a stream with `lakestream.time_travel`.
+
+    Raises:
+        TimeTravelError: the version is gone.
+        NotKept: the stream did not keep its past then.
+    """
+    newest = log.progress(log.latest)
+    if newest is None:
+        return Kept(None, None)
+    wanted = point.seq or point.before_ns
+
+    def reached(version: int) -> int:
+        progress = log.progress(version)
+        if progress is None or progress.uid != newest.uid:
+            return -1
+        return progress.last_seq if point.seq else max(progress.moment_ns, progress.last_time_ns)
+
+    # Invariant: sequences and moments ascend over the commits of a stream, also over those that do not keep its past.
+    versions = log.course
+    at = bisect_left(_ByVersion(versions, reached), wanted)
+    if at == len(versions):
+        return Kept(None, newest)
+    version = versions[at]
+    progress = log.commit(version).progress
+    if progress is not None and progress.departed < 0:
+        raise NotKept(_not_kept(point))
+    if progress is None or (at == 0 and version > 0):
+        raise TimeTravelError(
+            f"{_named(point)} is before the versions of {log.table} that are still there; {KEEP_MORE}"
+        )
+    before = log.progress(versions[at - 1]) if at else None
+    if before is None or before.uid != progress.uid:
+        return Kept(version, progress)
+    first_ns = log.commit(version).first_time_ns
+    if before.departed < 0 and not point.seq and (first_ns is None or point.before_ns <= first_ns):
+        # What was removed between the last message of the commit before and the first one of this nobody noted.
+        raise NotKept(_not_kept(point))
+    return Kept(version, progress, before)
+
+
+def _not_kept(point: Point) -> str:
+    return (
+        f"when messages left the stream was not kept at {_named(point)}: it is from the stream's next segment "
+        "on after it was given the metadata lakestream.time_travel"
+    )
+
+
+def _named(point: Point) -> str:
+    return f"sequence {point.seq}" if point.seq else rfc3339(point.before_ns - 1)
+
+
+def _begins_by(log: CommitLog, version: int, at_ns: int) -> bool:
+    """Whether the commit added messages stored at or before `at_ns`. One that does not say is taken to have: the extra
+    version then costs a filter, never a message. So is the first one of a mirror that began as a clone, which adds no
+    file to those that are there."""
+    commit = log.commit(version)
+    if commit.operation == ADOPTION:
+        return True
+    return commit.adds > 0 and (commit.first_time_ns is None or commit.first_time_ns <= at_ns)
+
+
+def _gone(log: CommitLog) -> str:
+    """What to say where older versions have been there, and are no longer."""
+    return f"; {KEEP_MORE}" if log.versions[0] > 0 else ""
+
+
+def as_of(table: str | os.PathLike[str], at: int | datetime | str) -> AsOf:
+    """`version_for_message_time` for the table at a path or URL: what the stream held at a moment, by message time.
+
+    Args:
+        table: the table's path or URL, as `table_path` gives it.
+        at: a moment, as `instant` takes it.
+
+    Raises:
+        NotATable: when there is no table there.
+        TimeTravelError: when log clean-up has taken the version, or `at` is no moment.
+    """
+    return version_for_message_time(CommitLog(table), instant(at))
+
+
+def version_at(table: str | os.PathLike[str], at: int | datetime | str) -> int:
+    """`version_for_commit_time` for the table at a path or URL: the version that was committed last at a moment.
+
+    Args and errors: as of `as_of`.
+    """
+    return version_for_commit_time(CommitLog(table), instant(at), time.time_ns())
+
+
+def instant(at: int | datetime | str) -> int:
+    """A moment in ns since the epoch.
+
+    Args:
+        at: ns since the epoch; a datetime (UTC where it has no zone); or a text such as `2026-05-01`,
+            `2026-05-01 12:00:00`, `2026-05-01T12:00:00.123456789Z` or `2026-05-01T12:00:00+02:00` (UTC without a zone),
+            exact to the ns.
+
+    Raises:
+        TimeTravelError: a text that is no moment, or one outside of the years 1678 to 2261.
+    """
+    if isinstance(at, int):
+        return _within(at, at)
+    if isinstance(at, datetime):
+        return _within((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH, at)
+    match = _INSTANT.fullmatch(at.strip())
+    if match is None:
+        raise TimeTravelError(f"{at!r} is no time; write 2026-05-01 12:30:00 (UTC) or 2026-05-01T12:30:00+02:00")
+    day, clock, fraction, zone = match.groups()
+    zone = "+00:00" if zone is None or zone.upper() in ("Z", "UTC") else zone
+    try:
+        whole = datetime.fromisoformat(f"{day}T{clock or '00:00:00'}{zone}")
+    except ValueError as error:
+        raise TimeTravelError(f"{at!r} is no time: {error}") from None
+    return _within(whole - _EPOCH, at) + int((fraction or "0").ljust(9, "0"))
+
+
+def _within(moment: int | timedelta, at: object) -> int:
+    """The same in ns, if a message could have that time: it has to fit 64 bits."""
+    if isinstance(moment, timedelta):
+        moment = (moment.days * 86_400 + moment.seconds) * 1_000_000_000 + moment.microseconds * 1000
+    if not -(2**63) <= moment < 2**63 - 1_000_000_000:
+        raise TimeTravelError(f"{at!s} is outside of the times that a message can have (1678 to 2261)")
+    return moment
+
+
+def rfc3339(at_ns: int) -> str:
+    """A time in ns as RFC 3339 text in UTC, without trailing zeros of the fraction."""
+    seconds, fraction = divmod(at_ns, 1_000_000_000)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{fraction:09d}".rstrip("0").rstrip(".") + "Z"

@@ -1,0 +1,406 @@
+"""Checking that the files of a table are what its Delta log says, and that they are on the disk.
+
+Belongs here: the check of one data file and its deletion vector against the action that names them, and following a
+table's commits with it, so that each file is looked at once. A commit is only a claim: whoever wrote it may not have
+synced the files that it names, and a power loss then leaves files that are empty, short or full of zeros. What is
+checked: size, Parquet footer and its number of rows; place, length and checksum of a deletion vector.
+
+In a directory every file that is checked is synced, with its directories and the commit that names it: a size and a
+footer may be in the page cache alone. In an object store a successful PUT is durable (S3's promise, on which the lake
+relies), so that size and footer are all there is to check.
+
+Source: Parquet format, "File format", "FileMetaData"; Delta protocol, "Deletion Vector Format".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import msgspec
+
+from lakestream.lake.delta import deletion_vectors as deletion
+from lakestream.lake.delta.deletion_vectors import BadDeletionVector
+from lakestream.lake.delta.log import Action, Add, Key, Log, key_of, locate, statistics, vector_file
+from lakestream.lake.files import paths
+from lakestream.lake.files.local_storage import sync_directory, sync_path
+from lakestream.lake.files.storage import Storage
+
+FILES_A_LOOK = 500
+"""Files of all tables together that are checked in one round of looks (`lake.poll`), not counting those of new commits,
+so that a start is not about that."""
+NAMED_FILES = 3
+"""Damaged files that a text names; the others are counted."""
+
+_STEP_FILES = 50
+_END_BYTES = 64 * 1024  # of a Parquet file, read at once: holds all of most footers
+_MAGIC = b"PAR1"
+_ROWS_FIELD = 3  # of FileMetaData
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A file of a table that is not what the log says: its path, what is wrong, and the action that names it.
+
+    `lasting`: looking again does not help, as the system could not write the file to the disk: what it has in memory
+    of it may be all there is.
+    """
+
+    path: str
+    reason: str
+    add: Add
+    lasting: bool = False
+
+
+class Budget:
+    """Number of files, of all tables together, that may be checked in one round. Thread-safe."""
+
+    def __init__(self, files: int = FILES_A_LOOK) -> None:
+        self._left = files
+        self._lock = threading.Lock()
+
+    def take(self, files: int) -> int:
+        """Return how many of so many files may be checked now."""
+        with self._lock:
+            given = min(files, self._left)
+            self._left -= given
+            return given
+
+
+class TableFiles:
+    """The check of one table's files: once as a whole, then from commit to commit. Not for use by two threads at once.
+
+    Args:
+        storage: the lake.
+        table: the table's path.
+    """
+
+    def __init__(self, storage: Storage, table: str) -> None:
+        self._storage = storage
+        self.table = table
+        self.damaged: dict[Key, Damage] = {}
+        """Files of the newest version known that are not whole, as far as it was checked."""
+        self._epoch = -1
+        self.version = -1
+        """The version that was looked at last."""
+        self._log: Log | None = None
+        self._todo: dict[Key, Add] = {}
+        self._fresh: dict[Key, Add] = {}
+        self._sizes: dict[str, int] | None = None
+
+    def look(self, epoch: int, budget: Budget) -> bool:
+        """Go on checking; return True when every file of the newest version was: `damaged` is all there is then.
+
+        Args:
+            epoch: `PositionWatch.epoch`, read before.
+            budget: how many files of a table that is new to us may be looked at.
+
+        Raises:
+            FileNotFoundError: there is no table.
+        """
+        if self._log is None or self._epoch != epoch:
+            if not budget.take(1):
+                return False
+            self._begin(epoch)
+        while self._todo and (count := budget.take(min(_STEP_FILES, len(self._todo)))):
+            some = dict(islice(self._todo.items(), count))
+            self.damaged.update(check(self._storage, self.table, list(some.values()), self._sizes))
+            for key in some:
+                del self._todo[key]
+        if self._todo:
+            return False
+        self._follow()  # what was found missing may have been replaced meanwhile
+        return True
+
+    def _begin(self, epoch: int) -> None:
+        log = Log(self._storage, self.table)
+        state = log.state()
+        if not self._storage.local:  # one request for a thousand files
+            self._sizes = {entry.path: entry.size for entry in self._storage.tree(self.table)}
+        self._sync_commits(log, log.commits)
+        self.damaged = {key: each for key, each in self.damaged.items() if each.lasting and key in state.files}
+        self._todo = {key: add for key, add in state.files.items() if key not in self.damaged}
+        self._fresh = {}
+        self._log, self.version, self._epoch = log, state.version, epoch
+
+    def _follow(self) -> None:
+        """Check the files that commits have added since, and once more those that were damaged."""
+        self._sizes = None
+        again = [key for key, each in self.damaged.items() if not each.lasting]
+        while True:
+            self._take_commits()
+            doubted = {key: self.damaged[key].add for key in again if key in self.damaged}
+            if not self._fresh and not doubted:
+                return
+            found = check(self._storage, self.table, [*doubted.values(), *self._fresh.values()])
+            for key in doubted:
+                del self.damaged[key]
+            self._fresh = {}
+            self.damaged.update(found)
+            if not self.damaged or not self._log_goes_on():
+                return
+            again = []  # but a commit may have replaced what is missing now
+
+    def _take_commits(self) -> None:
+        """Take over the commits that are new: the files that they add, and those that are gone."""
+        seen = []
+        while (actions := self._commit(self.version + 1)) is not None:
+            self.version += 1
+            seen.append(self.version)
+            for action in actions:
+                if action.remove is not None:
+                    for known in (self._fresh, self.damaged):
+                        known.pop(key_of(action.remove), None)
+            for action in actions:
+                if action.add is not None:
+                    self._fresh[key_of(action.add)] = action.add
+        if self._log is not None:
+            self._sync_commits(self._log, seen)
+
+    def _log_goes_on(self) -> bool:
+        assert self._log is not None
+        return self._storage.exists(self._log.path(self.version + 1))
+
+    def _commit(self, version: int) -> list[Action] | None:
+        assert self._log is not None
+        try:
+            return self._log.commit(version)
+        except FileNotFoundError:
+            return None
+
+    def _sync_commits(self, log: Log, versions: Sequence[int]) -> None:
+        if not self._storage.local or not versions:
+            return
+        for version in versions:
+            try:
+                sync_path(log.path(version))
+            except FileNotFoundError:  # log clean-up
+                continue
+        _sync_directories(self._storage.root, {log.directory})
+
+
+def look_over(storage: Storage, table: str) -> list[Damage]:
+    """Check all files of a table at once; return those that are damaged, none where there is no table."""
+    files = TableFiles(storage, table)
+    try:
+        files.look(0, Budget(sys.maxsize))
+    except FileNotFoundError:
+        return []
+    return list(files.damaged.values())
+
+
+def check(storage: Storage, table: str, adds: Sequence[Add], sizes: dict[str, int] | None = None) -> dict[Key, Damage]:
+    """Check some files of a table, and sync them where they are files of this machine; return those that are damaged.
+
+    Args:
+        storage: the lake.
+        table: the table's path.
+        adds: the actions that name the files.
+        sizes: of files by path, from a listing: those in it are not looked at one by one.
+    """
+    found: dict[Key, Damage] = {}
+    directories: dict[str, list[Add]] = {}
+    vectors: dict[str, bytes | str] = {}
+    for add in adds:
+        path = locate(table, add.path)
+        known = sizes.get(path) if sizes is not None else None
+        damage = _of_size(path, known, add) if known is not None else _data(storage, path, add)
+        damage = damage or _vector(storage, table, add, vectors)
+        if damage is not None:
+            found[key_of(add)] = damage
+        elif paths.is_local(path):
+            directories.setdefault(os.path.dirname(path), []).append(add)
+    try:
+        _sync_directories(storage.root, directories)
+    except OSError as error:
+        for path, held in directories.items():
+            found.update((key_of(add), Damage(path, _unsynced(error), add, lasting=True)) for add in held)
+    return found
+
+
+def describe(table: str, damaged: Iterable[Damage]) -> str:
+    """Name damaged files of a table, with the sequences that they hold, in one line."""
+    every = sorted(damaged, key=lambda each: (statistics(each.add).min_seq, each.path))
+    some = [f"{each.path.removeprefix(table + '/')}: {each.reason}{_held(each.add)}" for each in every[:NAMED_FILES]]
+    if len(every) > NAMED_FILES:
+        some.append(f"and {len(every) - NAMED_FILES} more files")
+    return f"{table} is damaged: {'; '.join(some)}"
+
+
+def span(damaged: Iterable[Damage]) -> tuple[int, int]:
+    """Return the lowest and the highest sequence that damaged files may hold, as their statistics say; zeros where
+    there are none."""
+    stats = [statistics(each.add) for each in damaged]
+    return min((each.min_seq for each in stats), default=0), max((each.max_seq for each in stats), default=0)
+
+
+def _held(add: Add) -> str:
+    stats = statistics(add)
+    rows = stats.rows - (add.deletionVector.cardinality if add.deletionVector is not None else 0)
+    return f" ({rows} messages with sequences from {stats.min_seq} to {stats.max_seq})" if stats.max_seq else ""
+
+
+def _data(storage: Storage, path: str, add: Add) -> Damage | None:
+    """Check one data file; return its damage, or None."""
+    try:
+        end, size = storage.read_end(path, _END_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return Damage(path, "it is missing", add)
+    except OSError as error:
+        return Damage(path, f"it cannot be read: {error.strerror or error}", add)
+    if size != add.size:
+        return _of_size(path, size, add)
+    try:
+        rows = _rows(storage, path, end, size)
+    except (IndexError, ValueError, RecursionError) as error:
+        return Damage(path, f"its Parquet footer is damaged: {error}", add)
+    said = statistics(add).rows
+    if said and rows != said:
+        return Damage(path, f"its Parquet footer tells of {rows} rows instead of {said}", add)
+    return _synced(path, add)
+
+
+def _of_size(path: str, size: int, add: Add) -> Damage | None:
+    return Damage(path, f"it has {size} bytes instead of {add.size}", add) if size != add.size else None
+
+
+def _vector(storage: Storage, table: str, add: Add, read: dict[str, bytes | str]) -> Damage | None:
+    """Check the deletion vector of a data file; return its damage, or None.
+
+    `read` caches, by path, a file's content or the reason why it cannot be read: vectors of one commit share a file.
+    """
+    vector = add.deletionVector
+    path = None if vector is None else vector_file(table, vector)
+    if vector is None or path is None:
+        return None
+    if path not in read:
+        try:
+            read[path] = storage.read(path)
+        except (FileNotFoundError, NotADirectoryError):
+            read[path] = "it is missing"
+        except OSError as error:
+            read[path] = f"it cannot be read: {error.strerror or error}"
+    content = read[path]
+    if isinstance(content, str):
+        return Damage(path, content, add)
+    try:
+        deletion.stored(content, path, vector.offset or 0, vector.sizeInBytes)
+    except BadDeletionVector as error:
+        return Damage(path, str(error), add)
+    return _synced(path, add)
+
+
+def _synced(path: str, add: Add) -> Damage | None:
+    if not paths.is_local(path):
+        return None
+    try:
+        sync_path(path)
+    except OSError as error:
+        return Damage(path, _unsynced(error), add, lasting=True)
+    return None
+
+
+def _unsynced(error: OSError) -> str:
+    return f"it could not be written to the disk: {error.strerror or error}"
+
+
+def _sync_directories(root: str, directories: Iterable[str]) -> None:
+    """Sync directories, and those above them up to the lake's root, which may be new as well."""
+    every = set()
+    for directory in directories:
+        every.add(directory)
+        while directory.startswith(f"{root}/"):
+            directory = os.path.dirname(directory)
+            every.add(directory)
+    for directory in sorted(every, key=len, reverse=True):
+        sync_directory(directory)
+
+
+# ---------------------------------------------------------------------- the Parquet footer
+
+
+def _rows(storage: Storage, path: str, end: bytes, size: int) -> int:
+    """The number of rows in a Parquet file, of which the last bytes are given. Raises ValueError, IndexError."""
+    if len(end) < 8 or end[-4:] != _MAGIC:
+        raise ValueError("the file does not end in PAR1")
+    length = int.from_bytes(end[-8:-4], "little")
+    if length > size - 12:
+        raise ValueError(f"{length} bytes do not fit into the file")
+    if length + 8 > len(end):
+        end, _ = storage.read_end(path, length + 8)
+    return _Compact(end[len(end) - 8 - length : -8]).integer_field(_ROWS_FIELD)
+
+
+class _Compact:
+    """As much of Thrift's compact protocol as reads over one struct. pyarrow knows all of it, and takes a server
+    that never reads from its lake 40 MiB and half a second."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def integer_field(self, wanted: int) -> int:
+        """Read the whole struct and return the value of an integer field. Raises ValueError, IndexError."""
+        value = None
+        for number, kind in self._fields():
+            if number == wanted and kind in (4, 5, 6):
+                value = self._zigzag()
+            else:
+                self._skip(kind)
+        if value is None or self._at != len(self._data):
+            raise ValueError("it is cut, or overwritten")
+        return value
+
+    def _fields(self) -> Iterator[tuple[int, int]]:
+        """Field numbers and types; the value is read or skipped before the next one is asked for."""
+        number = 0
+        while (head := self._byte()) != 0:
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            yield number, head & 15
+
+    def _skip(self, kind: int) -> None:
+        if kind in (1, 2):
+            return  # a boolean is in its type
+        if kind == 3:
+            self._at += 1
+        elif kind in (4, 5, 6):
+            self._varint()
+        elif kind == 7:
+            self._at += 8
+        elif kind == 8:
+            length = self._varint()
+            self._at += length
+        elif kind in (9, 10):
+            head = self._byte()
+            count = head >> 4 if head >> 4 < 15 else self._varint()
+            if count > len(self._data):
+                raise ValueError(f"it has a list of {count} elements")
+            for _ in range(count):
+                if head & 15 in (1, 2):
+                    self._at += 1
+                else:
+                    self._skip(head & 15)
+        elif kind == 12:
+            for _, inner in self._fields():
+                self._skip(inner)
+        else:
+            raise ValueError(f"it has a field of type {kind}")
+
+    def _byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)

@@ -1,0 +1,66 @@
+"""The identity of a lake.
+
+Belongs here: the file `_lake.json`, which has the lake's id and by which a lake is told from any other directory or
+prefix. A server writes it into its lake at its start. Lakes of older releases do not have it; they are recognised by
+the directories that every lake has.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import msgspec
+
+from lakestream.lake.errors import NotALake
+from lakestream.lake.files import paths
+from lakestream.lake.files.storage import Storage, open_storage
+
+_DIRECTORIES = frozenset((paths.STREAMS, paths.SEGMENTS, paths.ACCOUNTS, paths.CHECKPOINT))
+
+
+class LakeFile(msgspec.Struct, frozen=True):
+    """The content of `_lake.json`: a random id, and when the file was made (ns since the epoch)."""
+
+    id: str
+    created_ns: int = 0
+
+
+def read_id(storage: Storage) -> str:
+    """Return the lake's id; "" when it has none, or the file is unreadable."""
+    try:
+        return msgspec.json.decode(storage.read(paths.lake_file(storage.root)), type=LakeFile).id
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        return ""
+
+
+def identify(storage: Storage) -> str:
+    """Return the lake's id; make it one when there is none. Of several callers at once all get the same id."""
+    made = LakeFile(secrets.token_hex(16), time.time_ns())
+    found = read_id(storage)
+    if not found and not storage.create(paths.lake_file(storage.root), msgspec.json.encode(made)):
+        found = read_id(storage)
+        if not found:  # a file that does not decode is nobody's
+            storage.write(paths.lake_file(storage.root), msgspec.json.encode(made))
+    return found or made.id
+
+
+def is_lake(storage: Storage) -> bool:
+    """Return True if a server has written to the lake before, of this or an older release."""
+    root = storage.root
+    if storage.exists(paths.lake_file(root)) or storage.exists(paths.server_file(root)):
+        return True
+    return not _DIRECTORIES.isdisjoint(storage.directories(root))
+
+
+def require(lake: str, create: bool = False) -> None:
+    """Raise NotALake when there is no lake at an address. With `create`: make an empty one there instead.
+
+    Raises:
+        NotALake, UnsupportedLake.
+    """
+    storage = open_storage(lake)
+    if create:
+        identify(storage)
+    elif not is_lake(storage):
+        raise NotALake(storage.root)

@@ -1,0 +1,256 @@
+"""A lake in a directory.
+
+Belongs here: the operations of storage.py on the file system. Whatever is reported as done is synced, and files appear
+under their names only when they are complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import filecmp
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Iterator
+
+from lakestream.lake.files.storage import Entries, Entry, Names, Storage
+from lakestream.log.files import Files
+
+FILE_MODE = 0o640
+"""Of the files in a lake, as of those in the store."""
+
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP)
+_ABSENT = (FileNotFoundError, NotADirectoryError)
+
+
+class LocalStorage(Storage):
+    """Files of this machine, or of a mount that behaves like one."""
+
+    local = True
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def read(self, path: str) -> bytes:
+        """See `Storage.read`."""
+        with open(path, "rb") as file:
+            return file.read()
+
+    def read_entry(self, path: str) -> tuple[bytes, Entry]:
+        """See `Storage.read_entry`."""
+        with open(path, "rb") as file:
+            return file.read(), _entry(path, os.fstat(file.fileno()))
+
+    def read_end(self, path: str, size: int) -> tuple[bytes, int]:
+        """See `Storage.read_end`."""
+        with open(path, "rb") as file:
+            whole = file.seek(0, os.SEEK_END)
+            file.seek(max(0, whole - size))
+            return file.read(size), whole
+
+    def stat(self, path: str) -> Entry | None:
+        """See `Storage.stat`."""
+        try:
+            return _entry(path, os.stat(path))
+        except _ABSENT:
+            return None
+
+    def list(self, directory: str) -> Entries:
+        """See `Storage.list`."""
+        found: Entries = []
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # taken out between listing and looking
+                        if entry.is_file():
+                            found.append(_entry(entry.path, entry.stat()))
+        except _ABSENT:
+            return []
+        return sorted(found)
+
+    def names(self, directory: str) -> Names:
+        """See `Storage.names`; directories are among them, since telling would cost a look at each."""
+        try:
+            return os.listdir(directory)
+        except _ABSENT:
+            return []
+
+    def directories(self, directory: str) -> Names:
+        """See `Storage.directories`."""
+        try:
+            with os.scandir(directory) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except _ABSENT:
+            return []
+
+    def tree(self, directory: str) -> Entries:
+        """See `Storage.tree`."""
+        found = []
+        for parent, _, names in os.walk(directory):
+            for name in names:
+                entry = self.stat(os.path.join(parent, name))
+                if entry is not None:
+                    found.append(entry)
+        return sorted(found)
+
+    def write(self, path: str, data: bytes) -> None:
+        """See `Storage.write`."""
+        partial = self._written(path, data)
+        os.replace(partial, path)
+        sync_directory(os.path.dirname(path))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See `Storage.create`."""
+        partial = self._written(path, data)
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(partial)
+        sync_directory(os.path.dirname(path))
+        return True
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> str | None:
+        """See `Storage.swap`."""
+        if tag is None:
+            if not self.create(path, data):
+                return None
+        else:
+            entry = self.stat(path)
+            if entry is None or entry.tag != tag:
+                return None
+            self.write(path, data)
+        after = self.stat(path)
+        return after.tag if after is not None else None
+
+    def put_file(self, path: str, local_file: str | os.PathLike[str]) -> bool:
+        """See `Storage.put_file`. A hard link where the file system allows it, so that no byte is copied."""
+        directory = os.path.dirname(path)
+        try:
+            try:
+                os.link(local_file, path)
+            except FileNotFoundError:
+                self.make_directory(directory)
+                os.link(local_file, path)
+        except FileExistsError:
+            if not os.path.samefile(local_file, path) and not filecmp.cmp(local_file, path, shallow=False):
+                raise
+            sync_directory(directory)  # whoever put it there may have been killed before they did
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _copy(local_file, path)
+        sync_directory(directory)
+        return True
+
+    def make_directory(self, path: str) -> None:
+        """See `Storage.make_directory`."""
+        above = path
+        while f"{above}/".startswith(self.root + "/") or not os.path.isdir(above):
+            above = os.path.dirname(above)
+        Files().make_directory(path)  # with the store's mode
+        # Also of those that are there: whoever made them may have been killed before they were synced.
+        below = path
+        while below != above:
+            below = os.path.dirname(below)
+            # Where nothing can be made, as above the lake, nothing may be readable either.
+            with contextlib.suppress(PermissionError):
+                sync_directory(below)
+
+    def move(self, source: str, target: str) -> None:
+        """See `Storage.move`."""
+        self.make_directory(os.path.dirname(target))
+        os.rename(source, target)
+        # The new name first: what a power failure leaves under both can be told apart, what is under none is gone.
+        sync_directory(os.path.dirname(target))
+        if os.path.dirname(source) != os.path.dirname(target):
+            sync_directory(os.path.dirname(source))
+
+    def sync_files(self, files: Iterable[str]) -> None:
+        """See `Storage.sync_files`."""
+        directories = set()
+        for path in files:
+            sync_path(path)
+            directories.add(os.path.dirname(path))
+        for directory in directories:
+            sync_directory(directory)
+
+    @contextlib.contextmanager
+    def fetch(self, path: str) -> Iterator[str]:
+        """See `Storage.fetch`: it is the file itself."""
+        yield path
+
+    def delete(self, path: str) -> None:
+        """See `Storage.delete`."""
+        with contextlib.suppress(*_ABSENT):
+            os.unlink(path)
+
+    def delete_all(self, files: Iterable[str]) -> None:
+        """See `Storage.delete_all`."""
+        for path in files:
+            self.delete(path)
+
+    def delete_tree(self, directory: str) -> None:
+        """See `Storage.delete_tree`."""
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def spark_path(self, path: str) -> str:
+        """See `Storage.spark_path`."""
+        return path
+
+    def delta_options(self) -> dict[str, str]:
+        """See `Storage.delta_options`."""
+        return {}
+
+    def _written(self, path: str, data: bytes) -> str:
+        """Write `data` to a synced file beside `path`, whose directory is made when it is missing."""
+        partial = _partial(path)
+        try:
+            file = open(partial, "wb", opener=_private)  # noqa: SIM115
+        except FileNotFoundError:
+            self.make_directory(os.path.dirname(path))
+            file = open(partial, "wb", opener=_private)  # noqa: SIM115
+        with file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return partial
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file for `open`; a new one is not for everybody to read."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def sync_directory(directory: str) -> None:
+    """Make the names in a directory durable."""
+    sync_path(directory)
+
+
+def sync_path(path: str) -> None:
+    """Bring a file's content, or a directory's names, to the disk (fsync)."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _entry(path: str, status: os.stat_result) -> Entry:
+    return Entry(path, status.st_size, f"{status.st_ino}-{status.st_mtime_ns}", status.st_mtime_ns)
+
+
+def _partial(path: str) -> str:
+    return f"{path}.{os.getpid()}-{threading.get_ident()}.tmp"
+
+
+def _copy(source: str | os.PathLike[str], target: str) -> None:
+    partial = _partial(target)
+    with open(source, "rb") as reader, open(partial, "wb", opener=_private) as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
+        writer.flush()
+        os.fsync(writer.fileno())
+    os.replace(partial, target)

@@ -1,0 +1,338 @@
+"""Who may write what in a lake.
+
+Belongs here: locks between the programs that commit to the tables of one lake, and where they lie. There are two kinds:
+
+- On a directory a lock is a file lock of the system, held by the JVM and not by the interpreter that drives it: it is
+  the JVM that commits, and it may outlive the interpreter for a moment. When it dies, however it dies, the system lets
+  go of its locks.
+- On an object store a lock is a *lease*: an object that says who has it, replaced only by compare-and-swap. Its holder
+  renews it; when it could not for some time, it stops committing, and some time after that another may take the lease.
+  Whether a lease has run out is told by the store's own clock, so clocks of machines need not agree.
+
+The commits themselves are safe without any lock: whoever writes version N of a table second is refused (jvm/). But a
+table that is taken away, and files that are deleted, need that nobody is at work on them. So compactor and maintainer,
+which are two programs, take turns at each table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import struct
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
+from lakestream.lake.files import paths
+from lakestream.lake.files.local_storage import FILE_MODE
+from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.log.files import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAINTAINER_LOCK = "_maintainer.lock"
+"""Held by the lake's maintainer, in the lake's root."""
+COMPACTOR_LOCK = "_compactor.lock"
+"""Held by the lake's compactor, in the lake's root."""
+LOCKS = "_locks"
+"""Directory of the tables' locks, in the lake's root."""
+CLOCK = "clock"
+"""Object in `LOCKS` that is written to learn the store's time, and whether its conditional writes work."""
+
+LEASE_SECONDS = 30.0
+"""How long a lease lasts without being renewed; LAKESTREAM_LEASE_SECONDS sets another time, at least 3."""
+LEAST_LEASE_SECONDS = 3.0
+_FLOCK = "hhqqi4x"
+"""C's struct flock on 64-bit Linux: type, whence, start, length, pid."""
+_RENEWALS = 4  # times a lease is renewed within its length
+_SURE = 2 / 3  # share of its length during which a holder that could not renew still commits
+_LOOK_SECONDS = 0.5  # a lease that somebody else has is not looked at more often
+
+
+class Lock(Protocol):
+    """An exclusive lock. Not for use by two threads at once."""
+
+    def acquire(self) -> bool:
+        """Take the lock; False while anybody else has it, be it in this very process."""
+
+    def release(self) -> None:
+        """Let go of the lock; nothing happens when it is not held."""
+
+    def check(self) -> None:
+        """Raise LeaseLost when the lock may be somebody else's by now. A lock that is not held raises nothing."""
+
+
+def open_lock(spark: SparkSession, path: str) -> Lock:
+    """The lock at a path in a lake.
+
+    Args:
+        spark: a session of the JVM that commits while the lock is held.
+        path: the lock's file or object; it is made when it is not there, and stays.
+    """
+    return JvmLock(spark, path) if paths.is_local(path) else Lease(path)
+
+
+_files: set[tuple[int, int]] = set()
+"""Files that a lock of this process is on, or is being tried on."""
+_files_guard = threading.Lock()
+
+
+class JvmLock:
+    """An exclusive lock on a file, held by Spark's JVM.
+
+    Invariant: the JVM never has a file open twice. Closing a file lets go of all locks that the process has on it, also
+    of those that it got by opening it another time (POSIX, fcntl), so a mere try would take the other's lock away.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._path = path
+        self._channel: Any = None
+        self._file: tuple[int, int] | None = None
+
+    def acquire(self) -> bool:
+        """See `Lock.acquire`."""
+        assert self._channel is None
+        if not self._reserve():
+            return False
+        channel = None
+        try:
+            jvm = self._spark.sparkContext._jvm
+            assert jvm is not None
+            channel = jvm.java.io.RandomAccessFile(self._path, "rw").getChannel()
+            if channel.tryLock() is not None:
+                self._channel = channel
+                return True
+        except Exception as error:
+            if "OverlappingFileLockException" not in str(error):
+                raise
+        finally:
+            if self._channel is None:
+                if channel is not None:
+                    channel.close()
+                self._give_back()
+        return False
+
+    def release(self) -> None:
+        """See `Lock.release`."""
+        if self._channel is not None:
+            try:
+                self._channel.close()
+            finally:  # a JVM that is gone has no locks
+                self._channel = None
+                self._give_back()
+
+    def _reserve(self) -> bool:
+        """See that nobody in this process has the file, and make it where it is missing."""
+        Files().make_directory(os.path.dirname(self._path))
+        with _files_guard:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, FILE_MODE))
+            status = os.stat(self._path)
+            file = status.st_dev, status.st_ino
+            if file in _files:
+                return False
+            _files.add(file)
+            self._file = file
+            return True
+
+    def _give_back(self) -> None:
+        with _files_guard:
+            _files.discard(self._file or (0, 0))
+            self._file = None
+
+    def check(self) -> None:
+        """See `Lock.check`: the system does not take a lock away."""
+
+
+class _Terms(msgspec.Struct, frozen=True):
+    """What a lease's object says: who has it (nobody: ""), for how long after it was written, and a running number that
+    makes each content another one."""
+
+    owner: str
+    seconds: float
+    number: int
+
+
+class Lease:
+    """A lock in an object store.
+
+    Args:
+        path: the lease's object.
+        seconds: how long it lasts without being renewed; see LEASE_SECONDS.
+    """
+
+    def __init__(self, path: str, seconds: float | None = None) -> None:
+        self._storage = open_storage(path)
+        self._path = path
+        self._seconds = lease_seconds() if seconds is None else seconds
+        self._owner = uuid.uuid4().hex
+        self._number = 0
+        self._tag: str | None = None
+        self._sure_until = 0.0
+        self._looked = -_LOOK_SECONDS
+        self._lost = False
+        self._stop = threading.Event()
+        self._renewer: threading.Thread | None = None
+
+    def acquire(self) -> bool:
+        """See `Lock.acquire`."""
+        assert self._tag is None
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return False
+        _require_conditional_writes(self._storage, self._path)
+        tag: str | None = None
+        with contextlib.suppress(FileNotFoundError):
+            content, entry = self._storage.read_entry(self._path)
+            if not self._is_free(msgspec.json.decode(content, type=_Terms), entry.modified_ns):
+                self._looked = now
+                return False
+            tag = entry.tag
+        if not self._swap(tag):
+            self._looked = time.monotonic()
+            return False
+        self._lost = False
+        self._stop = threading.Event()
+        self._renewer = threading.Thread(target=self._renew, args=(self._stop,), name="lease", daemon=True)
+        self._renewer.start()
+        return True
+
+    def release(self) -> None:
+        """See `Lock.release`. When the store does not answer, the lease runs out by itself."""
+        if self._renewer is None:
+            return
+        self._stop.set()
+        self._renewer.join()
+        self._renewer = None
+        tag, self._tag = self._tag, None
+        if tag is not None and not self._lost:
+            free = msgspec.json.encode(_Terms("", 0.0, self._number + 1))
+            with contextlib.suppress(StorageFailed):
+                self._storage.swap(self._path, free, tag)
+
+    def check(self) -> None:
+        """See `Lock.check`."""
+        if self._renewer is not None and (self._lost or time.monotonic() >= self._sure_until):
+            raise LeaseLost(self._path)
+
+    def _renew(self, stop: threading.Event) -> None:
+        while not stop.wait(self._seconds / _RENEWALS):
+            try:
+                if not self._swap(self._tag):
+                    self._lost = True
+                    return
+            except StorageFailed:
+                continue  # and again, until `check` has given up
+
+    def _swap(self, tag: str | None) -> bool:
+        """Write the lease in our name in place of the content that `tag` identifies (None: there is none)."""
+        began = time.monotonic()
+        self._number += 1
+        mine = msgspec.json.encode(_Terms(self._owner, self._seconds, self._number))
+        new = self._storage.swap(self._path, mine, tag)
+        if new is None:
+            # A request that was repeated after a broken connection is refused by its own first try.
+            with contextlib.suppress(FileNotFoundError):
+                content, entry = self._storage.read_entry(self._path)
+                new = entry.tag if content == mine else None
+        if new is None:
+            return False
+        self._tag = new
+        self._sure_until = began + self._seconds * _SURE
+        return True
+
+    def _is_free(self, terms: _Terms, written_ns: int) -> bool:
+        if not terms.owner:
+            return True
+        # The store's times may be whole seconds.
+        return _store_time(self._storage, self._path) - written_ns > int((terms.seconds + 1) * 1e9)
+
+
+def is_held(path: str) -> bool:
+    """Return True if somebody has the lock at a path, without trying to take it.
+
+    Of a lease this is about right: whether it has run out is told by this machine's clock.
+
+    Raises:
+        StorageFailed: the object store does not answer.
+    """
+    if not paths.is_local(path):
+        try:
+            content, entry = open_storage(path).read_entry(path)
+            terms = msgspec.json.decode(content, type=_Terms)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return False
+        return bool(terms.owner) and time.time_ns() - entry.modified_ns <= int((terms.seconds + 1) * 1e9)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        held: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, wanted))[0]
+    finally:
+        os.close(fd)
+    return held != fcntl.F_UNLCK
+
+
+def lease_seconds() -> float:
+    """How long leases of this process last."""
+    text = os.environ.get("LAKESTREAM_LEASE_SECONDS", "")
+    try:
+        return max(LEAST_LEASE_SECONDS, float(text)) if text else LEASE_SECONDS
+    except ValueError:
+        raise UnsupportedLake("LAKESTREAM_LEASE_SECONDS", f"{text!r} is no number of seconds") from None
+
+
+def table_lock(lake: str, table: str) -> str:
+    """Path of the lock that whoever commits to `table`, or takes it away, has to hold.
+
+    It lies beside the table, not in it, as it has to outlast the table. Names may be too long for one more suffix, so
+    the file is named after a hash.
+    """
+    name = os.path.relpath(table, lake)
+    return os.path.join(lake, LOCKS, hashlib.sha256(os.fsencode(name)).hexdigest()[:32] + ".lock")
+
+
+def _clock_path(lease: str) -> str:
+    directory = lease.rpartition("/")[0]
+    return f"{directory}/{CLOCK}" if directory.endswith(f"/{LOCKS}") else f"{directory}/{LOCKS}/{CLOCK}"
+
+
+def _store_time(storage: Storage, lease: str) -> int:
+    """The store's own time, ns since the epoch: that of an object just written."""
+    path = _clock_path(lease)
+    storage.write(path, b"")
+    entry = storage.stat(path)
+    return entry.modified_ns if entry is not None else 0
+
+
+_proven: set[str] = set()
+
+
+def _require_conditional_writes(storage: Storage, lease: str) -> None:
+    """Once for each process and lake: see that the store refuses to create an object that is there.
+
+    One that ignores the condition would let two compactors, and two writers of one version, both win.
+
+    Raises:
+        UnsupportedLake: it does not.
+    """
+    path = _clock_path(lease)
+    if path in _proven:
+        return
+    storage.write(path, b"")
+    if storage.create(path, b"") or storage.swap(path, b"", '"another"') is not None:
+        raise UnsupportedLake(
+            path.rpartition(f"/{LOCKS}/")[0],
+            "the object store ignores conditional writes (If-None-Match, If-Match), without which commits get lost",
+        )
+    _proven.add(path)

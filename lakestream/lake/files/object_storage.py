@@ -1,0 +1,343 @@
+"""A lake in an object store that speaks S3.
+
+Belongs here: the operations of storage.py over `obstore` (the Rust `object_store` crate), and the words in which its
+failures are told. Credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN),
+a web identity, the container or the instance, as object_store resolves them; the store's address from AWS_ENDPOINT_URL,
+AWS_REGION and AWS_ALLOW_HTTP. This module never holds a secret, and never passes on the text of an answer: it may
+name the access key and what was signed with it.
+
+Source: Amazon S3 API, "Conditional writes" (If-None-Match, If-Match), "ListObjectsV2".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lakestream.lake.errors import LakeError, StorageFailed
+from lakestream.lake.files import s3
+from lakestream.lake.files.storage import Entries, Entry, Names, Storage
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+T = TypeVar("T")
+
+MAX_RETRIES = 4
+RETRY_SECONDS = 30
+"""How long one request is tried again. Whoever asked has a longer pause of its own, so nothing is lost by giving up."""
+TIMEOUT = "60s"
+CONNECT_TIMEOUT = "10s"
+SINGLE_PUT_BYTES = 64 * 1024 * 1024
+"""Files up to this size go up in one request, which is the only kind that can be conditional; a segment is smaller."""
+DELETE_BATCH = 1000
+CHUNK_BYTES = 4 * 1024 * 1024
+
+_STATUS = re.compile(r"status code: (\d{3}[A-Za-z \-]*)")
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
+_TRANSPORT = (
+    ("tcp connect error", "no connection"),
+    ("dns error", "its host name is unknown"),
+    ("operation timed out", "no answer in time"),
+    ("TimedOut", "no answer in time"),
+    ("URL scheme is not allowed", "it is not https (set AWS_ALLOW_HTTP=true if that is meant)"),
+    ("builder error", "it is not https (set AWS_ALLOW_HTTP=true if that is meant)"),
+    ("error sending request", "no connection"),
+)
+_DENIED = ("403", "401", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
+
+_stores: dict[tuple[int, str, str], S3Store] = {}
+_stores_lock = threading.Lock()
+
+
+class ObjectStorage(Storage):
+    """Objects of one bucket. Making one costs nothing: connections are shared by all of a process and bucket."""
+
+    local = False
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._bucket = root.partition("://")[2].partition("/")[0]
+        self._start = f"s3://{self._bucket}/"
+
+    def __repr__(self) -> str:
+        return f"ObjectStorage({self.root!r})"
+
+    def read(self, path: str) -> bytes:
+        """See `Storage.read`."""
+        return self.read_entry(path)[0]
+
+    def read_entry(self, path: str) -> tuple[bytes, Entry]:
+        """See `Storage.read_entry`."""
+
+        def ask(store: S3Store, key: str) -> tuple[bytes, Entry]:
+            import obstore
+
+            found = obstore.get(store, key)
+            return found.bytes().to_bytes(), self._entry(found.meta)
+
+        return self._do("read", path, ask)
+
+    def read_end(self, path: str, size: int) -> tuple[bytes, int]:
+        """See `Storage.read_end`."""
+
+        def ask(store: S3Store, key: str) -> tuple[bytes, int]:
+            import obstore
+
+            whole = obstore.head(store, key)["size"]
+            if not whole:
+                return b"", 0
+            start = max(0, whole - size)
+            return obstore.get_range(store, key, start=start, end=whole).to_bytes(), whole
+
+        return self._do("read", path, ask)
+
+    def stat(self, path: str) -> Entry | None:
+        """See `Storage.stat`."""
+
+        def ask(store: S3Store, key: str) -> Entry:
+            import obstore
+
+            return self._entry(obstore.head(store, key))
+
+        try:
+            return self._do("look up", path, ask)
+        except FileNotFoundError:
+            return None
+
+    def list(self, directory: str) -> Entries:
+        """See `Storage.list`."""
+        return sorted(self._children(directory)[0])
+
+    def directories(self, directory: str) -> Names:
+        """See `Storage.directories`."""
+        return sorted(self._children(directory)[1])
+
+    def tree(self, directory: str) -> Entries:
+        """See `Storage.tree`: one LIST for each thousand objects."""
+
+        def ask(store: S3Store, key: str) -> Entries:
+            import obstore
+
+            found = (self._entry(each) for chunk in obstore.list(store, key, chunk_size=1000) for each in chunk)
+            return sorted(entry for entry in found if not self._is_marker(entry, directory))
+
+        return self._do("list", directory, ask)
+
+    def write(self, path: str, data: bytes) -> None:
+        """See `Storage.write`."""
+        self._do("write", path, lambda store, key: self._put(store, key, data, None))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See `Storage.create`. After a broken connection the answer may be False though it was this call that created
+        the object; whoever must know gives each call a content of its own and reads it back."""
+        return self._do("create", path, lambda store, key: self._put(store, key, data, "create")) is not None
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> str | None:
+        """See `Storage.swap`; what is said of `create` holds here too."""
+        mode = "create" if tag is None else {"e_tag": tag}
+        try:
+            return self._do("replace", path, lambda store, key: self._put(store, key, data, mode))
+        except FileNotFoundError:
+            return None
+
+    def put_file(self, path: str, local_file: str | os.PathLike[str]) -> bool:
+        """See `Storage.put_file`."""
+        size = os.path.getsize(local_file)
+        if size > SINGLE_PUT_BYTES:
+            entry = self.stat(path)
+            if entry is None:
+                self._do("write", path, lambda store, key: self._put_parts(store, key, local_file))
+                return True
+        else:
+            with open(local_file, "rb") as file:
+                data = file.read()
+            if self.create(path, data):
+                return True
+        self._compare(path, local_file, size)
+        return False
+
+    def copy_file(self, path: str, source: str) -> None:
+        """See `Storage.copy_file`; the store itself copies what is in the same bucket."""
+        if not source.startswith(self._start):
+            super().copy_file(path, source)
+            return
+
+        def ask(store: S3Store, key: str) -> None:
+            import obstore
+
+            obstore.copy(store, self._key(source), key)
+
+        self._do("copy to", path, ask)
+
+    def _compare(self, path: str, local_file: str | os.PathLike[str], size: int) -> None:
+        import filecmp
+
+        entry = self.stat(path)
+        if entry is not None and entry.size == size:
+            with self.fetch(path) as there:
+                if filecmp.cmp(local_file, there, shallow=False):
+                    return
+        raise FileExistsError(path)
+
+    @contextlib.contextmanager
+    def fetch(self, path: str) -> Iterator[str]:
+        """See `Storage.fetch`: a temporary copy."""
+        with tempfile.TemporaryDirectory(prefix="lakestream-") as directory:
+            target = os.path.join(directory, path.rpartition("/")[2])
+
+            def ask(store: S3Store, key: str) -> None:
+                import obstore
+
+                with open(target, "wb") as file:
+                    for chunk in obstore.get(store, key).stream(min_chunk_size=CHUNK_BYTES):
+                        file.write(chunk)
+
+            self._do("read", path, ask)
+            yield target
+
+    def delete(self, path: str) -> None:
+        """See `Storage.delete`."""
+        self.delete_all([path])
+
+    def delete_all(self, files: Iterable[str]) -> None:
+        """See `Storage.delete_all`."""
+        waiting = [self._key(path) for path in files]
+        for at in range(0, len(waiting), DELETE_BATCH):
+            some = waiting[at : at + DELETE_BATCH]
+
+            def ask(store: S3Store, key: str, some: Names = some) -> None:
+                import obstore
+
+                obstore.delete(store, some)
+
+            with contextlib.suppress(FileNotFoundError):
+                self._do("delete", f"{self._start}{some[0]}", ask)
+
+    def delete_tree(self, directory: str) -> None:
+        """See `Storage.delete_tree`."""
+        self.delete_all(entry.path for entry in self.tree(directory))
+
+    def spark_path(self, path: str) -> str:
+        """See `Storage.spark_path`: Hadoop's client for S3 is s3a."""
+        return "s3a://" + path.removeprefix("s3://")
+
+    def delta_options(self) -> dict[str, str]:
+        """See `Storage.delta_options`."""
+        return {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT}
+
+    # Requests
+
+    def _do(self, what: str, path: str, ask: Callable[[S3Store, str], T]) -> T:
+        """Make a request.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            StorageFailed: anything else; the text of the answer stays behind.
+        """
+        key = self._key(path)
+        try:
+            return ask(_store(self._bucket), key)
+        except LakeError:
+            raise
+        except OSError as error:
+            if error.errno is not None:
+                raise  # of this machine's own files
+            absent = isinstance(error, FileNotFoundError)
+            reason = describe(error)
+        except Exception as error:
+            absent, reason = False, describe(error)
+        # Outside of the handlers, so that the original text is not dragged along as the error's context.
+        if absent and "NoSuchBucket" not in reason:
+            raise FileNotFoundError(path)
+        raise StorageFailed(what, path, reason)
+
+    def _put(self, store: S3Store, key: str, data: bytes, mode: Any) -> str | None:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        try:
+            return obstore.put(store, key, data, mode=mode, use_multipart=False)["e_tag"] or ""
+        except (AlreadyExistsError, PreconditionError):
+            return None
+
+    def _put_parts(self, store: S3Store, key: str, local_file: str | os.PathLike[str]) -> None:
+        import obstore
+
+        with open(local_file, "rb") as file:
+            obstore.put(store, key, file, use_multipart=True, chunk_size=2 * CHUNK_BYTES, max_concurrency=4)
+
+    def _children(self, directory: str) -> tuple[Entries, Names]:
+        def ask(store: S3Store, key: str) -> tuple[Entries, Names]:
+            import obstore
+
+            found = obstore.list_with_delimiter(store, key)
+            entries = [self._entry(each) for each in found["objects"]]
+            names = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
+            return [each for each in entries if not self._is_marker(each, directory)], names
+
+        return self._do("list", directory, ask)
+
+    def _is_marker(self, entry: Entry, directory: str) -> bool:
+        """Whether it is one of the empty objects with which some clients, Hadoop's too, stand in for directories."""
+        return entry.size == 0 and entry.path == directory.rstrip("/")
+
+    def _entry(self, meta: Any) -> Entry:
+        modified: datetime = meta["last_modified"]
+        return Entry(f"{self._start}{meta['path']}", meta["size"], meta["e_tag"] or "", _nanoseconds(modified))
+
+    def _key(self, path: str) -> str:
+        if not path.startswith(self._start):
+            assert path == self._start.rstrip("/"), "a path of another bucket"
+            return ""
+        return path[len(self._start) :].rstrip("/")
+
+
+def describe(error: BaseException) -> str:
+    """What went wrong, in words that hold nothing of the request or the answer but its code."""
+    text = str(error)
+    if "169.254.169.254" in text or "MissingAccessKey" in text or "MissingSecret" in text or "Missing Access" in text:
+        return "no credentials: neither in the environment (AWS_ACCESS_KEY_ID) nor from the instance"
+    status, code = _STATUS.search(text), _CODE.search(text)
+    if status or code:
+        parts = [status.group(1).strip() if status else "", code.group(1) if code else ""]
+        said = " ".join(part for part in parts if part)
+        if any(word in said for word in _DENIED):
+            return f"{said}: do the credentials (AWS_ACCESS_KEY_ID or the instance's role) allow it?"
+        return said
+    for sign, meaning in _TRANSPORT:
+        if sign in text:
+            return meaning
+    return type(error).__name__
+
+
+def allows_http() -> bool:
+    """Whether the environment permits an endpoint without TLS, in any spelling that object_store knows."""
+    return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on", "y")
+
+
+def _nanoseconds(time: datetime) -> int:
+    return int(time.timestamp()) * 1_000_000_000 + time.microsecond * 1000
+
+
+def _store(bucket: str) -> S3Store:
+    """The connections of this process to a bucket. A fork must not use its parent's."""
+    which = (os.getpid(), bucket, s3.endpoint() or "")
+    with _stores_lock:
+        found = _stores.get(which)
+        if found is None:
+            from obstore.store import S3Store
+
+            found = S3Store(
+                bucket,
+                client_options={"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, "allow_http": allows_http()},
+                retry_config={"max_retries": MAX_RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+            )
+            _stores[which] = found
+        return found

@@ -1,0 +1,158 @@
+"""Looking over the whole staging area, again and again.
+
+Belongs here: finding every stream's staging directory and what is in it, at a cost that follows what has changed and
+not how many streams there are. In a directory an idle stream costs two `stat` calls; in an object store the whole
+area is one LIST for each thousand objects, and a stream's identity is read again only when its object has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import msgspec
+
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.staging import StagedStream, StreamIdentity
+from lakestream.lake.files.storage import Entry, open_storage
+
+SETTLED_NS = 2_000_000_000
+"""A directory changed later than this before it was listed is listed again: its time may be too coarse to tell of one
+more change."""
+
+
+class _Known(msgspec.Struct):
+    """A directory as it was last seen, and when that was worth remembering."""
+
+    modified_ns: int
+    children: list[str]
+    stream: StagedStream | None
+
+
+class Scanner:
+    """Scans one lake's staging area. Not for use by two threads at once.
+
+    Args:
+        lake: the lake's root.
+    """
+
+    def __init__(self, lake: str) -> None:
+        self._root = paths.root(lake)
+        self._storage = open_storage(self._root)
+        self._known: dict[str, _Known] = {}
+        self._identities: dict[str, tuple[str, StreamIdentity]] = {}
+        self.troubles: dict[str, str] = {}
+        """By directory, why it could not be read by the last scan: one stream's trouble is not the others'."""
+
+    def scan(self) -> list[StagedStream]:
+        """See `staging.scan`. What cannot be read is among `troubles`."""
+        self.troubles = {}
+        found = self._scan_directories() if self._storage.local else self._scan_objects()
+        found.sort(key=lambda stream: (stream.identity.created_ns, stream.identity.uid))
+        return found
+
+    def _areas(self) -> list[str]:
+        """The staging areas of all accounts."""
+        accounts = f"{self._root}/{paths.ACCOUNTS}"
+        names = self._storage.directories(accounts)
+        return [f"{self._root}/{paths.SEGMENTS}", *(f"{accounts}/{name}/{paths.SEGMENTS}" for name in names)]
+
+    # A directory
+
+    def _scan_directories(self) -> list[StagedStream]:
+        seen: dict[str, _Known] = {}
+        found = []
+        for area in self._areas():
+            for name in self._storage.directories(area):
+                parent = f"{area}/{name}"
+                for uid in self._try(parent, seen, False).children:
+                    stream = self._try(f"{parent}/{uid}", seen, True).stream
+                    if stream is not None:
+                        found.append(stream)
+        self._known = seen
+        return found
+
+    def _try(self, directory: str, seen: dict[str, _Known], has_stream: bool) -> _Known:
+        try:
+            return self._look(directory, seen, has_stream)
+        except (OSError, msgspec.MsgspecError) as error:
+            self._note(directory, error)
+            return _Known(0, [], None)
+
+    def _note(self, directory: str, error: Exception) -> None:
+        path = f"{directory}/{paths.STREAM_FILE}"
+        what = f"{path} is damaged ({error})" if isinstance(error, msgspec.MsgspecError) else str(error)
+        self.troubles[directory] = (
+            f"{what}: its segments are not compacted; move {path} away and restart the server, which writes it anew"
+        )
+
+    def _identity(self, directory: str) -> StreamIdentity | None:
+        """Return whose directory it is. Raise OSError, MsgspecError when it cannot be told."""
+        identity = staging.read_identity(directory)
+        if identity is not None:
+            place = paths.staging(self._root, identity.name, identity.uid, identity.account)
+            if place != directory:
+                raise msgspec.ValidationError(f"it is that of {place}")
+        return identity
+
+    def _look(self, directory: str, seen: dict[str, _Known], has_stream: bool) -> _Known:
+        try:
+            modified_ns = os.stat(directory).st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            return _Known(0, [], None)
+        known = self._known.get(directory)
+        if known is None or known.modified_ns != modified_ns:
+            if has_stream:
+                known = _Known(modified_ns, [], self._read(directory))
+            else:
+                known = _Known(modified_ns, self._storage.directories(directory), None)
+        if time.time_ns() - modified_ns > SETTLED_NS:
+            seen[directory] = known
+        return known
+
+    def _read(self, directory: str) -> StagedStream | None:
+        identity = self._identity(directory)
+        if identity is None:
+            return None
+        try:
+            names = os.listdir(directory)
+        except FileNotFoundError:
+            return None
+        return _staged(directory, identity, names)
+
+    # An object store
+
+    def _scan_objects(self) -> list[StagedStream]:
+        files: dict[str, list[Entry]] = {}
+        for area in self._areas():
+            for entry in self._storage.tree(area):
+                files.setdefault(entry.path.rpartition("/")[0], []).append(entry)
+        identities: dict[str, tuple[str, StreamIdentity]] = {}
+        found = []
+        for directory, entries in files.items():
+            named = {entry.name: entry for entry in entries}
+            if (whose := named.get(paths.STREAM_FILE)) is None:
+                continue
+            known = self._identities.get(directory)
+            if known is None or known[0] != whose.tag:
+                try:
+                    identity = self._identity(directory)
+                except msgspec.MsgspecError as error:
+                    self._note(directory, error)
+                    continue
+                if identity is None:
+                    continue
+                known = (whose.tag, identity)
+            identities[directory] = known
+            found.append(_staged(directory, known[1], list(named)))
+        self._identities = identities
+        return found
+
+
+def _staged(directory: str, identity: StreamIdentity, names: list[str]) -> StagedStream:
+    deleted, asks = paths.DELETED_FILE in names, paths.CLONE_FILE in names
+    return StagedStream(directory, identity, deleted, _last_index(names), asks, paths.DAMAGED_FILE in names)
+
+
+def _last_index(names: list[str]) -> int:
+    return max((indexes[1] for name in names if (indexes := paths.parse_segment_name(name))), default=0)

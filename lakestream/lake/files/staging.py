@@ -1,0 +1,247 @@
+"""The staging area: sealed segments on their way to the table.
+
+Belongs here: how a sealed segment file gets into the lake and out again, and how the compactor finds it. The server
+puts segments in and takes them out once the table holds them; the compactor only reads, except that it takes away the
+whole directory of a stream that the server has marked as deleted, once its table has what it shall have, or is gone.
+Every function may be repeated after a crash.
+
+Invariant: a file with its final name is complete, and a segment never changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+import msgspec
+
+from lakestream.lake.errors import StagingConflict
+from lakestream.lake.files import paths
+from lakestream.lake.files.storage import Entry, Storage, open_storage
+from lakestream.log.errors import CorruptLog
+from lakestream.log.segment import read_footer
+
+
+class StreamIdentity(msgspec.Struct, frozen=True):
+    """Whose segments a staging directory holds. `config` is the stream's configuration as JSON text."""
+
+    name: str
+    account: str
+    uid: str
+    created_ns: int
+    config: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class StagedSegment(msgspec.Struct, frozen=True, order=True):
+    """One staged file: the log entries `first_index` to `last_index`, `size` bytes."""
+
+    first_index: int
+    last_index: int
+    path: str
+    size: int
+
+
+class StagedStream(msgspec.Struct, frozen=True):
+    """A staging directory: its stream, whether that stream has been deleted, the last log index that is staged
+    (0: none is), whether the server asks for its table to begin as a clone (cloning/request.py), and whether it has
+    found the table damaged (compaction/repair.py)."""
+
+    directory: str
+    identity: StreamIdentity
+    deleted: bool
+    last_index: int = 0
+    asks: bool = False
+    damaged: bool = False
+
+
+def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, stream: StreamIdentity, lake: str) -> str:
+    """Put a sealed segment into the lake's staging area and return its path there.
+
+    A hard link where the file system allows it (no byte is copied), else a copy that appears under its name only when
+    it is complete and synced. Staging the same segment again does nothing, whichever replica of a stream does it: their
+    files of a range hold the same entries, but not the same bytes.
+
+    Args:
+        sealed: the segment file, sealed and synced.
+        first_index: log index of its first entry, last_index: of its last.
+        stream: whose segment it is.
+        lake: the lake's root.
+
+    Raises:
+        UnsupportedLake: the lake's address cannot hold one.
+        StagingConflict: another segment with other content has that place.
+        OSError, StorageFailed: the file system or the object store refuses.
+    """
+    storage = open_storage(lake)
+    directory = directory_of(lake, stream)
+    introduce(storage, directory, stream)
+    target = f"{directory}/{paths.segment_name(first_index, last_index)}"
+    try:
+        storage.put_file(target, sealed)
+    except FileExistsError:
+        if not _same_entries(storage, target, sealed):
+            raise StagingConflict(target) from None
+    return target
+
+
+def _same_entries(storage: Storage, target: str, sealed: str | os.PathLike[str]) -> bool:
+    """Whether the staged segment holds what another replica's does, which has its own salt and time of sealing."""
+    try:
+        footer, tables, end = read_footer(os.fspath(sealed))
+        with storage.fetch(target) as there:
+            staged, staged_tables, staged_end = read_footer(there)
+    except CorruptLog:
+        return False
+    same = msgspec.structs.replace(staged, closed_ns=footer.closed_ns) == footer
+    return same and staged_end == end and staged_tables.lengths == tables.lengths
+
+
+def unstage_through(lake: str, stream: StreamIdentity, index: int) -> int:
+    """Delete the staged segments that end at or before log index `index`; returns how many there were.
+
+    Only call it with a position read from the table: from then on the table is the lake's only copy.
+    """
+    done = [segment.path for segment in segments(directory_of(lake, stream)) if segment.last_index <= index]
+    if done:
+        open_storage(lake).delete_all(done)
+    return len(done)
+
+
+def mark_deleted(lake: str, stream: StreamIdentity, keep: bool = False) -> None:
+    """Tell the compactor that the stream is gone: its staged segments go now, its table when the compactor sees it.
+
+    `keep`: the table stays, and gets the staged segments first. What was said at first counts, whoever says it again: a
+    replica that was away may not know the stream's last configuration.
+    """
+    storage = open_storage(lake)
+    directory = directory_of(lake, stream)
+    if is_marked(storage, directory):
+        return
+    introduce(storage, directory, stream)
+    storage.write(f"{directory}/{paths.DELETED_FILE}", b"")
+    if not keep:
+        storage.delete_all(segment.path for segment in segments(directory))
+
+
+def is_marked(storage: Storage, directory: str) -> bool:
+    """Whether it is said there whose directory it is, and that the stream is gone."""
+    return all(storage.exists(f"{directory}/{name}") for name in (paths.STREAM_FILE, paths.DELETED_FILE))
+
+
+def missing(lake: str, stream: StreamIdentity, ends: list[int]) -> list[int]:
+    """Those of the segments with these last indexes that are not staged; all, when the place is not marked as a
+    deleted stream's."""
+    directory = directory_of(lake, stream)
+    staged = {segment.last_index for segment in segments(directory)}
+    return [end for end in ends if end not in staged or not is_marked(open_storage(lake), directory)]
+
+
+def segments(directory: str) -> list[StagedSegment]:
+    """The staged segments of one stream in log order; none when the directory is not there."""
+    return staged_segments(open_storage(directory).list(directory))
+
+
+def scan(lake: str) -> list[StagedStream]:
+    """Every stream that has a staging directory, of all accounts, oldest stream first.
+
+    To ask repeatedly, keep a `scan.Scanner`, for which streams where nothing has happened cost next to nothing.
+    """
+    from lakestream.lake.files.scan import Scanner
+
+    return Scanner(lake).scan()
+
+
+def current(streams: list[StagedStream]) -> tuple[list[StagedStream], list[StagedStream]]:
+    """Split a scan into (streams that live, streams that are gone).
+
+    Of several streams with one name only the one created last can be alive; `deleted` settles the rest.
+    """
+    newest = {(each.identity.account, each.identity.name): each.directory for each in streams}
+    live: list[StagedStream] = []
+    gone: list[StagedStream] = []
+    for each in streams:
+        alive = not each.deleted and newest[each.identity.account, each.identity.name] == each.directory
+        (live if alive else gone).append(each)
+    return live, gone
+
+
+def read_identity(directory: str) -> StreamIdentity | None:
+    """Whose staging directory it is; None while it is being made or taken away."""
+    try:
+        content = open_storage(directory).read(f"{directory}/{paths.STREAM_FILE}")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return msgspec.json.decode(content, type=StreamIdentity)
+
+
+def discard(directory: str) -> None:
+    """Take away the staging directory of a deleted stream. The compactor calls it after the table is gone."""
+    storage = open_storage(directory)
+    storage.delete(f"{directory}/{paths.CLONE_FILE}")  # before what says that the stream is gone
+    storage.delete_tree(directory)
+    _clear_name(storage, directory)
+
+
+def discard_through(directory: str, stream: StreamIdentity, index: int) -> None:
+    """Take away that of a deleted stream whose table is kept, and holds it through log index `index`.
+
+    A replica that was away may be staging what only it has, at this moment. So only what was looked at goes, and what
+    comes meanwhile is a deleted stream's again.
+    """
+    storage = open_storage(directory)
+    found = storage.list(directory)
+    if any(segment.last_index > index for segment in staged_segments(found)):
+        return
+    last = (f"{directory}/{paths.DELETED_FILE}", f"{directory}/{paths.STREAM_FILE}")
+    storage.delete_all(entry.path for entry in found if entry.path not in last)
+    for path in last:
+        storage.delete(path)
+    if segments(directory):
+        introduce(storage, directory, stream)
+        storage.write(last[0], b"")
+        return
+    if storage.local:
+        with contextlib.suppress(OSError):  # something came after all: it is marked by whoever put it there
+            os.rmdir(directory)
+    _clear_name(storage, directory)
+
+
+def _clear_name(storage: Storage, directory: str) -> None:
+    if not storage.local:
+        return
+    # The stream's name directory stays for its next incarnation, unless this was the last one.
+    try:
+        os.rmdir(os.path.dirname(directory))
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
+
+
+def staged_segments(files: list[Entry]) -> list[StagedSegment]:
+    """The segments among the files of a staging directory, in log order."""
+    found = []
+    for entry in files:
+        indexes = paths.parse_segment_name(entry.name)
+        if indexes is not None:
+            found.append(StagedSegment(indexes[0], indexes[1], entry.path, entry.size))
+    found.sort()
+    return found
+
+
+def directory_of(lake: str, stream: StreamIdentity) -> str:
+    """The staging directory of a stream."""
+    return paths.staging(paths.root(lake), stream.name, stream.uid, stream.account)
+
+
+def introduce(storage: Storage, directory: str, stream: StreamIdentity) -> None:
+    """Say whose staging directory it is. Nothing is written where that is said already."""
+    path = f"{directory}/{paths.STREAM_FILE}"
+    content = msgspec.json.encode(stream)
+    try:
+        if storage.read(path) == content:
+            return
+    except FileNotFoundError:
+        # Once: from here on what is put into the directory stays with its own name.
+        storage.make_directory(directory)
+    storage.write(path, content)

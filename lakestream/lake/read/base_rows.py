@@ -1,0 +1,264 @@
+"""What a stream that begins as a copy has to know of its table's rows.
+
+Belongs here: reading subject, size and time of all messages of one version of a table, and writing them as the base of
+the stream's store (log/base.py). No payload leaves the query engine, and no message becomes an object of its own:
+columns are turned into columns, a part of the sequences at a time. Blocks for seconds; runs in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from lakestream.lake.delta.schema import HEADER_LINE, REMOVED_COLUMN
+from lakestream.lake.errors import HistoryUnavailable
+from lakestream.lake.files.storage import open_storage
+from lakestream.log.base import BaseWriter, Origin
+from lakestream.log.files import Files
+from lakestream.log.outline import Outline
+from lakestream.log.record import FIXED
+from lakestream.log.subject_index import SubjectIndex
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+PART_ROWS = 1 << 22
+"""About so many rows are put in order at a time: 24 bytes each."""
+OUTLINE_ROWS = 1 << 19
+"""Of one outline: 16 bytes each in memory while it is asked, and every file is to be made durable."""
+HEADER_ENDS = len(HEADER_LINE) + 2
+"""Bytes of a header block without any line of its own."""
+HEADER_FIELD = 4
+"""Bytes that a record with a header block has more, to say how long that is (log/record.py)."""
+LINE_ENDS = 4
+"""Bytes of a header line beside name and value: a colon and a blank, CR and LF."""
+
+_CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
+_COLUMNS = "seq, time_ns, subject, subject_bytes, data, headers, header_block"
+
+
+def build(
+    files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False
+) -> None:
+    """Make the base of the stream in `directory` of a version of its table. Repeatable.
+
+    Args:
+        table: path or URL of the stream's own table.
+        origin: the version, and through which sequence the copy reaches.
+        stopped: asked between parts; what was begun is then left, and replaced by the next attempt.
+
+    Raises:
+        HistoryUnavailable: the table could not be read.
+        OSError: the base could not be written.
+    """
+    writer = BaseWriter(files, directory)
+    subjects = _Subjects()
+    try:
+        for batches in _parts(table, origin):
+            part = _Part()
+            for batch in batches:
+                if stopped():
+                    raise HistoryUnavailable(f"{table}: nobody waits for its rows any more")
+                part.take(batch, subjects)
+            for outline in part.outlines(subjects):
+                writer.add(outline)
+    except (HistoryUnavailable, OSError):
+        raise
+    except Exception as error:  # deltalake raises bare Exception
+        raise HistoryUnavailable(f"version {origin.version} of {table} could not be read: {error}") from error
+    writer.finish(origin, subjects.index())
+
+
+def _parts(table: str, origin: Origin) -> Iterator[Iterator[pa.RecordBatch]]:
+    """The rows in parts that ascend; within one they come in no order."""
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    options = open_storage(table).delta_options() or None
+    try:
+        delta = DeltaTable(table, version=origin.version, storage_options=options)
+    except Exception:  # of any kind, where its log has been cut
+        # Rows only leave a table when their messages have left the stream, which later entries of its log say as well.
+        delta = DeltaTable(table, storage_options=options)
+        if delta.version() <= origin.version:
+            raise
+    query = QueryBuilder(_CONFIG).register("t", delta)
+    where = f"seq <= {origin.through}"
+    if any(field.name == REMOVED_COLUMN for field in delta.schema().fields):
+        where += f" AND {REMOVED_COLUMN} IS NULL"
+    extent = pa.table(
+        query.execute(f"SELECT min(seq) AS a, max(seq) AS z, count(*) AS n FROM t WHERE {where}").read_all()
+    )
+    low, high, count = (extent.column(name)[0].as_py() for name in ("a", "z", "n"))
+    if not count:
+        return
+    step = max(PART_ROWS, (high - low + 1) * PART_ROWS // count)
+    for first in range(low, high + 1, step):
+        condition = f"seq >= {first} AND seq < {first + step} AND {where}"
+        yield map(pa.record_batch, query.execute(f"SELECT {_COLUMNS} FROM t WHERE {condition}"))
+
+
+class _Subjects:
+    """The subjects met so far, by number, and which message has which."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self._numbers: dict[bytes, int] = {}
+        self._ids: list[np.ndarray[Any, Any]] = []
+        self._seqs: list[np.ndarray[Any, Any]] = []
+
+    def numbers(self, names: list[bytes]) -> np.ndarray[Any, Any]:
+        """The numbers of some subjects."""
+        import numpy as np
+
+        known = self._numbers
+        for name in names:
+            if name not in known:
+                known[name] = len(self.names)
+                self.names.append(name)
+        return np.fromiter(map(known.__getitem__, names), np.uint32, len(names))
+
+    def note(self, ids: np.ndarray[Any, Any], seqs: np.ndarray[Any, Any]) -> None:
+        """Messages with these sequences, higher than all before and ascending, have these subjects."""
+        self._ids.append(ids)
+        self._seqs.append(seqs)
+
+    def index(self) -> SubjectIndex:
+        """All of it as an index."""
+        import numpy as np
+
+        if not self._seqs:
+            return SubjectIndex()
+        ids, seqs = np.concatenate(self._ids), np.concatenate(self._seqs)
+        self._ids, self._seqs = [], []
+        # Of each subject the newest first, as histories.py packs them.
+        few = ids.astype(np.uint16) if len(self.names) <= 1 << 16 else ids  # those are sorted by their digits
+        order = np.argsort(few[::-1], kind="stable")
+        content = seqs[::-1][order].astype(np.uint64).tobytes()
+        ends = np.cumsum(np.bincount(ids, minlength=len(self.names))).tolist()
+        rows: dict[bytes, int] = {}
+        start = 0
+        for name, end in zip(self.names, ends, strict=True):
+            rows[name] = int.from_bytes(content[8 * start : 8 * end], "little")
+            start = end
+        return SubjectIndex.over(rows)
+
+
+class _Part:
+    """What is kept of some rows: columns of numbers."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[np.ndarray[Any, Any], ...]] = []
+
+    def take(self, rows: pa.RecordBatch, subjects: _Subjects) -> None:
+        """Some of the rows, in any order."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        names, places = _named(rows)
+        lengths = np.fromiter(map(len, names), np.int64, len(names))
+        headers = _header_sizes(rows)
+        content = lengths[places] + headers + pc.binary_length(_plain(rows.column("data"))).to_numpy()
+        sizes = (FIXED + content + np.where(headers > 0, HEADER_FIELD, 0)).astype(np.uint32)
+        ids = subjects.numbers(names)[places]
+        # Copies: a view would keep the whole batch, payloads and all.
+        seqs, times = (rows.column(name).to_numpy().copy() for name in ("seq", "time_ns"))
+        self._taken.append((seqs, times, ids, sizes))
+
+    def outlines(self, subjects: _Subjects) -> Iterator[Outline]:
+        """All of them, as outlines of usual size."""
+        import numpy as np
+
+        if not self._taken:
+            return
+        columns = [np.concatenate(parts) for parts in zip(*self._taken, strict=True)]
+        self._taken = []
+        order = np.argsort(columns[0], kind="stable")
+        seqs, times, ids, sizes = (column[order] for column in columns)
+        subjects.note(ids, seqs)
+        for at in range(0, len(seqs), OUTLINE_ROWS):
+            part = slice(at, at + OUTLINE_ROWS)
+            yield _outline(seqs[part], times[part], ids[part], sizes[part], subjects.names)
+
+
+def _outline(
+    seqs: np.ndarray[Any, Any],
+    times: np.ndarray[Any, Any],
+    ids: np.ndarray[Any, Any],
+    sizes: np.ndarray[Any, Any],
+    names: list[bytes],
+) -> Outline:
+    """Rows, ascending, whose subjects are `names[id]`."""
+    import numpy as np
+
+    if len(names) <= len(ids):
+        used = np.flatnonzero(np.bincount(ids, minlength=len(names)))
+        places = np.zeros(len(names), np.uint32)
+        places[used] = np.arange(len(used))
+        own_ids = places[ids]
+    else:
+        used, own_ids = np.unique(ids, return_inverse=True)
+    outline = Outline()
+    outline.names = [names[number] for number in used.tolist()]
+    columns = [(outline.sizes, sizes), (outline.ids, own_ids.astype(np.uint32)), (outline.times, times)]
+    at = 0
+    # Where sequences jump, rows without a message are put between them, or a new run begins.
+    for end in [*(np.flatnonzero(np.diff(seqs) != 1) + 1).tolist(), len(seqs)]:
+        outline.pad(outline.runs.extend(int(seqs[at]), end - at))
+        for column, values in columns:
+            column.frombytes(values[at:end].tobytes())
+        at = end
+    return outline
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """A column of text or bytes as plain bytes, whatever the query engine gives."""
+    import pyarrow as pa
+
+    if pa.types.is_string(column.type) or pa.types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
+    return column.cast(pa.large_binary())
+
+
+def _named(rows: pa.RecordBatch) -> tuple[list[bytes], np.ndarray[Any, Any]]:
+    """The distinct subjects, and which of them each row has."""
+    import pyarrow.compute as pc
+
+    subjects, raw = _plain(rows.column("subject")), rows.column("subject_bytes")
+    if raw.null_count < len(raw):
+        subjects = pc.coalesce(_plain(raw), subjects)
+    encoded = subjects.dictionary_encode()
+    names: list[bytes] = encoded.dictionary.to_pylist()
+    return names, encoded.indices.to_numpy()
+
+
+def _header_sizes(rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
+    """The bytes of each row's header block as it was sent, without making it; 0 for none. See `schema.join_headers`."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    count = rows.num_rows
+    found = np.zeros(count, np.int64)
+    headers, blocks = rows.column("headers"), rows.column("header_block")
+    if headers.null_count < count:
+        names, values = _sizes(headers.keys), headers.items
+        text = np.concatenate(([0], np.cumsum(_sizes(values.values))))
+        bounds = values.offsets.to_numpy()
+        lines = text[bounds[1:]] - text[bounds[:-1]] + np.diff(bounds) * (names + LINE_ENDS)
+        sums = np.concatenate(([0], np.cumsum(lines)))
+        offsets = headers.offsets.to_numpy()
+        found = np.where(np.asarray(headers.is_valid()), sums[offsets[1:]] - sums[offsets[:-1]] + HEADER_ENDS, 0)
+    if blocks.null_count < count:
+        sizes = pc.fill_null(pc.binary_length(_plain(blocks)), -1).to_numpy()
+        found = np.where(sizes >= 0, sizes, found)
+    return found
+
+
+def _sizes(texts: pa.Array) -> np.ndarray[Any, Any]:
+    """How many bytes each of them has."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    found: np.ndarray[Any, Any] = pc.fill_null(pc.binary_length(_plain(texts)), 0).to_numpy().astype(np.int64)
+    return found

@@ -1,0 +1,344 @@
+"""Asking the server to stage what it has: the client's side.
+
+Belongs here: finding the servers of a lake (`_servers/`), the request `$LAKE.API.FLUSH.<stream>`, and judging the
+answer. Any node of a cluster can be asked: the stream's leader answers. Everything is synchronous: nats-py works in a
+thread of its own, so that it does not matter whether the caller has an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files import identity, paths
+from lakestream.lake.files.storage import Storage
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+FLUSH = "$LAKE.API.FLUSH."
+RESPONSE_TYPE = "io.lakestream.api.v1.flush_response"
+DEFAULT_TIMEOUT_S = 5.0
+"""How long connecting and flushing may take together."""
+NEXT_SERVER_S = 0.5
+"""After this time without an answer the next server is asked too."""
+NOT_FOUND = 10059
+T = TypeVar("T")
+
+
+class FlushFailed(LakeError):
+    """The server could not be asked, or did not stage the stream."""
+
+
+class StreamNotFound(LakeError):
+    """There is no such stream in the lake."""
+
+    def __init__(self, stream: str, where: str) -> None:
+        super().__init__(f"there is no stream {stream} in {where}")
+
+
+class ServerFile(msgspec.Struct, frozen=True):
+    """Content of a file in `_servers/`: a server of the lake and its client URLs. It never has credentials."""
+
+    server_id: str
+    server_name: str
+    urls: list[str]
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """How to log in; `creds` is the path of a credentials file."""
+
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    creds: str = ""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Credentials:
+        """Those among the options of a data source or a command."""
+        return cls(**{name: options[name] for name in cls.__struct_fields__ if options.get(name)})
+
+    def arguments(self) -> dict[str, Any]:
+        """For nats-py."""
+        names = {"user": self.user, "password": self.password, "token": self.token, "user_credentials": self.creds}
+        return {name: value for name, value in names.items() if value}
+
+
+class _Error(msgspec.Struct):
+    code: int
+    err_code: int = 0
+    description: str = ""
+
+
+class Flushed(msgspec.Struct, frozen=True):
+    """The answer: everything of stream `uid` through `last_index` (`last_seq`) is staged, or in the table.
+
+    `account`: whose stream was asked for, which is that of who asked; "": the server is older than accounts.
+    `lake_id`: the id of the server's lake; "": the server is older than that.
+    """
+
+    stream: str = ""
+    uid: str = ""
+    last_index: int = 0
+    last_seq: int = 0
+    lake: str = ""
+    server_id: str = ""
+    account: str = ""
+    lake_id: str = ""
+    error: _Error | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the answer is an error that no other server of the lake would say otherwise."""
+        return self.error is not None and self.error.code in (400, 404)
+
+
+def named_servers(storage: Storage) -> list[ServerFile]:
+    """Return the servers that the lake names, the one that was started last first.
+
+    Servers that have ended without a word are among them. Files that are unreadable or gone meanwhile are left out.
+    """
+    entries = [entry for entry in storage.list(paths.servers(storage.root)) if entry.name.endswith(".json")]
+    entries.sort(key=lambda entry: entry.modified_ns, reverse=True)
+    found = (_read(storage, path) for path in [*(entry.path for entry in entries), paths.server_file(storage.root)])
+    return [server for server in found if server is not None and server.urls]
+
+
+def name_server(storage: Storage, server: ServerFile) -> None:
+    """Name a server in the lake, in the place of what it had said before."""
+    storage.write(_file_of(storage, server), msgspec.json.encode(server))
+    older = _read(storage, paths.server_file(storage.root))
+    if older is not None and (older.server_name == server.server_name or set(older.urls) & set(server.urls)):
+        storage.delete(paths.server_file(storage.root))
+
+
+def unname_server(storage: Storage, server: ServerFile) -> None:
+    """Take a server's name away, unless the file is another server's by now."""
+    path = _file_of(storage, server)
+    found = _read(storage, path)
+    if found is not None and found.server_id == server.server_id:
+        storage.delete(path)
+
+
+def _file_of(storage: Storage, server: ServerFile) -> str:
+    """Return a server's file. One without a configured name is called by its id, which is new at each start."""
+    named = server.server_name != server.server_id
+    return paths.server(storage.root, server.server_name if named else server.urls[0].rpartition("/")[2])
+
+
+def _read(storage: Storage, path: str) -> ServerFile | None:
+    try:
+        return msgspec.json.decode(storage.read(path), type=ServerFile)
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        return None
+
+
+def lake_flusher(storage: Storage, account: str, credentials: Credentials | None = None) -> Flusher | None:
+    """Return a connection to the servers that the lake names; None when it names none.
+
+    It takes the answer of whichever server of this lake has one, for a stream of `account`.
+    """
+    servers = named_servers(storage)
+    if not servers:
+        return None
+    lake_id = identity.read_id(storage)
+    known = {server.server_id for server in servers}
+
+    def judge(answer: Flushed) -> str:
+        if other := other_account(account, answer):
+            return other
+        if lake_id and answer.lake_id:
+            return "" if answer.lake_id == lake_id else "it has another lake"
+        same = answer.server_id in known or (answer.lake and paths.normalise(answer.lake) == storage.root)
+        return "" if same else "another server than the lake's answers"
+
+    return Flusher([server.urls for server in servers], credentials, judge)
+
+
+def other_account(account: str, answer: Flushed) -> str:
+    """Return why an answer is not about a stream of `account`; "" when it is.
+
+    A server that is asked by a user of another account speaks of another stream of the name.
+    """
+    if answer.account in ("", account):
+        return ""
+    return f"the server was asked by a user of account {answer.account}; log in as one of account {account}"
+
+
+class Flusher:
+    """A connection to one of several servers, made when it is first needed and kept for the next requests.
+
+    Not for use by two threads at once.
+
+    Args:
+        servers: the URLs of each. They are tried in this order, the next one when the one before has failed, or has not
+            answered within `NEXT_SERVER_S`.
+        credentials: for logging in.
+        judge: returns why an answer cannot be used, or "".
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Sequence[str]],
+        credentials: Credentials | None = None,
+        judge: Callable[[Flushed], str] = lambda answer: "",
+    ) -> None:
+        self._servers = [[url if "://" in url else f"nats://{url}" for url in urls] for urls in servers]
+        self._credentials = credentials or Credentials()
+        self._judge = judge
+        self._client: Client | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def flush(self, stream: str, timeout: float = DEFAULT_TIMEOUT_S) -> Flushed:
+        """Have the server stage what it has of a stream; the answer may be an error of the server.
+
+        Raises:
+            FlushFailed: nobody answered in time, or not in a way that can be understood or used.
+        """
+        try:
+            return self._run(self._flush(stream, timeout), timeout)
+        except TimeoutError:
+            raise FlushFailed(f"{self._where()} does not flush stream {stream}: no answer in {timeout} s") from None
+
+    def close(self) -> None:
+        """End the connection and its thread."""
+        if self._loop is None or self._thread is None:
+            return
+        with contextlib.suppress(Exception):
+            self._run(self._disconnect(), 2.0)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = None
+
+    def __enter__(self) -> Flusher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _where(self) -> str:
+        several = "the server" if len(self._servers) == 1 else "none of the servers"
+        return f"{several} at {', '.join(_plain(url) for urls in self._servers for url in urls)}"
+
+    def _run(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="lakestream-flush", daemon=True)
+            self._thread.start()
+        # A little more than the work's own limit, which gives the better reason.
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout + 1)
+
+    async def _flush(self, stream: str, timeout: float) -> Flushed:
+        """Ask the server of the last answer, then all of them. Raises FlushFailed."""
+        async with asyncio.timeout(timeout):
+            if self._client is not None and self._client.is_connected:
+                with contextlib.suppress(FlushFailed):
+                    return await self._ask(self._client, stream, timeout / 2)  # the others need time too
+            await self._disconnect()
+            return await self._first(stream, timeout)
+
+    async def _first(self, stream: str, timeout: float) -> Flushed:
+        """Return the first answer that can be used, and keep the connection that it came through."""
+        waiting = list(self._servers)
+        running: set[asyncio.Task[tuple[Client, Flushed]]] = set()
+        answers: list[tuple[Client, Flushed]] = []
+        failures: list[str] = []
+        try:
+            while waiting or running:
+                if waiting:
+                    running.add(asyncio.create_task(self._try(waiting.pop(0), stream, timeout)))
+                pause = NEXT_SERVER_S if waiting else None
+                done, running = await asyncio.wait(running, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                failures += [str(error) for task in done if (error := task.exception()) is not None]
+                answers += [task.result() for task in done if task.exception() is None]
+                if not all(answer.refused for _, answer in answers):  # else another server may have the stream
+                    break
+            if not answers:
+                raise FlushFailed("; ".join(dict.fromkeys(failures)))
+            chosen = next((each for each in answers if not each[1].refused), answers[0])
+            answers.remove(chosen)
+            self._client = chosen[0]
+            return chosen[1]
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            for client, _ in answers:
+                with contextlib.suppress(Exception):
+                    await client.close()
+
+    async def _try(self, urls: Sequence[str], stream: str, timeout: float) -> tuple[Client, Flushed]:
+        """Connect to one server and ask it. Raises FlushFailed."""
+        from nats.aio.client import Client
+
+        client = Client()
+        try:
+            await self._connect(client, urls, timeout)
+            return client, await self._ask(client, stream, timeout)
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                await client.close()
+            if isinstance(error, FlushFailed | asyncio.CancelledError):
+                raise
+            raise self._failed(urls, stream, error) from None
+
+    async def _ask(self, client: Client, stream: str, timeout: float) -> Flushed:
+        """Ask over a connection. Raises FlushFailed also for an answer that cannot be used."""
+        where = [client.connected_url.geturl() if client.connected_url else "?"]
+        try:
+            body = (await client.request(f"{FLUSH}{stream}", b"", timeout=timeout)).data
+            answer = msgspec.json.decode(body, type=Flushed)
+        except Exception as error:
+            raise self._failed(where, stream, error) from None
+        reason = self._judge(answer)
+        if not reason and answer.error is not None and not answer.refused:
+            reason = answer.error.description
+        if reason:
+            raise self._failed(where, stream, FlushFailed(reason))
+        return answer
+
+    @staticmethod
+    def _failed(urls: Sequence[str], stream: str, error: BaseException) -> FlushFailed:
+        where = f"the server at {', '.join(map(_plain, urls))}"
+        if isinstance(error, msgspec.DecodeError):
+            return FlushFailed(f"{where} answered a flush of {stream} with something else: {error}")
+        return FlushFailed(f"{where} does not flush stream {stream}: {str(error) or type(error).__name__}")
+
+    async def _connect(self, client: Client, urls: Sequence[str], timeout: float) -> None:
+        failures: list[Exception] = []
+
+        async def failed(error: Exception) -> None:
+            failures.append(error)
+
+        try:
+            await client.connect(
+                list(urls),
+                name="lakestream reader",
+                allow_reconnect=False,
+                max_reconnect_attempts=1,  # nats-py tries the first connection like any other
+                reconnect_time_wait=0,
+                connect_timeout=max(1, int(timeout)),
+                error_cb=failed,
+                **self._credentials.arguments(),
+            )
+        except Exception as error:
+            raise failures[-1] if failures else error from None
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+
+def _plain(url: str) -> str:
+    """A URL without what it says of the user."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -1,0 +1,138 @@
+"""A stream's messages as of a time, in order.
+
+Belongs here: choosing what to read for a time that has passed (a version of the table, or, where the table does not
+reach that far yet, the live view cut at that time), and reading it as messages in sequence order without holding more
+than a range of them. What to do with them is the caller's; a restore sends them to a server (cli/restore.py).
+
+Of a stream with `lakestream.time_travel` these are exactly the messages that it held then (compaction/departed.py). Of
+another one, what limits, deletes and purges had not yet taken from the *table* at the commit which first holds that
+time is there too: the table follows the stream with the compaction's lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta.schema import REMOVED_COLUMN
+from lakestream.lake.delta.segments import Dead
+from lakestream.lake.delta.time_travel import AsOf, NotATable, as_of, rfc3339
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read import live_rows
+from lakestream.lake.read.history import rows as history_rows
+from lakestream.lake.read.live import LiveView, open_view
+from lakestream.log.record import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
+
+
+class NothingThen(LakeError):
+    """The stream held no message yet, as far as the lake knows."""
+
+    def __init__(self, stream: str, at_ns: int) -> None:
+        super().__init__(f"stream {stream} held no message at {rfc3339(at_ns)}, as far as the lake knows")
+
+
+class Past(msgspec.Struct, frozen=True):
+    """A stream at a moment. `note`: what the reader of the messages should know; "" for nothing."""
+
+    stream: str
+    at_ns: int
+    config: bytes
+    """The stream's configuration as JSON, as far as the lake knows it: `{}` of a stream that was deleted."""
+    note: str
+    view: LiveView
+
+    def messages(self) -> Iterator[list[Record]]:
+        """All messages, ascending, in blocks. Raises VersionGone, SegmentGone."""
+        view = self.view
+        columns = [*_COLUMNS, REMOVED_COLUMN] if REMOVED_COLUMN in view.columns else list(_COLUMNS)
+        where = f"time_ns <= {self.at_ns}"
+        for span in live_rows.ranges(view, 1, view.table_last_seq):
+            yield from self._block(list(live_rows.table_batches(view, [span], columns, where)), columns)
+        for batch in view.tail_batches():
+            yield from self._block([batch.select(columns)], columns)
+
+    def _block(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> Iterator[list[Record]]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not batches:
+            return
+        table = pa.Table.from_batches(batches)
+        kept: Any = pc.less_equal(table.column("time_ns"), self.at_ns)
+        if REMOVED_COLUMN in columns:  # an archive keeps what is gone: only what went later was there
+            ended = table.column(REMOVED_COLUMN)
+            kept = pc.and_(kept, pc.fill_null(pc.greater(ended, self.at_ns), True))
+        found = history_rows.records(table.filter(kept).select(list(_COLUMNS)).sort_by("seq").combine_chunks())
+        if found:
+            yield found
+
+
+def open_past(
+    lake: str, stream: str, at_ns: int, account: str = paths.DEFAULT_ACCOUNT, *, server: str | None = None
+) -> Past:
+    """What a stream held at a moment, by message time.
+
+    Args:
+        lake: the lake's root.
+        at_ns: message time, ns since the epoch; messages stored at or before it count.
+        server: the URL of the server, which stages what it has when the table does not reach that far yet; without it,
+            the lake says which one it is.
+
+    Raises:
+        StreamNotFound: neither lake nor server know the stream.
+        NothingThen: it held nothing.
+        TimeTravelError: the version of that time is gone.
+        FlushFailed: `server` was given and did not answer.
+    """
+    try:
+        found = as_of(paths.table(open_storage(lake).root, stream, account), at_ns)
+    except NotATable:
+        found = AsOf(None, at_ns, complete=False)
+    if found.complete and found.version is None:
+        raise NothingThen(stream, at_ns)
+    # A table that reaches the time needs no server for it; the view tells the columns and where things are.
+    view = open_view(lake, stream, account, server=server, flush=not found.complete)
+    note = ""
+    if found.complete:
+        assert found.version is not None
+        view = _at(view, found.version, departed.gone_as_of(open_storage(lake), view.table, found))
+    else:
+        view = view.at(found.point)
+    if not (found.complete or view.flushed):
+        note = f"what the server has not staged yet is missing: {view.note}"
+    return Past(stream, at_ns, _config(view), note, view)
+
+
+def _at(view: LiveView, version: int, hidden: Dead) -> LiveView:
+    """The table alone, at an earlier version, without what is hidden."""
+    from deltalake import DeltaTable
+
+    options = open_storage(view.table).delta_options() or None
+    fields = DeltaTable(view.table, version=version, storage_options=options).schema().fields
+    had = {field.name for field in fields}
+    return msgspec.structs.replace(
+        view,
+        version=version,
+        columns=tuple(column for column in view.columns if column in had),
+        table_columns=tuple(column for column in view.table_columns if column in had),
+        drops_ended=False,
+        hidden=departed.both(hidden, Dead(runs=view.shredded)),
+        before=None,
+        endings=None,
+        parts=(),
+    )
+
+
+def _config(view: LiveView) -> bytes:
+    identity = staging.read_identity(paths.staging(view.lake, view.stream, view.uid, view.account))
+    return bytes(identity.config) if identity is not None else b"{}"

@@ -1,0 +1,315 @@
+"""A stream's past as its table has it, for the server.
+
+Belongs here: from a point of a stream to the last message of each subject at that point, and to messages as they were
+then, out of the version of the table that timetravel.py finds and the file beside it (compaction/departed.py). Blocks;
+runs in threads. The newest version, which the server reads all the time, is history.py's.
+
+Versions are read through deltalake's query engine. It is given what files can be left out by (sequences, and ranges of
+subjects); what had left is taken out of its answer here, since long conditions are what it does worst.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta.segments import Dead, alive
+from lakestream.lake.delta.time_travel import KEEP_MORE, CommitLog, Kept, NotATable, TimeTravelError, version_of_point
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.history.rows import COLUMNS, records
+from lakestream.lake.read.live_rows import schema
+from lakestream.log.departures import Point
+from lakestream.log.record import Record
+from lakestream.protocol.subjects import Filters
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import QueryBuilder
+
+OPEN_VERSIONS = 2
+"""Versions of one table that are held: a client that pages asks for the same one again and again."""
+
+MAX_LEFT = 1 << 20
+"""Runs of departures that are held for the points asked about last, 16 bytes each; those of one point always are."""
+
+FIRST_ROWS = 32
+"""Messages that a read begins with, until it knows how large they are."""
+
+_CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
+_LISTED = 50
+"""Subjects that are given to the query engine; of more it is given the range."""
+
+
+class Answer:
+    """What a table knows of a point; see `jetstream.ports.Was`."""
+
+    def __init__(self, kept: Kept, through: int, newest: list[int] | None) -> None:
+        self.within = kept.version is not None
+        self.position = kept.progress.last_index if kept.progress is not None else 0
+        self.kept = kept.progress is None or kept.progress.departed >= 0
+        self.through, self.newest = through, newest
+
+
+class TablePast:
+    """The past of the stream with a uid whose table is at a path or URL. Safe for use by several threads."""
+
+    def __init__(self, table: str, uid: str) -> None:
+        self._table = table
+        self._uid = uid
+        self._storage = open_storage(table)
+        self._lock = threading.Lock()
+        self._log: CommitLog | None = None
+        self._open: OrderedDict[int, QueryBuilder] = OrderedDict()
+        self._left: OrderedDict[tuple[int, Point], Any] = OrderedDict()
+
+    def was(
+        self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]] = ()
+    ) -> Answer:
+        """The last message of each subject that one of `patterns` is or matches, as the stream was at a point.
+
+        Args:
+            patterns: subjects, with or without wildcards.
+            point: the point.
+            limit: of more subjects than that none is told.
+            without: runs of sequences that are no part of the past, besides those whose erasure is noted.
+
+        Raises:
+            TimeTravelError, DeparturesGone: that is not kept, or no longer.
+        """
+        erased = self._erased(without)
+        kept = self._find(point)
+        if kept.version is None or kept.progress is None:
+            return Answer(kept, kept.progress.last_seq if kept.progress is not None else 0, [])
+        wanted = Filters(patterns)
+        where = _condition(patterns)
+        by_text: dict[tuple[str, bytes | None], int] = {}
+        for batch in self._rows(kept, point, ("seq", "subject", "subject_bytes"), where, erased):
+            for subject, raw, seq in _newest(batch):
+                known = by_text.get((subject, raw), 0)
+                if seq > known and (known or wanted.match(raw if raw is not None else subject.encode())):
+                    by_text[subject, raw] = seq
+            if len(by_text) > limit:
+                return Answer(kept, kept.progress.last_seq, None)
+        return Answer(kept, self._through(kept, point), sorted(by_text.values()))
+
+    def rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
+        """The first of these messages (ascending), as many as fit into `max_bytes`, at least one.
+
+        Raises: as `was`.
+        """
+        erased = self._erased()
+        kept = self._find(point)
+        version = kept.version
+        if version is None:
+            version = self._commits().latest if kept.progress is not None else None
+        if version is None:
+            return []
+        found: list[Record] = []
+        at = size = 0
+        step = FIRST_ROWS
+        while at < len(seqs):
+            some = seqs[at : at + step]
+            for record in self._exactly(version, some, erased):
+                size += len(record.subject) + len(record.header) + len(record.data)
+                if found and size > max_bytes:
+                    return found
+                found.append(record)
+            at += len(some)
+            # As many more as there seems to be room for: a message may have megabytes.
+            step = min(4 * step, max(1, (max_bytes - size) * max(len(found), 1) // max(size, 1)))
+        return found
+
+    def _exactly(self, version: int, seqs: Sequence[int], erased: Dead) -> list[Record]:
+        """The messages with these sequences (ascending)."""
+        import pyarrow as pa
+
+        listed = " OR ".join(f"seq IN ({', '.join(map(str, seqs[at : at + 20]))})" for at in range(0, len(seqs), 20))
+        where = f"seq >= {seqs[0]} AND seq <= {seqs[-1]} AND ({listed})"
+        batches = [_without(batch, erased) for batch in self._query(version, COLUMNS, where) if batch.num_rows]
+        return records(pa.Table.from_batches(batches).sort_by("seq").combine_chunks()) if batches else []
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        with self._lock:
+            self._log = None
+            self._open.clear()
+            self._left.clear()
+
+    def _erased(self, without: Sequence[tuple[int, int]] = ()) -> Dead:
+        """What is not to be found whatever version has it. Read it before the version: see maintenance/erasure.py."""
+        return departed.erased(self._storage, self._table, without)
+
+    def _find(self, point: Point) -> Kept:
+        try:
+            try:
+                return self._found(self._commits(), point)
+            except FileNotFoundError:  # log clean-up was quicker
+                return self._found(self._commits(), point)
+        except NotATable:
+            return Kept(None, None)
+
+    def _found(self, log: CommitLog, point: Point) -> Kept:
+        newest = log.progress(log.latest)
+        if newest is not None and newest.uid != self._uid:
+            self.close()  # it is about to make way for another table, whose versions are counted from 0 again
+            return Kept(None, None)
+        return version_of_point(log, point)
+
+    def _commits(self) -> CommitLog:
+        with self._lock:
+            log = self._log = CommitLog(self._table) if self._log is None else self._log.renewed()
+            return log
+
+    def _through(self, kept: Kept, point: Point) -> int:
+        """The last sequence that was stored by the point."""
+        assert kept.progress is not None
+        if point.seq:
+            return min(point.seq, kept.progress.last_seq)
+        if kept.progress.last_time_ns < point.before_ns:
+            return kept.progress.last_seq
+        before = kept.before.last_seq if kept.before is not None else 0
+        assert kept.version is not None
+        where = f"seq > {before} AND time_ns < {point.before_ns}"
+        return max(
+            [
+                before,
+                *(max(batch["seq"].to_pylist(), default=0) for batch in self._query(kept.version, ("seq",), where)),
+            ]
+        )
+
+    def _rows(
+        self, kept: Kept, point: Point, columns: Sequence[str], where: str, erased: Dead
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of messages that the stream held at a point within its table; `seq` is one of `columns`."""
+        assert kept.version is not None
+        assert kept.progress is not None
+        stored = f"seq <= {point.seq}" if point.seq else f"time_ns < {point.before_ns}"
+        gone = self._gone(kept.progress.last_index, point) if kept.progress.departed else Dead()
+        for batch in self._query(kept.version, columns, f"{stored} AND {where}" if where else stored):
+            yield _without(_without(batch, gone), erased)
+
+    def _gone(self, last_index: int, point: Point) -> Dead:
+        """What had left by a point of the batch that ends there, as an array once, not for each batch of rows."""
+        import numpy as np
+
+        runs: Any
+        with self._lock:
+            if (runs := self._left.get((last_index, point))) is not None:
+                self._left.move_to_end((last_index, point))
+                return Dead(runs=runs)
+        found = departed.gone(departed.read(self._storage, self._table, last_index), point)
+        runs = np.asarray(found.runs, np.int64).reshape(-1, 2)
+        with self._lock:
+            self._left[last_index, point] = runs
+            while len(self._left) > 1 and sum(map(len, self._left.values())) > MAX_LEFT:
+                self._left.popitem(last=False)
+        return Dead(runs=runs)
+
+    def _query(self, version: int, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        sql = f"SELECT {', '.join(columns)} FROM t WHERE {where}"
+        try:
+            for found in self._pinned(version).execute(sql):
+                yield _plain(pa.record_batch(found))
+        except LakeError:
+            raise
+        except Exception as error:  # the query engine's errors have no class of their own
+            if "Object at location" not in str(error):
+                raise
+            raise _gone(self._table, version) from error
+
+    def _pinned(self, version: int) -> QueryBuilder:
+        from deltalake import DeltaTable, QueryBuilder
+        from deltalake.exceptions import DeltaError
+
+        with self._lock:
+            if version in self._open:
+                self._open.move_to_end(version)
+                return self._open[version]
+        options = self._storage.delta_options() or None
+        try:
+            table = DeltaTable(self._table, version=version, storage_options=options)
+        except DeltaError as error:
+            raise _gone(self._table, version) from error
+        query = QueryBuilder(_CONFIG).register("t", table)
+        with self._lock:
+            self._open[version] = query
+            while len(self._open) > OPEN_VERSIONS:
+                self._open.popitem(last=False)
+        return query
+
+
+def _without(batch: pa.RecordBatch, dead: Dead) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    if not len(dead.runs):
+        return batch
+    mask = alive(batch["seq"].to_numpy(), dead)
+    return batch if mask.all() else batch.filter(pa.array(mask))
+
+
+def _gone(table: str, version: int) -> TimeTravelError:
+    return TimeTravelError(f"version {version} of {table} is no longer there; {KEEP_MORE}")
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Some rows in the usual types of their columns, of which query engines have narrower ones of their own."""
+    import pyarrow as pa
+
+    wanted = schema(batch.schema.names)
+    columns = []
+    for column, field in zip(batch.columns, wanted, strict=True):
+        if pa.types.is_dictionary(column.type):  # a partition column, whose values may be views
+            values = column.dictionary.cast(field.type)
+            column = pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | None, int]]:
+    """The highest sequence of each subject in some rows."""
+    import pyarrow as pa
+
+    if not batch.num_rows:
+        return
+    table = pa.Table.from_batches([batch])
+    grouped = table.group_by(["subject", "subject_bytes"]).aggregate([("seq", "max")])
+    columns: list[list[Any]] = [grouped.column(name).to_pylist() for name in ("subject", "subject_bytes", "seq_max")]
+    yield from zip(*columns, strict=True)
+
+
+def _condition(patterns: Sequence[bytes]) -> str:
+    """What rows of matching subjects have in common, as SQL by which files can be left out; "" for nothing."""
+    literals, heads = [], []
+    for pattern in patterns:
+        tokens = pattern.split(b".")
+        wild = next((at for at, token in enumerate(tokens) if token in (b"*", b">")), None)
+        try:
+            if wild is None:
+                literals.append(pattern.decode())
+            else:
+                heads.append(b"".join(token + b"." for token in tokens[:wild]).decode())
+        except UnicodeDecodeError:
+            return ""
+    if "" in heads:
+        return ""
+    ways = [
+        f"(subject >= {_quoted(head)} AND subject < {_quoted(head + chr(0x10FFFF))})" for head in sorted(set(heads))
+    ]
+    if len(ways) > _LISTED:
+        names = [*heads, *literals]
+        return f"subject >= {_quoted(min(names))} AND subject < {_quoted(max(names) + chr(0x10FFFF))}"
+    if len(literals) > _LISTED:
+        ways.append(f"(subject >= {_quoted(min(literals))} AND subject <= {_quoted(max(literals))})")
+    elif literals:
+        ways.append(f"subject IN ({', '.join(map(_quoted, literals))})")
+    return "(" + " OR ".join(ways) + ")" if ways else ""
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,242 @@
+"""Rows of a stream's table as messages.
+
+Belongs here: the columns that a message needs, reading them from one small Parquet file (deleted and archived rows left
+out), and turning Arrow rows into records. Which files to read, and what to do with large ones, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakestream.lake.delta import deletion_vectors as deletion
+from lakestream.lake.delta.schema import REMOVED_COLUMN, headers_type, join_headers
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.read.history.index import FileEntry, Wanted, locate
+from lakestream.log.record import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
+"""What a record is made of."""
+LIGHT = ("seq", "time_ns", "subject", "subject_bytes")
+"""What tells where a message is."""
+
+
+DECODED_MOST = 128 * 1024 * 1024
+"""A file that decodes to more bytes than this is not read whole."""
+
+
+class TooLarge(Exception):
+    """A file compresses so well that reading it whole would take too much memory."""
+
+
+class Pick:
+    """Which rows of a file are asked for: a range of sequences, or exactly `seqs`; and subjects, when given."""
+
+    def __init__(self, first: int, last: int, wanted: Wanted | None = None, seqs: Sequence[int] | None = None) -> None:
+        self.first, self.last, self.wanted, self.seqs = first, last, wanted, seqs
+
+
+def read_file(
+    storage: Storage, table: str, file: FileEntry, pick: Pick, columns: Sequence[str], archive: bool
+) -> Any | None:
+    """The rows of one file that are asked for, as a pyarrow Table of `columns`; None when there are none.
+
+    Raises:
+        FileNotFoundError: the file has gone.
+        TooLarge: it has to be read in parts.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = locate(table, file.path)
+    with pq.ParquetFile(path if storage.local else pa.BufferReader(storage.read(path))) as parquet:
+        data = parquet.metadata
+        if sum(data.row_group(at).total_byte_size for at in range(data.num_row_groups)) > DECODED_MOST:
+            raise TooLarge(path)
+        names = [*columns, REMOVED_COLUMN] if archive else list(columns)
+        found = parquet.read(columns=names, use_threads=False)
+    keep = None
+    if file.min_seq < pick.first or file.max_seq > pick.last or pick.seqs is not None:
+        seqs = found.column("seq").to_numpy()
+        keep = (seqs >= pick.first) & (seqs <= pick.last)
+        if pick.seqs is not None:
+            keep &= np.isin(seqs, np.asarray(pick.seqs, np.int64))
+    if file.deleted is not None:
+        alive = np.ones(found.num_rows, bool)
+        alive[deletion.load(file.deleted, table, storage.read)] = False
+        keep = _both(keep, alive)
+    if archive and REMOVED_COLUMN in found.column_names:
+        keep = _both(keep, found.column(REMOVED_COLUMN).is_null().to_numpy())
+    if pick.wanted is not None and file.subject is None:
+        keep = _both(keep, _of_subjects(found.column("subject"), pick.wanted))
+    if keep is not None and not keep.all():
+        found = found.filter(pa.array(keep))
+    return _shaped(found, file, columns) if found.num_rows else None
+
+
+def _both(one: np.ndarray[Any, Any] | None, other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return other if one is None else one & other
+
+
+def _of_subjects(column: Any, wanted: Wanted) -> np.ndarray[Any, Any]:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if wanted.everything:
+        return np.ones(len(column), bool)
+    found: np.ndarray[Any, Any] = pc.is_in(column, pa.array(wanted.texts, column.type)).to_numpy()
+    for head in wanted.heads:
+        found = found | pc.starts_with(column, head).to_numpy()
+    return found
+
+
+def _shaped(found: Any, file: FileEntry, columns: Sequence[str]) -> Any:
+    """The table with exactly these columns in their usual types: files differ in what writers and layouts left out."""
+    import pyarrow as pa
+
+    types = {
+        "seq": pa.int64(),
+        "time_ns": pa.int64(),
+        "subject": pa.string(),
+        "subject_bytes": pa.binary(),
+        "headers": headers_type(),
+        "header_block": pa.binary(),
+        "data": pa.binary(),
+    }
+    have = set(found.column_names)
+    arrays = []
+    for name in columns:
+        if name in have:
+            column = found.column(name)
+            arrays.append(column if column.type == types[name] or name == "headers" else column.cast(types[name]))
+        elif name == "subject" and file.subject is not None:
+            value = pa.scalar(file.subject, pa.string())
+            arrays.append(pa.chunked_array([pa.repeat(value, found.num_rows)]))
+        else:
+            arrays.append(pa.chunked_array([pa.nulls(found.num_rows, types[name])]))
+    return pa.table(arrays, names=list(columns))
+
+
+def joined(parts: Sequence[Any], columns: Sequence[str]) -> Any:
+    """Tables of the same columns as one, in sequence order, each sequence once."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not parts:
+        return empty(columns)
+    whole = (parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")).combine_chunks()
+    whole = _owned(whole)
+    seqs = whole.column("seq").to_numpy()
+    if len(seqs) > 1:
+        steps = np.diff(seqs)
+        if not (steps > 0).all():
+            _, places = np.unique(seqs, return_index=True)
+            whole = whole.take(pa.array(places))
+    return whole
+
+
+def _owned(table: Any) -> Any:
+    """The table without views, each of which would keep the whole page of the file in memory that it points into."""
+    import pyarrow as pa
+
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    for at, field in enumerate(table.schema):
+        if field.type in plain:
+            table = table.set_column(at, field.name, table.column(at).cast(plain[field.type]))
+    return table
+
+
+def empty(columns: Sequence[str]) -> Any:
+    """No rows, of these columns."""
+    import pyarrow as pa
+
+    return pa.table({name: pa.array([], pa.int64() if name in ("seq", "time_ns") else pa.binary()) for name in columns})
+
+
+def records(table: Any) -> list[Record]:
+    """Rows of COLUMNS as records."""
+    if table.num_rows == 0:
+        return []
+    subjects = _shared_values(table.column("subject"))
+    raw_subjects = table.column("subject_bytes")
+    if raw_subjects.null_count < table.num_rows:
+        kept = raw_subjects.to_pylist()
+        subjects = [raw if raw is not None else text for raw, text in zip(kept, subjects, strict=True)]
+    return list(
+        map(
+            Record,
+            table.column("seq").to_numpy().tolist(),
+            table.column("time_ns").to_numpy().tolist(),
+            subjects,
+            _header_blocks(table.column("headers"), table.column("header_block")),
+            _byte_values(table.column("data")),
+        )
+    )
+
+
+def content_bytes(table: Any, found: list[Record]) -> int:
+    """The bytes of subjects, header blocks and payloads of rows of COLUMNS; `found` are their records."""
+    import pyarrow.compute as pc
+
+    plain = ("headers", "header_block", "subject_bytes")
+    if any(table.column(name).null_count < table.num_rows for name in plain):
+        return sum([len(one.subject) + len(one.header) + len(one.data) for one in found])
+    return sum(pc.sum(pc.binary_length(table.column(name))).as_py() or 0 for name in ("subject", "data"))
+
+
+def _shared_values(column: Any) -> list[bytes]:
+    """As `_byte_values`, with one object for all rows that have the same value."""
+    import pyarrow as pa
+
+    values: list[bytes] = []
+    for chunk in column.chunks:
+        array = chunk.dictionary_encode()
+        known = _byte_values(pa.chunked_array([array.dictionary]))
+        values.extend(map(known.__getitem__, array.indices.to_numpy().tolist()))
+    return values
+
+
+def _byte_values(column: Any) -> list[bytes]:
+    """A string or binary column without nulls as bytes objects; much faster than `to_pylist`."""
+    import numpy as np
+    import pyarrow as pa
+
+    values: list[bytes] = []
+    for chunk in column.chunks:
+        array = chunk.cast(pa.large_string()).cast(pa.large_binary()) if _is_text(chunk.type) else chunk
+        array = array.cast(pa.large_binary())
+        if array.null_count:
+            values.extend(value or b"" for value in array.to_pylist())
+            continue
+        _, offsets, data = array.buffers()
+        if data is None:
+            values.extend([b""] * len(array))
+            continue
+        bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+        content = data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
+        values.extend([content[a:b] for a, b in itertools.pairwise((bounds - bounds[0]).tolist())])
+    return values
+
+
+def _is_text(type_: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+
+
+def _header_blocks(headers: Any, blocks: Any) -> list[bytes]:
+    """Header blocks as they were sent: the raw one where it was kept, else spelled from the map; b"" for none."""
+    count = len(headers)
+    if headers.null_count == count and blocks.null_count == count:
+        return [b""] * count
+    found = [b"" if pairs is None else join_headers(pairs) for pairs in headers.to_pylist()]
+    if blocks.null_count < count:
+        kept = blocks.to_pylist()
+        found = [spelled if raw is None else raw for raw, spelled in zip(kept, found, strict=True)]
+    return found

@@ -1,0 +1,296 @@
+"""What a read takes from a table: which files, by which way.
+
+Belongs here: the choice between reading files directly and asking DataFusion, and how much of a table one step of a
+longer read takes. A file that the compactor has just written is small; reading it whole takes less than a millisecond,
+where a query takes several, for planning alone. A file of OPTIMIZE is large and holds runs of many commits; of that,
+DataFusion decodes only the pages in question.
+
+Everything is decided on one snapshot. A read goes one way or the other as a whole, never half each: the two may see
+different versions of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import msgspec
+
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.read.history.index import FileEntry, Snapshot, Wanted
+from lakestream.lake.read.history.rows import COLUMNS, LIGHT, Pick, TooLarge, joined, read_file
+from lakestream.lake.read.history.sql import SqlTable
+
+DIRECT_ROWS = 20_000
+"""A file of more rows than this is not read directly."""
+DIRECT_BYTES = 8 * 1024 * 1024
+"""Nor is one that is larger."""
+GROUP_ROWS = 65_536
+"""Most rows of the files that are read directly for one step."""
+GROUP_BYTES = 24 * 1024 * 1024
+"""Most bytes of them."""
+GROUP_FILES = 128
+"""Most files of them."""
+SEQUENTIAL_ROWS = 8_192
+"""Rows that a step takes when a table is read in sequence from small files …"""
+SEQUENTIAL_SQL_ROWS = 32_768
+"""… and from large ones, where a step costs more."""
+SEQUENTIAL_BYTES = 8 * 1024 * 1024
+"""Size at which such a step ends all the same."""
+SEQUENTIAL_MOST = 24 * 1024 * 1024
+"""Size up to which the steps of a reader grow that goes on and on: a query looks at whole pages of every file that has
+some of its rows, so that larger steps look at each page less often."""
+POINT_ROWS = 512
+"""Rows that a step takes when single messages are asked for."""
+POINT_BYTES = 2 * 1024 * 1024
+MOST_FILES = 8_192
+"""Files that are read directly for a few rows of each; beyond, planning a query costs less."""
+MOST_FILES_AT_ONCE = 8
+"""Files of an object store that one read fetches at the same time."""
+
+_COMPRESSION = 4  # how much smaller than its messages a Parquet file may well be, until reading has told
+
+
+class Slab(msgspec.Struct, frozen=True, gc=False):
+    """All messages of a table with first ≤ seq ≤ last: a pyarrow Table in sequence order, and its size in memory."""
+
+    first: int
+    last: int
+    rows: Any
+    size: int
+
+
+class Extent(NamedTuple):
+    """How much of large files a step takes: at most so many rows and, roughly, bytes."""
+
+    rows: int = SEQUENTIAL_SQL_ROWS
+    size: int = SEQUENTIAL_BYTES
+
+
+ALONE = Extent(POINT_ROWS, POINT_BYTES)
+"""That of a read of single messages."""
+
+
+class TableScan:
+    """Reads of one table on given snapshots. Safe for use by several threads.
+
+    Args:
+        table: path or URL of the table.
+        storage: where it is.
+    """
+
+    def __init__(self, table: str, storage: Storage) -> None:
+        self._table = table
+        self._storage = storage
+        self._sql = SqlTable(table, storage)
+        self._stretch = 1  # how much sparser than the file statistics say the table turned out to be
+        self._row_bytes = 0  # what a row turned out to take
+
+    def close(self) -> None:
+        """Let go of everything that is held between two reads."""
+        self._sql.close()
+
+    # ------------------------------------------------------------------ by sequence
+    def slab(self, snapshot: Snapshot, first: int, room: tuple[int, int], extent: Extent) -> Slab | None:
+        """The messages around `first`, or after it where no file covers it, within `room`; None: there are no more.
+
+        Where the files are small, several of them are read whole, whatever `extent` says, unless it is ALONE.
+        """
+        import numpy as np
+
+        places = np.flatnonzero(snapshot.maxs >= first)
+        if not len(places):
+            return None
+        start = max(first, int(snapshot.mins[places[0]]))
+        if start > room[1]:
+            return Slab(first, room[1], joined([], COLUMNS), 0)
+        wanted = POINT_ROWS if extent is ALONE else SEQUENTIAL_ROWS
+        group, last = self._group(snapshot, places, start, wanted)
+        if group:
+            before = snapshot.maxs[snapshot.maxs < start]
+            low = max(room[0], int(before.max()) + 1 if len(before) else 0)
+            high = min(room[1], last)
+            try:
+                rows = self._direct(snapshot, group, Pick(low, high), COLUMNS)
+            except TooLarge:
+                pass
+            else:
+                return self._measured(Slab(low, high, rows, rows.nbytes))
+        return self._slab_by_query(snapshot, first, start, room, extent)
+
+    def _group(self, snapshot: Snapshot, places: Any, start: int, wanted: int) -> tuple[list[FileEntry], int]:
+        """Small files that hold all messages from `start` to the sequence returned beside them; none: not possible."""
+        group: list[FileEntry] = []
+        rows = size = reach = 0
+        if not snapshot.shape.direct:
+            return [], 0
+        for place in places:
+            file = snapshot.files[place]
+            if file.min_seq > start and rows >= wanted and file.min_seq > reach:
+                return group, file.min_seq - 1
+            rows, size = rows + file.rows, size + file.size
+            if not _small(file) or rows > GROUP_ROWS or size > GROUP_BYTES or len(group) >= GROUP_FILES:
+                return ([], 0) if file.min_seq <= start else (group, file.min_seq - 1)
+            group.append(file)
+            reach = max(reach, file.max_seq)
+        return group, snapshot.max_seq
+
+    def _slab_by_query(self, snapshot: Snapshot, first: int, start: int, room: tuple[int, int], extent: Extent) -> Slab:
+        most, size = extent
+        near = snapshot.overlapping(start, start + most)
+        limit = max(1, min(most, size // self._row_size(near)))
+        last = min(snapshot.max_seq, room[1], start + _span(near, start, limit) * self._stretch - 1)
+        rows = joined([self._sql.rows(snapshot, Pick(start, last), COLUMNS, limit)], COLUMNS)
+        if rows.num_rows >= limit:
+            last = rows.column("seq")[-1].as_py()
+            self._stretch = max(1, self._stretch // 2)
+        elif rows.num_rows < limit // 4 and last < snapshot.max_seq:
+            self._stretch = min(self._stretch * 4, 1 << 30)
+        return self._measured(Slab(first, last, rows, rows.nbytes))
+
+    def _row_size(self, files: Sequence[FileEntry]) -> int:
+        said = max((file.size // max(file.rows, 1) for file in files), default=1) + 1
+        return self._row_bytes or said * _COMPRESSION
+
+    def _measured(self, slab: Slab) -> Slab:
+        if slab.rows.num_rows:
+            found = slab.size // slab.rows.num_rows + 1
+            # Falls slowly: one run of small messages says little about the next.
+            self._row_bytes = max(found, self._row_bytes * 7 // 8)
+        return slab
+
+    def of_seqs(self, snapshot: Snapshot, seqs: Sequence[int], wanted: Wanted | None) -> Any:
+        """The messages with exactly these sequences (ascending), as far as they are there."""
+        pick = Pick(seqs[0], seqs[-1], wanted, seqs)
+        files = snapshot.holding(seqs, wanted)
+        if not files:
+            return joined([], COLUMNS)
+        if self._readable(snapshot, files):
+            try:
+                return self._direct(snapshot, files, pick, COLUMNS)
+            except TooLarge:
+                pass
+        return joined([self._sql.rows(snapshot, pick, COLUMNS)], COLUMNS)
+
+    # ------------------------------------------------------------------ by subject
+    def of_subjects(
+        self, snapshot: Snapshot, first: int, last: int, wanted: Wanted, extent: Extent, rows: int
+    ) -> tuple[Any, int] | None:
+        """Messages of some subjects from `first` on, and the sequence through which they are complete; None beyond
+        `last`.
+
+        Args:
+            extent: what of large files is taken at most.
+            rows: how many rows to look at, roughly.
+        """
+        if first > last:
+            return None
+        files = snapshot.overlapping(first, last, wanted)
+        if not files:
+            return joined([], COLUMNS), last
+        group: list[FileEntry] = []
+        held, through = 0, last
+        for file in files:
+            enough = held >= rows or (held + file.rows > GROUP_ROWS and _small(file))
+            if group and enough and file.min_seq > first:
+                through = file.min_seq - 1
+                break
+            group.append(file)
+            held += file.rows
+        if self._readable(snapshot, group):
+            try:
+                return self._direct(snapshot, group, Pick(first, through, wanted), COLUMNS), through
+            except TooLarge:
+                pass
+        start = max(first, files[0].min_seq)
+        near = snapshot.overlapping(start, start + rows, wanted)
+        limit = max(1, min(extent.rows, extent.size // self._row_size(near)))
+        through = min(last, start + _span(near, start, rows) - 1)
+        found = joined([self._sql.rows(snapshot, Pick(start, through, wanted), COLUMNS, limit)], COLUMNS)
+        if found.num_rows >= limit:
+            through = found.column("seq")[-1].as_py()
+        return found, through
+
+    def newest(self, snapshot: Snapshot, last: int, wanted: Wanted, rows: int) -> tuple[Any, int]:
+        """The highest sequence ≤ `last` of each subject, going down from there; and the sequence down to which it
+        looked. Columns subject, subject_bytes and seq."""
+        files = sorted(snapshot.overlapping(0, last, wanted), key=_max_seq, reverse=True)
+        group: list[FileEntry] = []
+        held, down_to = 0, 0
+        for file in files:
+            enough = held >= rows or (held + file.rows > GROUP_ROWS and _small(file))
+            if group and enough and file.max_seq < last:
+                down_to = file.max_seq + 1
+                break
+            group.append(file)
+            held += file.rows
+        pick = Pick(down_to, last, wanted)
+        if not group:
+            return joined([], LIGHT), 0
+        if self._readable(snapshot, group):
+            try:
+                found = self._direct(snapshot, group, pick, LIGHT)
+            except TooLarge:
+                pass
+            else:
+                found = found.group_by(["subject", "subject_bytes"]).aggregate([("seq", "max")])
+                return found.rename_columns({"seq_max": "seq"}), down_to
+        return self._sql.newest(snapshot, pick), down_to
+
+    # ------------------------------------------------------------------ by time
+    def first_at(self, snapshot: Snapshot, time_ns: int) -> int:
+        """The lowest sequence whose time is at or after `time_ns`; 0: there is none."""
+        import numpy as np
+
+        best = 0
+        for file in snapshot.files:
+            if file.max_time < time_ns or (best and file.min_seq > best):
+                continue
+            if file.min_time >= time_ns and file.deleted is None and not snapshot.shape.archive:
+                found = file.min_seq
+            elif snapshot.shape.direct and _small(file):
+                rows = self._direct(snapshot, [file], Pick(0, file.max_seq), LIGHT)
+                late = np.flatnonzero(rows.column("time_ns").to_numpy() >= time_ns)
+                found = int(rows.column("seq")[int(late[0])].as_py()) if len(late) else 0
+            else:
+                found = self._sql.lowest_since(snapshot, file.min_seq, file.max_seq, time_ns)
+            if found and (not best or found < best):
+                best = found
+        return best
+
+    # ------------------------------------------------------------------ files
+    def _readable(self, snapshot: Snapshot, files: Sequence[FileEntry]) -> bool:
+        """Whether to read these files directly, one after the other, for few rows of each."""
+        return snapshot.shape.direct and len(files) <= MOST_FILES and all(map(_small, files))
+
+    def _direct(self, snapshot: Snapshot, files: Sequence[FileEntry], pick: Pick, columns: Sequence[str]) -> Any:
+        """Rows of whole small files. Raises FileNotFoundError and TooLarge."""
+        archive = snapshot.shape.archive
+
+        def read(file: FileEntry) -> Any | None:
+            return read_file(self._storage, self._table, file, pick, columns, archive)
+
+        if self._storage.local or len(files) == 1:
+            parts = [read(file) for file in files]
+        else:
+            with ThreadPoolExecutor(min(len(files), MOST_FILES_AT_ONCE), "lakestream-fetch") as pool:
+                parts = list(pool.map(read, files))
+        return joined([part for part in parts if part is not None], columns)
+
+
+def _small(file: FileEntry) -> bool:
+    return file.rows <= DIRECT_ROWS and file.size <= DIRECT_BYTES
+
+
+def _span(files: Sequence[FileEntry], first: int, rows: int) -> int:
+    """How many sequences from `first` on hold about `rows` messages, by the density of the files there."""
+    held = sum(file.rows for file in files)
+    if not held:
+        return rows
+    width = max(file.max_seq for file in files) - min(file.min_seq for file in files) + 1
+    return max(rows, rows * width // held)
+
+
+def _max_seq(file: FileEntry) -> int:
+    return file.max_seq

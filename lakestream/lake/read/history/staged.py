@@ -1,0 +1,186 @@
+"""Reading old messages from staged segments, where the table does not give them.
+
+Belongs here: which messages staged segments still have (they stay for a while after the table holds them, and for as
+long as the table is damaged), reading them in the shape of `TableHistory`, and joining both: what staged segments have
+comes from them, what is older from the table. Slower than the table, and only for as long as that is not whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from lakestream.lake.delta import segments
+from lakestream.lake.delta.segments import Dead
+from lakestream.lake.files import staging
+from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.read.history.rows import COLUMNS, records
+from lakestream.lake.read.history.subjects import Choice
+from lakestream.log.record import Record
+from lakestream.log.segment import Footer
+
+CHUNK_ROWS = 1_024
+"""Rows that are made messages at once."""
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A staged segment and what it says of itself."""
+
+    path: str
+    footer: Footer
+
+
+class Spare:
+    """The staged segments of one stream. Safe for use by several threads.
+
+    Args:
+        directory: the stream's staging directory.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._footers: dict[str, Footer] = {}
+        self._decoded: tuple[str, int, Any] | None = None
+
+    def begins(self) -> int:
+        """Return the sequence from which on staged segments, and the log behind them, have every message; 0: none."""
+        return next((part.footer.first_seq for part in self._parts() if part.footer.count), 0)
+
+    def read(
+        self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
+    ) -> list[Record]:
+        """See `TableHistory.read`."""
+        has: Callable[[bytes], bool] = (lambda _: True) if subjects is None else Choice(subjects).has
+        found: list[Record] = []
+        room = max_bytes
+        for record in self._from(first, last):
+            if not has(record.subject):
+                continue
+            room -= len(record.subject) + len(record.header) + len(record.data)
+            if len(found) >= limit or (max_bytes and room < 0 and found):
+                break
+            found.append(record)
+        return found
+
+    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+        """See `TableHistory.read_many`."""
+        if not seqs:
+            return []
+        wanted = set(seqs)
+        some = [record for record in self._from(seqs[0], seqs[-1]) if record.seq in wanted]
+        return some if subjects is None else [record for record in some if record.subject in subjects]
+
+    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
+        """See `TableHistory.last_by_subject`."""
+        has = Choice(subjects).has
+        newest = {record.subject: record for record in self._from(0, up_to_seq) if has(record.subject)}
+        return sorted(newest.values(), key=_seq)
+
+    def first_at(self, time_ns: int) -> int:
+        """See `TableHistory.first_at`."""
+        for part in self._parts():
+            if part.footer.count and part.footer.last_time >= time_ns:
+                for record in self._from(part.footer.first_seq, part.footer.last_seq):
+                    if record.time_ns >= time_ns:
+                        return record.seq
+        return 0
+
+    def _parts(self) -> list[_Part]:
+        """The newest staged segments that follow on from each other, in log order."""
+        run: list[staging.StagedSegment] = []
+        for segment in reversed(staging.segments(self._directory)):
+            if run and segment.last_index + 1 < run[-1].first_index:
+                break
+            run.append(segment)
+        with self._lock:
+            known = {each.path: self._footers.get(each.path) or segments.footer(each.path) for each in reversed(run)}
+            self._footers = known
+        return [_Part(path, footer) for path, footer in known.items()]
+
+    def _from(self, first: int, last: int) -> Iterator[Record]:
+        """The messages with first ≤ seq ≤ last that no staged segment tells the end of, ascending."""
+        import numpy as np
+
+        parts = self._parts()
+        floor = max((part.footer.floor for part in parts), default=0)
+        dead = Dead(floor, sorted({seq for part in parts for seq in part.footer.removed if seq >= floor}))
+        for part in parts:
+            if not part.footer.count or part.footer.last_seq < first or part.footer.first_seq > last:
+                continue
+            rows = self._rows(part.path, dead)
+            seqs = rows.column("seq").to_numpy()
+            begin, end = int(np.searchsorted(seqs, first)), int(np.searchsorted(seqs, last, side="right"))
+            for at in range(begin, end, CHUNK_ROWS):
+                for record in records(rows.slice(at, min(CHUNK_ROWS, end - at))):
+                    if record.seq >= first:
+                        yield record
+                        first = record.seq + 1  # segments of several replicas may overlap
+
+    def _rows(self, path: str, dead: Dead) -> Any:
+        """All of a segment's messages but the dead; those of the segment read last are kept."""
+        import pyarrow as pa
+
+        from lakestream.lake.delta.schema import message_schema
+
+        state = hash((dead.floor, tuple(dead.removed)))
+        with self._lock:
+            if self._decoded is not None and self._decoded[:2] == (path, state):
+                return self._decoded[2]
+        batches = list(segments.decode(path, 0, dead))
+        rows = pa.Table.from_batches(batches, message_schema()).select(list(COLUMNS))
+        with self._lock:
+            self._decoded = (path, state, rows)
+        return rows
+
+
+class SparedHistory:
+    """The messages of one stream's table up to where staged segments begin, and those of the segments from there on.
+
+    Args:
+        table: the table's history, which ends below the segments.
+        spare: the segments.
+    """
+
+    def __init__(self, table: TableHistory, spare: Spare) -> None:
+        self._table, self._spare = table, spare
+
+    def read(
+        self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
+    ) -> list[Record]:
+        """See `TableHistory.read`."""
+        below = self._table.below
+        found: list[Record] = []
+        if first < below:
+            found = self._table.read(first, min(last, below - 1), limit, subjects, max_bytes)
+            if len(found) >= limit or (found and max_bytes):
+                return found
+        if last >= below:
+            found += self._spare.read(max(first, below), last, limit - len(found), subjects, max_bytes)
+        return found
+
+    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
+        """See `TableHistory.read_many`."""
+        old = [seq for seq in seqs if seq < self._table.below]
+        found = self._table.read_many(old, subjects) if old else []
+        return found + self._spare.read_many(seqs[len(old) :], subjects)
+
+    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
+        """See `TableHistory.last_by_subject`."""
+        newest = {record.subject: record for record in self._spare.last_by_subject(subjects, up_to_seq)}
+        left = [subject for subject in subjects if subject not in newest]
+        if left:
+            for record in self._table.last_by_subject(left, min(up_to_seq, self._table.below - 1)):
+                newest.setdefault(record.subject, record)
+        return sorted(newest.values(), key=_seq)
+
+    def first_at(self, time_ns: int) -> int:
+        """See `TableHistory.first_at`."""
+        return self._table.first_at(time_ns) or self._spare.first_at(time_ns)
+
+
+def _seq(record: Record) -> int:
+    return record.seq

@@ -1,0 +1,502 @@
+"""A stream as it is now: its table and the staged segments that the table does not hold yet, as one view.
+
+Belongs here: planning that view, and what a reader has to know of it. A view is pinned: the table at one version, and
+beyond that version's position the staged segments, which never change, and whose footers say which messages died. So
+nothing is missing and nothing is there twice, whatever the compactor does meanwhile. With `flush` the server stages
+first what it has, and the view holds every message that was acked before it was opened.
+
+Needs neither a JVM nor an event loop. What rows of a view look like is in live_rows.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import policy as policies
+from lakestream.lake.delta import segments
+from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY
+from lakestream.lake.delta.position import application
+from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_DDL, UID_PROPERTY, Layout, layout_of
+from lakestream.lake.delta.segments import Dead, Ending
+from lakestream.lake.delta.time_travel import CommitLog, NotATable, Progress
+from lakestream.lake.errors import LakeError, SegmentGap
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files import quarantine as poison
+from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.read.flush import (
+    DEFAULT_TIMEOUT_S,
+    NOT_FOUND,
+    Credentials,
+    Flushed,
+    Flusher,
+    FlushFailed,
+    StreamNotFound,
+    lake_flusher,
+    other_account,
+)
+from lakestream.log.departures import Departures, Point
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+ATTEMPTS = 5
+"""Plans tried when files go while they are looked at."""
+PAUSE_S = 0.05
+END = (1 << 63) - 1
+"""Above every sequence."""
+_NO_LIMIT = 1 << 62
+
+ROW_COLUMNS = tuple(part.split()[0] for part in TABLE_DDL.replace("map<string, array<string>>", "map").split(", "))
+"""The columns that every table has, in order."""
+
+
+class SegmentGone(LakeError):
+    """A staged segment was taken away while a view over it was being read."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is no longer staged: the table has held it for longer than the server's lake.staged_grace. "
+            "Read again; if reading takes that long, raise lake.staged_grace (and staged_grace_bytes)"
+        )
+
+
+class TailPart(msgspec.Struct, frozen=True):
+    """A staged segment of a view: its entries with a log index above `after`; its sequences lie within the range."""
+
+    path: str
+    after: int
+    size: int
+    first_seq: int
+    last_seq: int
+
+
+class LiveView(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream at one moment.
+
+    The rows of `table` at `version`, without those that `hidden_sql` names, and those of `tail_batches` together are
+    what the stream held when log entry `last_index` was the last one (in archives: all that was ever kept).
+
+    `version` is None while there is no table; then the tail is all. `position` is the log index through which the
+    table holds the stream, `table_last_seq` its last sequence there; `last_seq` is the stream's last one. `columns` are
+    the view's, in the table's order. `hidden` is what has died since, `endings` (archives) what has ended. `uncleared`
+    is what had died by `position` and may still be in the table, and `departures` is when the rest of `hidden` died;
+    None where the stream does not keep its past. `shredded` are runs of `hidden` that are no part of any past.
+    `flushed`: the server has staged everything that was acked before; else `note` says why not.
+    """
+
+    lake: str
+    stream: str
+    account: str
+    uid: str
+    table: str
+    version: int | None
+    position: int
+    table_last_seq: int
+    last_index: int
+    last_seq: int
+    floor: int
+    columns: tuple[str, ...]
+    table_columns: tuple[str, ...]
+    layout: Layout | None
+    archive: bool
+    drops_ended: bool
+    hidden: Dead
+    before: Progress | None
+    endings: tuple[Ending, ...] | None
+    parts: tuple[TailPart, ...]
+    flushed: bool
+    note: str = ""
+    uncleared: Dead = Dead()
+    departures: Departures | None = None
+    shredded: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def removed(self) -> Sequence[int]:
+        """Sequences that died one by one, for an anti-join; besides, all below `hidden.floor` and in `hidden.runs`."""
+        return self.hidden.removed
+
+    def at(self, point: Point) -> LiveView:
+        """The same view with what has died behind a point; what was stored behind it is for the reader to leave out.
+
+        Of a stream that does not keep its past: the view itself.
+        """
+        if self.departures is None:
+            return self
+        hidden = departed.both(self.uncleared, departed.gone(self.departures, point))
+        return msgspec.structs.replace(self, hidden=departed.both(hidden, Dead(runs=self.shredded)))
+
+    def hidden_conditions(self) -> list[str]:
+        """SQL conditions over the table's rows, each of bounded length; a row for which one holds is dead by now."""
+        if self.version is None:
+            return []
+        found = plan.deletions(self.position, self.before, self.hidden)
+        if self.drops_ended:
+            found.append(f"{REMOVED_COLUMN} IS NOT NULL")
+        return found
+
+    def hidden_sql(self) -> str | None:
+        """The same as one condition; None when no row of the table is dead."""
+        conditions = self.hidden_conditions()
+        return " OR ".join(f"({condition})" for condition in conditions) or None
+
+    def removed_sql(self) -> str | None:
+        """In archives: the column `removed_time_ns` of the table's rows, as SQL; else None."""
+        if REMOVED_COLUMN not in self.columns:
+            return None
+        has = REMOVED_COLUMN in self.table_columns
+        sql = REMOVED_COLUMN if has else "CAST(NULL AS BIGINT)"
+        cases = []
+        for update in plan.updates(self.position, self.before, self.endings):
+            condition = update.condition if has else update.condition.replace(f"{REMOVED_COLUMN} IS NULL", "TRUE")
+            cases.append(f"WHEN {condition} THEN {update.value}")
+        return f"CASE {' '.join(cases)} ELSE {sql} END" if cases else sql
+
+    def table_sql(self, source: str, columns: Sequence[str] | None = None, where: str = "") -> str:
+        """A SELECT of the table's part of the view.
+
+        Args:
+            source: what stands for the table at `version` in FROM.
+            columns: those of the view that are wanted; all when not given.
+            where: a further condition.
+        """
+        chosen = ", ".join(self.expressions(self.columns if columns is None else columns))
+        hidden = self.hidden_sql()
+        conditions = [f"({where})"] if where else []
+        conditions += [f"NOT ({hidden})"] if hidden else []
+        return f"SELECT {chosen} FROM {source}" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
+
+    def expressions(self, columns: Sequence[str]) -> list[str]:
+        """Columns of the view as SQL over the table."""
+        removed = self.removed_sql() if REMOVED_COLUMN in columns else None
+        return [f"{removed} AS {name}" if name == REMOVED_COLUMN else name for name in columns]
+
+    def ended_sql(self) -> str | None:
+        """True for the table's rows that belong to the view although they are none of `hidden`; None: all do.
+
+        An archive that is none any more loses the rows of messages that the stream no longer has.
+        """
+        return f"{REMOVED_COLUMN} IS NULL" if self.drops_ended else None
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns of `tail_batches`."""
+        from lakestream.lake.read import live_rows
+
+        return live_rows.schema(self.columns)
+
+    def tail_batches(self, first: int = 1, last: int = END) -> Iterator[pa.RecordBatch]:
+        """The messages that only the staging area has, in sequence order, those with first ≤ seq ≤ last.
+
+        Raises:
+            SegmentGone: the view is too old.
+        """
+        for part in self.parts:
+            if part.first_seq <= last and part.last_seq >= first:
+                yield from self.part_batches(part, first, last)
+
+    def part_batches(self, part: TailPart, first: int = 1, last: int = END) -> Iterator[pa.RecordBatch]:
+        """`tail_batches` of one part."""
+        from lakestream.lake.read import live_rows
+
+        endings = self.endings if self.archive else None
+        try:
+            for batch in segments.decode(part.path, part.after, self.hidden, endings=endings):
+                yield from live_rows.shaped(batch, self.columns, self.layout, first, last)
+        except FileNotFoundError:
+            raise SegmentGone(part.path) from None
+
+
+def open_view(
+    lake: str,
+    stream: str,
+    account: str = paths.DEFAULT_ACCOUNT,
+    *,
+    server: str | None = None,
+    flush: bool = True,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    credentials: Credentials | None = None,
+    flusher: Flusher | None = None,
+) -> LiveView:
+    """A stream of a lake as it is now.
+
+    Args:
+        lake: the lake's root.
+        server: the server's URL; without it, the lake says which ones it has.
+        flush: have the server stage what it has. When none of the servers that the lake names answers, the view is of
+            what is staged, and says so (`LiveView.flushed`).
+        timeout: seconds for the flush.
+        credentials: for logging in to the server.
+        flusher: a connection to `server` to use and leave open.
+
+    Raises:
+        StreamNotFound: neither lake nor server know it.
+        FlushFailed: `server` was given and did not answer; or the stream is not one that a lake has.
+        SegmentGap, PoisonedSegment, BadSegment: the staging area is damaged.
+    """
+    storage = open_storage(lake)
+    answer, note = None, "flushing was not asked for"
+    if flush:
+        answer, note = _flush(storage, stream, account, server, timeout, credentials, flusher)
+    failure: Exception | None = None
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE_S * attempt)
+        try:
+            view = _plan(storage, stream, account, answer)
+        except (SegmentGap, FileNotFoundError) as error:
+            failure = error
+            continue
+        if answer is None or view.last_index >= answer.last_index:
+            return msgspec.structs.replace(view, flushed=answer is not None, note="" if answer else note)
+        failure = FlushFailed(
+            f"the server has stream {stream} through log index {answer.last_index} in its lake at {answer.lake}; the "
+            f"lake at {storage.root} ends at {view.last_index}, so it is another one"
+        )
+        if server is None and flusher is None and attempt == ATTEMPTS - 1:
+            return msgspec.structs.replace(view, flushed=False, note=str(failure))
+    assert failure is not None
+    raise failure
+
+
+# ------------------------------------------------------------------ the flush
+
+
+def _flush(
+    storage: Storage,
+    stream: str,
+    account: str,
+    server: str | None,
+    timeout: float,
+    credentials: Credentials | None,
+    flusher: Flusher | None,
+) -> tuple[Flushed | None, str]:
+    """The server's answer, or why there is none."""
+    if server is not None or flusher is not None:
+        with _Lent(flusher) if flusher else Flusher([(server or "").split(",")], credentials) as connection:
+            answer = connection.flush(stream, timeout)
+        if other := other_account(account, answer):
+            raise FlushFailed(other)
+        if answer.error is not None:
+            raise _refusal(storage, stream, answer)
+        return answer, ""
+    named = lake_flusher(storage, account, credentials)
+    if named is None:
+        return None, f"no server has said in {paths.servers(storage.root)} that it is running"
+    try:
+        with named:
+            answer = named.flush(stream, timeout)
+    except FlushFailed as error:
+        return None, str(error)
+    if answer.error is not None:
+        raise _refusal(storage, stream, answer)
+    return answer, ""
+
+
+class _Lent:
+    """Somebody else's connection, which stays open."""
+
+    def __init__(self, flusher: Flusher) -> None:
+        self._flusher = flusher
+
+    def __enter__(self) -> Flusher:
+        return self._flusher
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def _refusal(storage: Storage, stream: str, answer: Flushed) -> LakeError:
+    assert answer.error is not None
+    if answer.error.err_code == NOT_FOUND:
+        return StreamNotFound(stream, f"the server of the lake at {storage.root}")
+    return FlushFailed(answer.error.description)
+
+
+# ------------------------------------------------------------------ the plan
+
+
+class _Table(msgspec.Struct, frozen=True):
+    """A stream's table as it was found."""
+
+    version: int
+    uid: str
+    position: int
+    progress: Progress | None
+    last_seq: int
+    columns: tuple[str, ...]
+    layout: Layout | None
+    archive: bool
+    kept: bool
+    uncleared: Progress | None
+
+
+def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -> LiveView:
+    """One look. The staging area first: what is not in it any more by then is in the table that is looked at next.
+
+    Raises:
+        SegmentGap, FileNotFoundError: files came and went meanwhile; another look may help.
+    """
+    root = storage.root
+    identity = _identity(storage, stream, account)
+    uid = answer.uid if answer is not None else identity.uid if identity is not None else ""
+    directory = paths.staging(root, stream, uid, account) if uid else ""
+    files = storage.list(directory) if uid else []
+    path = paths.table(root, stream, account)
+    table = _look(storage, path, uid)
+    if not uid:
+        if table is None or (_was_deleted(storage, stream, account) and not table.kept):
+            raise StreamNotFound(stream, f"the lake at {root}")
+        uid = table.uid
+    position, before = (table.position, table.progress) if table is not None else (0, None)
+    if any(entry.name.endswith(poison.WHY) for entry in files):
+        poisoned = poison.poisoned(directory, position)
+        if poisoned is not None:
+            raise poisoned
+    chosen = plan.choose(path, position, staging.staged_segments(files), _NO_LIMIT)
+    footers = [segments.footer(part.path) for part in chosen]
+    batch = plan.gather(uid, chosen, footers, before) if chosen else None
+    archive = table is not None and table.archive
+    drops_ended = archive and batch is not None and not batch.policy.archive
+    if batch is not None:
+        archive = batch.policy.archive
+    elif table is None and identity is not None:
+        archive = policies.of_config(bytes(identity.config)).archive
+    table_columns = table.columns if table is not None else ROW_COLUMNS
+    columns = table_columns
+    if archive and REMOVED_COLUMN not in columns:
+        columns = (*columns, REMOVED_COLUMN)
+    at = before.last_seq if before is not None else table.last_seq if table is not None else 0
+    dead = batch.dead if batch is not None else Dead()
+    uncleared = Dead()
+    if table is not None and table.uncleared is not None:
+        uncleared = departed.gone(departed.read(storage, path, table.uncleared.last_index))
+    return LiveView(
+        lake=root,
+        stream=stream,
+        account=account,
+        uid=uid,
+        table=path,
+        version=table.version if table is not None else None,
+        position=position,
+        table_last_seq=at,
+        last_index=batch.progress.last_index if batch is not None else position,
+        last_seq=max(at, batch.progress.last_seq if batch is not None else 0),
+        floor=batch.progress.floor if batch is not None else before.floor if before is not None else 0,
+        columns=columns,
+        table_columns=table_columns,
+        layout=table.layout if table is not None else None,
+        archive=archive,
+        drops_ended=drops_ended,
+        hidden=departed.both(dead, uncleared),
+        before=before,
+        endings=tuple(batch.endings or ()) if batch is not None and archive else () if archive else None,
+        parts=tuple(
+            TailPart(part.path, part.after, part.size, footer.first_seq, footer.last_seq)
+            for part, footer in zip(chosen, footers, strict=True)
+            if footer.count
+        ),
+        flushed=False,
+        uncleared=uncleared,
+        departures=_departures(batch, before),
+        shredded=tuple(batch.shredded) if batch is not None else (),
+    )
+
+
+def _departures(batch: plan.Batch | None, before: Progress | None) -> Departures | None:
+    """When died what has died beyond the table; None where that is not known."""
+    if batch is not None:
+        return batch.departures
+    return Departures() if before is not None and before.departed >= 0 else None
+
+
+def _identity(storage: Storage, stream: str, account: str) -> staging.StreamIdentity | None:
+    """The stream of this name that lives, as far as the staging area tells."""
+    parent = paths.staging(storage.root, stream, "", account).rstrip("/")
+    found = []
+    for uid in storage.directories(parent):
+        if not storage.exists(f"{parent}/{uid}/{paths.DELETED_FILE}"):
+            identity = staging.read_identity(f"{parent}/{uid}")
+            if identity is not None:
+                found.append(identity)
+    return max(found, key=lambda identity: (identity.created_ns, identity.uid), default=None)
+
+
+def _was_deleted(storage: Storage, stream: str, account: str) -> bool:
+    parent = paths.staging(storage.root, stream, "", account).rstrip("/")
+    return any(storage.exists(f"{parent}/{uid}/{paths.DELETED_FILE}") for uid in storage.directories(parent))
+
+
+def _look(storage: Storage, path: str, uid: str) -> _Table | None:
+    """The newest version of the stream's table; None when there is none, or it is another stream's."""
+    if not storage.names(f"{path}/_delta_log"):
+        return None
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        delta = DeltaTable(path, storage_options=storage.delta_options() or None)
+        metadata, fields = delta.metadata(), delta.schema().fields
+    except TableNotFoundError:
+        return None
+    properties = metadata.configuration
+    owner = properties.get(UID_PROPERTY, "")
+    if not owner or (uid and owner != uid):
+        return None
+    position = delta.transaction_version(application(owner)) or 0
+    version = delta.version()
+    progress, uncleared = _progress(path, version, owner)
+    names = {field.name for field in fields}
+    layout = layout_of(metadata.partition_columns, fields)
+    extra = [column for column in (layout.columns if layout else []) if column != "subject"]
+    ended = [REMOVED_COLUMN] if REMOVED_COLUMN in names else []
+    return _Table(
+        version=version,
+        uid=owner,
+        position=int(position),
+        progress=progress,
+        last_seq=0 if progress is not None or not position else _highest(delta),
+        columns=(*ROW_COLUMNS, *extra, *ended),
+        layout=layout,
+        archive=properties.get(RETENTION_PROPERTY) == "archive",
+        kept=properties.get(ON_DELETE_PROPERTY) == "keep",
+        uncleared=uncleared,
+    )
+
+
+def _progress(path: str, version: int, uid: str) -> tuple[Progress | None, Progress | None]:
+    """What the commits say of the stream at a version; None where the log no longer reaches back so far. And the same
+    again, if what had died by then may still be there (see `CommitLog.uncleared`)."""
+    try:
+        log = CommitLog(path)
+        found = log.progress(version)
+    except (NotATable, FileNotFoundError):
+        return None, None
+    if found is None or found.uid != uid:
+        return None, None
+    return found, log.uncleared(version)
+
+
+def _highest(delta: DeltaTable) -> int:
+    """The last sequence in a table whose commits do not say it."""
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    whole = DeltaTable(delta.table_uri, version=delta.version())
+    found = pa.table(QueryBuilder().register("t", whole).execute("SELECT max(seq) AS seq FROM t").read_all())
+    return int(found.column("seq")[0].as_py() or 0)
+
+
+def is_archive(lake: str, stream: str, account: str = paths.DEFAULT_ACCOUNT) -> bool:
+    """Whether a stream's rows have the column `removed_time_ns`, as far as the lake knows the stream."""
+    storage = open_storage(lake)
+    identity = _identity(storage, stream, account)
+    if identity is not None:
+        return policies.of_config(bytes(identity.config)).archive
+    table = _look(storage, paths.table(storage.root, stream, account), "")
+    return table is not None and table.archive

@@ -1,0 +1,116 @@
+"""Streams' tables in a metastore, so that catalog names lead to them.
+
+Belongs here: registering tables in the catalog of a Spark session (a Hive metastore, or whatever else the session
+has). A catalog entry is a name and a location: schema, versions and rows stay in the table, so an entry follows every
+commit by itself, and dropping it takes nothing from the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from lakestream.lake.delta.schema import quoted
+from lakestream.lake.files import paths
+from lakestream.lake.files.storage import Storage, open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_NAME = 100
+"""Longest name of a table in characters; a metastore takes 128. A longer one is cut and ends in a hash."""
+
+_ODD = re.compile(r"[^a-z0-9_]")
+_TILDE = re.compile(r"~([0-9A-F]{2})")
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A stream's table as the catalog has it: stream, name in the catalog, and location as Spark spells it."""
+
+    stream: str
+    name: str
+    location: str
+
+
+def register(
+    spark: SparkSession, lake: str, database: str = "default", account: str = paths.DEFAULT_ACCOUNT
+) -> list[Registered]:
+    """Give a database of the catalog an entry for each stream's table of an account, and none for those that are gone.
+
+    The entry of stream ORDERS is `orders`. Characters that a metastore does not take become `_`; where two streams end
+    up with one name, the one that comes later gets a hash behind it. Other tables of the database are left alone. Do it
+    again when streams have come or gone.
+
+    Raises:
+        UnsupportedLake: the lake's address.
+    """
+    storage = open_storage(lake)
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {_ticked(database)}")
+    existing = _existing(spark, database)
+    wanted = {storage.spark_path(path): stream for stream, path in _tables(storage, account)}
+    below = _plain(storage.spark_path(paths.table(storage.root, "x", account))).rpartition("/")[0] + "/"
+    for name, location in list(existing.items()):
+        if location.startswith(below) and location not in map(_plain, wanted):
+            spark.sql(f"DROP TABLE IF EXISTS {_ticked(database)}.{_ticked(name)}")
+            del existing[name]
+    by_location = {location: name for name, location in existing.items()}
+    found = []
+    for location, stream in wanted.items():
+        if (known := by_location.get(_plain(location))) is not None:
+            name = known
+        else:
+            name = table_name(stream)
+            if name in existing:
+                name = _hashed(name, stream)
+            spark.sql(f"CREATE TABLE {_ticked(database)}.{_ticked(name)} USING delta LOCATION {quoted(location)}")
+            existing[name] = _plain(location)
+        found.append(Registered(stream, name, location))
+    return found
+
+
+def table_name(stream: str) -> str:
+    """A stream's name as a metastore takes it: lower case letters, digits and `_`."""
+    name = _ODD.sub("_", stream.lower())
+    return name if len(name) <= MAX_NAME else _hashed(name, stream)
+
+
+def _hashed(name: str, stream: str) -> str:
+    return f"{name[: MAX_NAME - 9]}_{hashlib.sha256(stream.encode()).hexdigest()[:8]}"
+
+
+def _tables(storage: Storage, account: str) -> list[tuple[str, str]]:
+    """(stream, path) of each table, by name. A stream's name that was too long for a directory comes as it was cut."""
+    streams = paths.table(storage.root, "x", account).rpartition("/")[0]
+    return [
+        (_TILDE.sub(lambda match: chr(int(match[1], 16)), name), f"{streams}/{name}")
+        for name in storage.directories(streams)
+        if "_delta_log" in storage.directories(f"{streams}/{name}")
+    ]
+
+
+def _existing(spark: SparkSession, database: str) -> dict[str, str]:
+    """Names in the database and where their data is. Asked of the catalog alone: the data may be gone."""
+    jvm_catalog = spark._jsparkSession.sessionState().catalog().externalCatalog()
+    found = {}
+    names = jvm_catalog.listTables(database)
+    for number in range(names.size()):
+        location = jvm_catalog.getTable(database, names.apply(number)).storage().locationUri()
+        if location.isDefined():
+            found[names.apply(number)] = _plain(location.get().toString())
+    return found
+
+
+def _plain(location: str) -> str:
+    """A location without the ways in which catalogs spell it."""
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return unquote(parts.path)
+    return location.rstrip("/")
+
+
+def _ticked(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,91 @@
+"""Tables as Arrow and pandas data, in this process, without Java.
+
+Belongs here: reading a stream's table whole or in part for Python code of one's own. deltalake's `to_pyarrow_dataset`
+and `to_pandas` refuse tables with deletion vectors, which every stream's table may have; its query engine applies
+them, so everything here goes through that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from lakestream.lake.files.storage import open_storage
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow as pa
+
+__all__ = ["arrow", "batches", "reader", "to_pandas"]
+
+
+def batches(
+    table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table, in no particular order, a batch at a time; all of one version.
+
+    Args:
+        table: path or URL of the table.
+        columns: which columns; all by default.
+        where: a condition in SQL (DataFusion's), e.g. `subject = 'orders.de' AND seq > 1000`; files that cannot have
+            such rows are not read.
+        version: of the table; the newest by default.
+    """
+    yield from reader(table, columns, where, version)
+
+
+def reader(
+    table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
+) -> pa.RecordBatchReader:
+    """As `batches`, as an Arrow stream: what DuckDB, Polars and others take as a table."""
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    delta = DeltaTable(table, version=version, storage_options=open_storage(table).delta_options())
+    names = [field.name for field in delta.schema().fields] if columns is None else list(columns)
+    chosen = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+    query = f"SELECT {chosen} FROM t" + (f" WHERE {where}" if where else "")
+    found = pa.RecordBatchReader.from_stream(QueryBuilder().register("t", delta).execute(query))
+    wanted = pa.schema([_plain(field) for field in found.schema])
+    return pa.RecordBatchReader.from_batches(wanted, _cast(found, wanted))
+
+
+def arrow(
+    table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
+) -> pa.Table:
+    """As `batches`, whole and in memory."""
+    return reader(table, columns, where, version).read_all()
+
+
+def to_pandas(
+    table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
+) -> pandas.DataFrame:
+    """As `arrow`, for pandas. Whole numbers and times keep their type where there are NULLs among them."""
+    import pandas
+
+    kept = {"int64": pandas.Int64Dtype(), "int32": pandas.Int32Dtype()}
+    return arrow(table, columns, where, version).to_pandas(types_mapper=lambda kind: kept.get(str(kind)))
+
+
+def _cast(found: Iterable[pa.RecordBatch], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in found:
+        columns = [column.cast(field.type) for column, field in zip(batch.columns, wanted, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """The field with a type that every library knows: no views, no dictionaries."""
+    import pyarrow as pa
+
+    kind = field.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        kind = pa.string()
+    elif pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    elif pa.types.is_map(kind):
+        kind = pa.map_(pa.string(), pa.list_(pa.string()))
+    return pa.field(field.name, kind, field.nullable)

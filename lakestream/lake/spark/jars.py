@@ -1,0 +1,207 @@
+"""The JARs that Spark needs: two of Delta, and lakestream's own.
+
+Belongs here: which they are, where they are kept, and how they get there. Delta's come once, through Spark's own
+dependency resolution (Ivy), so that a site's mirror, proxy and Ivy settings apply; later starts use the kept files and
+no network. Our own is part of the package (its sources are in jvm/). The settings for stock Spark programs are found
+here too, because the same command lines need them.
+
+    python -m lakestream.lake.spark.jars                fetch if need be, print the paths joined by commas (for --jars)
+    python -m lakestream.lake.spark.jars --s3           the same with Hadoop's client for S3 and the AWS SDK (690 MB)
+    python -m lakestream.lake.spark.jars --class-path   print them as a class path (for --driver-class-path)
+    python -m lakestream.lake.spark.jars --conf         print where spark_conf/local/spark-defaults.conf is
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import glob
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import lakestream
+from lakestream.lake.errors import JarsMissing, JavaMissing
+from lakestream.lake.spark import java
+
+SCALA = "2.13"
+DELTA = "4.4.0"
+PACKAGE = f"io.delta:delta-spark_4.2_{SCALA}:{DELTA}"
+FILES = (f"delta-spark_4.2_{SCALA}-{DELTA}.jar", f"delta-storage-{DELTA}.jar")
+OWN = "lakestream-spark.jar"
+HADOOP = "3.5.0"
+AWS_SDK = "2.35.4"
+S3_PACKAGE = f"org.apache.hadoop:hadoop-aws:{HADOOP}"
+S3_FILES = (f"hadoop-aws-{HADOOP}.jar", f"bundle-{AWS_SDK}.jar", "analyticsaccelerator-s3-1.3.1.jar")
+# Spark brings these in versions of its own, or only Unity Catalog needs them.
+_EXCLUDED = "io.unitycatalog:*,org.apache.*:*,com.*:*,*:delta-kernel*"
+_S3_EXCLUDED = "org.apache.hadoop:hadoop-c*,org.wildfly.openssl:*"
+TIMEOUT_SECONDS = 600
+
+
+def directory() -> str:
+    """Where the JARs are kept: $LAKESTREAM_CACHE, else the user's cache directory (XDG_CACHE_HOME)."""
+    root = os.environ.get("LAKESTREAM_CACHE")
+    if not root:
+        caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        root = os.path.join(caches, "lakestream")
+    return os.path.join(root, "jars")
+
+
+def own() -> str:
+    """Path of lakestream's own JAR, whether it is there or not."""
+    return str(Path(lakestream.__file__).resolve().parent / "lake" / "jvm" / OWN)
+
+
+def present() -> list[str] | None:
+    """Paths of Delta's kept JARs; None unless all are there. Touches no network and needs no Java."""
+    return _kept(FILES)
+
+
+def ensure(s3: bool = False) -> list[str]:
+    """Paths of all JARs that a Spark session over a lake needs.
+
+    Args:
+        s3: the lake is in an object store.
+
+    Raises:
+        JavaMissing: some have to be fetched and there is no Java 17 or newer.
+        JarsMissing: they could not be fetched; the text carries Ivy's own last words. Or ours is not there.
+    """
+    if not os.path.isfile(own()):
+        raise JarsMissing(f"{own()} is missing: reinstall lakestream, or build it in a checkout with `make jar`")
+    return [*ensure_delta(), own(), *(ensure_s3() if s3 else [])]
+
+
+def ensure_delta() -> list[str]:
+    """Paths of Delta's JARs, fetched now if they are not there yet.
+
+    Raises:
+        JavaMissing: they have to be fetched and there is no Java 17 or newer.
+        JarsMissing: they could not be fetched; the text carries Ivy's own last words.
+    """
+    return _ensure(PACKAGE, FILES, _EXCLUDED)
+
+
+def ensure_s3() -> list[str]:
+    """Paths of Hadoop's client for S3 and of the AWS SDK, fetched now if they are not there yet.
+
+    Raises:
+        JavaMissing: they have to be fetched and there is no Java 17 or newer.
+        JarsMissing: they could not be fetched; the text carries Ivy's own last words.
+    """
+    return _ensure(S3_PACKAGE, S3_FILES, _S3_EXCLUDED)
+
+
+def _kept(files: Sequence[str]) -> list[str] | None:
+    paths = [os.path.join(directory(), name) for name in files]
+    return paths if all(map(os.path.isfile, paths)) else None
+
+
+def _ensure(package: str, files: Sequence[str], excluded: str) -> list[str]:
+    kept = _kept(files)
+    if kept is not None:
+        return kept
+    target = directory()
+    os.makedirs(target, exist_ok=True)
+    with open(os.path.join(target, ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes may start at once; one fetches, the other finds
+        kept = _kept(files)
+        if kept is None:
+            _fetch(target, package, files, excluded)
+            kept = _kept(files)
+    if kept is None:
+        raise JarsMissing(f"{package} was resolved, but not all of {', '.join(files)} came with it")
+    return kept
+
+
+def configuration(name: str = "local") -> str:
+    """Path of spark_conf/<name>/spark-defaults.conf: in a checkout, else where the installed distribution put it.
+
+    Raises:
+        JarsMissing: it is in neither place.
+    """
+    parts = ("spark_conf", name, "spark-defaults.conf")
+    candidates = [Path(lakestream.__file__).resolve().parents[1].joinpath(*parts)]
+    try:
+        files = importlib.metadata.files("lakestream") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    candidates += [Path(str(file.locate())) for file in files if file.parts[-3:] == parts]
+    for path in candidates:
+        if path.is_file():
+            return str(path.resolve())
+    raise JarsMissing(f"{'/'.join(parts)} is not there: looked for {', '.join(map(str, candidates))}")
+
+
+def _fetch(target: str, package: str, files: Sequence[str], excluded: str) -> None:
+    """Let spark-submit resolve the package into a directory of its own, then keep the files under their plain names."""
+    found = java.find()
+    with tempfile.TemporaryDirectory(dir=target, prefix="ivy-") as work:
+        program = os.path.join(work, "nothing.py")
+        with open(program, "w") as file:
+            file.write("")
+        command = [*_submit(), "--packages", package, "--exclude-packages", excluded]
+        command += ["--conf", f"spark.jars.ivy={work}"]
+        settings = os.environ.get("LAKESTREAM_IVY_SETTINGS")
+        if settings:
+            command += ["--conf", f"spark.jars.ivySettings={settings}"]
+        environ = {**os.environ, "JAVA_HOME": found.home, "PYSPARK_PYTHON": sys.executable}
+        environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        try:
+            done = subprocess.run(
+                [*command, program], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env=environ, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise JarsMissing(_message(package, files, f"no answer within {TIMEOUT_SECONDS} s")) from None
+        if done.returncode != 0:
+            raise JarsMissing(_message(package, files, _reason(done.stderr)))
+        for name in files:
+            # Ivy puts the group before the name.
+            for path in glob.glob(os.path.join(work, "jars", f"*_{name}")):
+                os.replace(path, os.path.join(target, name))
+
+
+def _submit() -> list[str]:
+    """The spark-submit of the installed pyspark, without relying on PATH."""
+    import pyspark
+
+    return [os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")]
+
+
+def _reason(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    telling = [line for line in lines if "unresolved dependency" in line or "Exception" in line or "rror" in line]
+    return (telling or lines or ["no output"])[-1]
+
+
+def _message(package: str, files: Sequence[str], reason: str) -> str:
+    return (
+        f"the JARs of {package} could not be fetched: {reason}. Check the network or the site's Ivy settings "
+        f"(LAKESTREAM_IVY_SETTINGS=<ivysettings.xml>), or put {' and '.join(files)} into {directory()}"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fetch if need be and print the paths; 1 with one line on stderr when that fails."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lakestream.lake.spark.jars", description="The JARs that Spark needs."
+    )
+    parser.add_argument("--conf", action="store_true", help="print the path of the settings for stock Spark programs")
+    parser.add_argument("--class-path", action="store_true", help="print the paths as a class path, not with commas")
+    parser.add_argument("--s3", action="store_true", help="with what a lake in an object store needs")
+    wanted = parser.parse_args(arguments)
+    try:
+        print(configuration() if wanted.conf else (os.pathsep if wanted.class_path else ",").join(ensure(wanted.s3)))
+    except (JarsMissing, JavaMissing) as error:
+        print(f"lakestream: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

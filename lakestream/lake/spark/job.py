@@ -1,0 +1,160 @@
+"""What the Spark programs (`jobs/*.py`) have in common.
+
+Belongs here: the options that each of them takes, signals, becoming the only one of its kind at work on a lake, and the
+end: an exit code and one line on stderr. What a program does is its own business.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from lakestream.lake.errors import JarsMissing, LakeError
+from lakestream.lake.files.storage import open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCK_POLL_SECONDS = 1.0
+UMASK = 0o027
+"""Directories and files made in a lake have the modes of the store: 0750 and 0640."""
+DEFAULT_CORES = 2
+DEFAULT_HEAP_MIB = 512
+
+
+class Exclusive(Protocol):
+    """Who may be at work on a lake only once."""
+
+    def acquire(self) -> bool:
+        """Become the only one; False while another process is."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A command line whose mistakes are told in one line, without the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """See argparse."""
+        self.exit(2, f"lakestream: {self.prog}: {message}; see {self.prog} -h\n")
+
+
+def positive(text: str) -> float:
+    """An option's value that has to be a number above 0."""
+    value = float(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """An option's value that has to be a number, 0 or above."""
+    value = float(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must not be below 0")
+    return value
+
+
+def count(text: str) -> int:
+    """An option's value that has to be a whole number, 1 or above."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def add_lake(parser: argparse.ArgumentParser) -> None:
+    """The option --lake."""
+    parser.add_argument(
+        "--lake", required=True, metavar="LAKE", help="the lake's root: a directory or s3://bucket/prefix"
+    )
+
+
+def add_spark(parser: argparse.ArgumentParser) -> None:
+    """The options of a Spark of one's own."""
+    parser.add_argument(
+        "--cores", type=count, default=DEFAULT_CORES, metavar="N", help="threads of a Spark of its own (default: 2)"
+    )
+    parser.add_argument(
+        "--heap",
+        type=count,
+        default=DEFAULT_HEAP_MIB,
+        metavar="MIB",
+        help="heap of a Spark of its own in MiB (default: 512)",
+    )
+
+
+def run(name: str, work: Callable[[threading.Event], int]) -> int:
+    """Run a program's `work` with an event that SIGTERM and SIGINT set. Returns the exit code.
+
+    An error gives one line on stderr and the code 1: whoever started the program may start it again, nothing is lost.
+    """
+    os.umask(UMASK)  # for this program's own files in the lake and those of its JVM
+    logging.disable(logging.ERROR)  # py4j logs, with its traceback, what it raises anyway
+    stop = threading.Event()
+    _on_signals(stop, signal.SIGTERM, signal.SIGINT)
+    try:
+        return work(stop)
+    except LakeError as error:
+        reason = str(error)
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        reason = f"the {name} ended: {lines[0]}"
+    complain(reason)
+    return 1
+
+
+def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threading.Event) -> SparkSession:
+    """A session for work on a lake, by the options --cores and --heap, with our spark_conf/local if it is there."""
+    storage = open_storage(lake)
+    if not storage.local:
+        storage.list(storage.root)  # no credentials, no bucket: better known before Spark has started
+    from lakestream.lake.spark import jars
+    from lakestream.lake.spark import session as sessions
+
+    with contextlib.suppress(JarsMissing):  # only for log4j2.properties: without it Spark is louder
+        os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))
+
+    session = sessions.session(app, cores=options.cores, heap_mib=options.heap, lake=lake)
+    _on_signals(stop, signal.SIGINT)  # PySpark takes SIGINT for itself when a session starts
+    return session
+
+
+def become_only(one: Exclusive, name: str, lake: str, once: bool, stop: threading.Event) -> bool:
+    """Be the only one at work on the lake, waiting for that unless `once`. False when it did not come to that."""
+    if one.acquire():
+        return True
+    if once:
+        complain(f"another {name} is at work on {lake}")
+        return False
+    say(f"another {name} is at work on {lake}: waiting")
+    while not stop.wait(LOCK_POLL_SECONDS):
+        if one.acquire():
+            return True
+    return False
+
+
+def say(text: str) -> None:
+    """A line for whoever watches."""
+    print(text, flush=True)
+
+
+def complain(text: str) -> None:
+    """A line about something that went wrong."""
+    print(f"lakestream: {text}", file=sys.stderr, flush=True)
+
+
+def leave(code: int) -> None:
+    """End the process."""
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def _on_signals(stop: threading.Event, *numbers: signal.Signals) -> None:
+    for number in numbers:
+        signal.signal(number, lambda *_: stop.set())

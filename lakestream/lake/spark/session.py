@@ -1,0 +1,178 @@
+"""A Spark session that knows Delta.
+
+Belongs here: the settings that this project runs Spark with, and nothing that a particular job does. The settings keep
+a local Spark small (heap, code cache, no web interface) and right (UTC, Delta's extension). `spark_conf/local` says
+the same for stock Spark programs; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lakestream
+from lakestream.lake.errors import JarsMissing
+from lakestream.lake.files import paths, s3
+from lakestream.lake.spark import jars, java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_CORES = 2
+DEFAULT_HEAP_MIB = 512
+"""Heap of the driver's JVM. With code cache, metaspace and buffers the process stays below 1.5 GiB."""
+
+JAVA_OPTIONS = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MaxDirectMemorySize=256m "
+    "-Duser.timezone=UTC"
+)
+"""A short-lived or small Spark starts faster and stays smaller with these; a cluster should not use them. The time zone
+is for the messages of Delta, which do not mind the session's."""
+
+DELTA = {
+    # Ours behind Delta's: so it sees Delta's own statements too.
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,io.lakestream.spark.LakestreamExtensions",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    # Subjects may have `${…}` in them, and SQL texts have subjects.
+    "spark.sql.variable.substitute": "false",
+    # Of two processes that commit at once, one wins and the other one knows.
+    "spark.delta.logStore.file.impl": "io.lakestream.delta.LocalCommitLogStore",
+    "spark.delta.logStore.s3a.impl": "io.lakestream.delta.ConditionalS3LogStore",
+    # Nobody but the lake's owner and group reads its files (0750, 0640). Hadoop sets modes by this, not by the umask.
+    "spark.hadoop.fs.permissions.umask-mode": "027",
+    # Exact bounds for long subjects too, so that files are skipped. Delta cuts at 32 characters by itself.
+    "spark.databricks.io.skipping.stringPrefixLength": "256",
+}
+"""What every session needs that reads or writes streams' tables."""
+
+LOCAL = {
+    "spark.master": f"local[{DEFAULT_CORES}]",
+    "spark.driver.memory": f"{DEFAULT_HEAP_MIB}m",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # The tables of a small lake need no 200 tasks to shuffle, nor 50 to read a transaction log.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
+    # What a driver that runs for months remembers of finished work.
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "5",
+    "spark.sql.streaming.ui.retainedQueries": "5",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+}
+"""What a session on this machine has on top."""
+
+
+def session(
+    app: str = "lakestream",
+    *,
+    cores: int = DEFAULT_CORES,
+    heap_mib: int = DEFAULT_HEAP_MIB,
+    lake: str | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark on this machine with Delta, or join the one that spark-submit has started for this program.
+
+    Args:
+        app: the application's name.
+        cores: threads that run tasks.
+        heap_mib: the JVM's heap in MiB; at least 450.
+        lake: a lake's root; one in an object store needs further JARs and settings.
+        extra: further Spark settings; they win over the ones here.
+
+    Raises:
+        JavaMissing: no Java 17 or newer.
+        JarsMissing: Delta's JARs could not be fetched, or spark-submit was started without them.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app)
+    remote = lake is not None and not paths.is_local(paths.root(lake))
+    if under_spark_submit():
+        settings = dict(DELTA)
+    else:
+        environment = environ()
+        os.environ.update(environment)
+        settings = {**DELTA, **LOCAL, "spark.jars": ",".join(jars.ensure())}
+        if remote:  # on the class path they are not copied at every start
+            settings["spark.driver.extraClassPath"] = os.pathsep.join(jars.ensure_s3())
+        settings["spark.master"] = f"local[{cores}]"
+        settings["spark.driver.memory"] = f"{heap_mib}m"
+        settings["spark.executorEnv.PYTHONPATH"] = environment["PYTHONPATH"]
+    if remote:
+        settings.update(s3.settings())
+    settings.update(extra or {})
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
+    _require_delta(spark)
+    if remote:
+        _require_s3(spark)
+    return spark
+
+
+def environ() -> dict[str, str]:
+    """What a Spark program's environment needs: Java, this very Python for the workers, and lakestream on its path.
+
+    Raises:
+        JavaMissing: no Java 17 or newer.
+    """
+    found = java.find()
+    package_root = str(Path(lakestream.__file__).resolve().parents[1])
+    inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != package_root]
+    return {
+        "JAVA_HOME": found.home,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([package_root, *inherited]),
+        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+    }
+
+
+def under_spark_submit() -> bool:
+    """Whether spark-submit started this program, so that the JVM is there already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _require_delta(spark: SparkSession) -> None:
+    names = [*DELTA["spark.sql.extensions"].split(","), DELTA["spark.delta.logStore.file.impl"]]
+    _require(
+        spark,
+        names,
+        "start it with --jars $(python -m lakestream.lake.spark.jars) and "
+        "--properties-file spark_conf/local/spark-defaults.conf, or run the job with plain python",
+    )
+
+
+def _require_s3(spark: SparkSession) -> None:
+    _require(
+        spark,
+        ["org.apache.hadoop.fs.s3a.S3AFileSystem", s3.CREDENTIALS_CHAIN],
+        "a lake in an object store needs it: start it with --jars $(python -m lakestream.lake.spark.jars --s3), "
+        "or with plain python",
+    )
+
+
+def _require(spark: SparkSession, names: Sequence[str], remedy: str) -> None:
+    """Say at once, and in words, that a JAR is missing; Spark only warns and fails at the first table."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    for name in names:
+        try:
+            jvm.java.lang.Class.forName(name, False, loader)
+        except Exception:
+            raise JarsMissing(f"this Spark has no {name}: {remedy}") from None

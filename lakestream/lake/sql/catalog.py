@@ -1,0 +1,415 @@
+"""What the tables that a query names stand for.
+
+Belongs here: from a name (``delta.`streams/ORDERS` ``, as_of('ORDERS', T)) and a time to a relation that DuckDB can
+read: a Delta table at one version, or that table and the tail of the stream's log as one view (live.py). Executing the
+query is sql.py's, the dialect spark_sql.py's, resolving times timetravel.py's.
+
+All mentions of a table in one statement see the same thing, whatever is committed meanwhile: a `Snapshot` is made for
+each statement and remembers what it found.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
+from lakestream.lake.delta.time_travel import (
+    AsOf,
+    CommitLog,
+    NotATable,
+    TimeTravelError,
+    instant,
+    version_for_commit_time,
+    version_for_message_time,
+)
+from lakestream.lake.files import paths
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.sql import dialect as spark_sql
+from lakestream.lake.sql import typed
+from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Travel
+from lakestream.lake.sql.uncompacted import quoted, scan
+
+if TYPE_CHECKING:
+    from lakestream.lake.sql.typed import JsonSchema, TypedTable
+    from lakestream.lake.sql.uncompacted import Live, Tails
+
+_SPELLED = re.compile(r"~([0-9A-Fa-f]{2})")
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+_MICRO = 1000
+NEVER = 1 << 63
+"""After the last moment that a message can have."""
+
+
+class UnknownStream(SqlError):
+    """The query names a stream that has no table; lists those that have."""
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A stream by its account and name; `table` is the place of its Delta table, `name` what queries call it."""
+
+    account: str
+    stream: str
+    table: str
+    name: str
+
+
+class State(msgspec.Struct, frozen=True):
+    """How far a stream's table reaches: version and last sequence, None where it says nothing; and the number of
+    messages beyond it, None where they are not asked for."""
+
+    version: int | None
+    last_seq: int | None
+    tail: int | None
+
+
+class Catalog:
+    """The streams of a lake, as queries name them.
+
+    Args:
+        lake: the lake's root.
+        evaluate: the value of a constant expression in DuckDB's SQL; None when it has none.
+        tails: what is staged beyond the tables; None for the tables alone.
+        prepare: makes the functions of a schema known to DuckDB.
+        place: from a table's path and version to what a query reads.
+    """
+
+    def __init__(
+        self,
+        lake: str,
+        evaluate: Callable[[str], object],
+        tails: Tails | None,
+        prepare: Callable[[JsonSchema], None] = lambda _: None,
+        place: Callable[[str, int], TableAt] = TableAt,
+    ) -> None:
+        self.root = paths.root(lake)
+        self.storage = open_storage(self.root)
+        self.evaluate = evaluate
+        self.tails = tails
+        self.prepare = prepare
+        self.place = place
+
+    def tables(self) -> list[str]:
+        """Names of all streams that can be asked, as they are written between backticks after `delta.`, sorted."""
+        return [stream.name for stream in self.streams()]
+
+    def streams(self) -> list[Stream]:
+        """The streams that can be asked: those with a table, and those with staged messages where these count."""
+        accounts = self.storage.directories(f"{self.root}/{paths.ACCOUNTS}")
+        bases = [("", paths.DEFAULT_ACCOUNT), *((f"{paths.ACCOUNTS}/{name}/", name) for name in accounts)]
+        return [self.stream(name) for base, _ in bases for name in self._names(base)]
+
+    def _names(self, base: str) -> list[str]:
+        root = f"{self.root}/{base}"
+        names = {name for name in self.storage.directories(root + paths.STREAMS) if self._has_log(root, name)}
+        if self.tails is not None:
+            names |= {name for name in self.storage.directories(root + paths.SEGMENTS) if self.tails.staged(root, name)}
+        return [f"{base}{paths.STREAMS}/{name}" for name in sorted(names)]
+
+    def _has_log(self, root: str, name: str) -> bool:
+        return "_delta_log" in self.storage.directories(f"{root}{paths.STREAMS}/{name}")
+
+    def state(self, stream: Stream) -> State:
+        """How far a stream's table reaches, and how many messages are beyond it."""
+        tail = None if self.tails is None else self.tails.count(stream)
+        try:
+            log = CommitLog(stream.table)
+        except NotATable:
+            return State(None, None, tail)
+        progress = log.progress(log.latest)
+        return State(log.latest, None if progress is None else progress.last_seq, tail)
+
+    def stream(self, name: str) -> Stream:
+        """The stream, or the table that is none, that a name between backticks means."""
+        path = unquote(urlsplit(name).path) if name.startswith("file:") else name
+        if path.startswith(self.root + "/"):
+            path = path[len(self.root) + 1 :]
+        if path.startswith("/") or "://" in path:
+            return Stream("", "", path, name)
+        directory, _, last = path.rpartition("/")
+        table = f"{self.root}/{path}"
+        if directory == paths.STREAMS:
+            account = paths.DEFAULT_ACCOUNT
+        elif match := re.fullmatch(f"{paths.ACCOUNTS}/([^/]+)/{paths.STREAMS}", directory):
+            account = _plain(match[1])
+        else:
+            return Stream("", "", table, name)
+        # A stream's own name is understood too where its directory has to spell some characters otherwise.
+        if paths.directory_name(last) != last and not _SPELLED.search(last):
+            table = f"{self.root}/{directory}/{paths.directory_name(last)}"
+        return Stream(account, _plain(last), table, name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a stream of that name, or a table."""
+        stream = self.stream(name)
+        base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
+        staged = self.tails is not None and bool(stream.stream) and self.tails.staged(base + "/", directory)
+        return staged or "_delta_log" in self.storage.directories(stream.table)
+
+    def typed(self, name: str) -> TypedTable | None:
+        """Return the stream's table, there or to come, if there is a schema for payloads."""
+        stream = self.stream(name)
+        try:
+            return typed.typed_table(stream.table.rpartition(f"/{paths.STREAMS}/")[0], stream.stream)
+        except typed.NoTypedView:
+            return None
+
+    def log(self, name: str, text: str, place: int) -> CommitLog:
+        """The commits of a table.
+
+        Raises:
+            UnknownStream: there is no such table.
+        """
+        try:
+            return CommitLog(self.stream(name).table)
+        except NotATable:
+            raise self.unknown(name, text, place) from None
+
+    def unknown(self, name: str, text: str, place: int) -> UnknownStream:
+        """What to say of a name that means nothing."""
+        stream = self.stream(name)
+        tables = self.tables()
+        known = ", ".join(f"delta.`{table}`" for table in tables) if tables else "none yet"
+        base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
+        if stream.stream and directory in self.storage.directories(f"{base}/{paths.SEGMENTS}"):
+            reason = (
+                f"stream {stream.stream} has no table yet: its messages wait for the compactor "
+                "(`lakestream up` runs one, `lakestream compact --once` does it now)"
+            )
+        else:
+            reason = f"there is no table delta.`{name}` in {self.root}"
+        return UnknownStream(f"{reason}\n{spark_sql.excerpt(text, place)}\n  the tables there are: {known}")
+
+
+def _plain(directory: str) -> str:
+    """The stream's or account's name that a directory is named after; see `paths.directory_name`."""
+    return _SPELLED.sub(lambda match: chr(int(match[1], 16)), directory)
+
+
+def of_stream(name: str) -> str:
+    """The name between backticks for what as_of is given: ORDERS, or ACME/ORDERS for a stream of an account."""
+    if name.startswith((f"{paths.STREAMS}/", f"{paths.ACCOUNTS}/", "/")) or "://" in name:
+        return name
+    account, slash, stream = name.partition("/")
+    return f"{paths.ACCOUNTS}/{account}/{paths.STREAMS}/{stream}" if slash else f"{paths.STREAMS}/{name}"
+
+
+class Snapshot:
+    """What the tables of one statement stand for, each looked up once.
+
+    Args:
+        catalog: the lake.
+        text: the whole query text, for errors.
+
+    After `locate` was asked for every mention, `arrow` has the Arrow tables that the query reads, by name.
+    """
+
+    def __init__(self, catalog: Catalog, text: str) -> None:
+        self._catalog = catalog
+        self._text = text
+        self._found: dict[tuple[str, Travel | None, str | None], TableAt | Selection] = {}
+        self._live: dict[str, Live | None] = {}
+        self._logs: dict[str, CommitLog] = {}
+        self._numbers = itertools.count(1)
+        self.arrow: dict[str, Any] = {}
+        self.versions: set[TableAt] = set()
+
+    def locate(self, mention: Mention) -> TableAt | Selection:
+        """See `spark_sql.Locate`."""
+        key = (mention.name, mention.travel, mention.subject)
+        if (found := self._found.get(key)) is None:
+            try:
+                found = self._found[key] = self._locate(mention)
+            except TimeTravelError as error:
+                raise BadSql(str(error), self._text, mention.place) from None
+        return found
+
+    def _locate(self, mention: Mention) -> TableAt | Selection:
+        if (view := self._typed(mention)) is not None:
+            return view
+        travel = mention.travel
+        if travel is None:
+            return self._current(mention)
+        if travel.kind == "MESSAGES":
+            return self._as_of(msgspec.structs.replace(mention, name=of_stream(mention.name)), travel)
+        log = self._log(mention)
+        if travel.kind == "VERSION":
+            version = self._number(travel.value, mention)
+            if not log.versions[0] <= version <= log.latest:
+                raise TimeTravelError(
+                    f"there is no version {version}; versions {log.versions[0]} to {log.latest} are known"
+                )
+        else:
+            version = version_for_commit_time(log, self._timestamp(travel, mention), time.time_ns())
+        return self._table(log.table, version)
+
+    def _typed(self, mention: Mention) -> Selection | None:
+        """A stream's view with typed columns, ORDERS_json; None for any other name."""
+        of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
+        name = of_stream(mention.name) if of_messages else mention.name
+        suffix = next((each for each in (typed.MISFITS_SUFFIX, typed.VIEW_SUFFIX) if name.endswith(each)), None)
+        if suffix is None or self._catalog.exists(name):
+            return None
+        base = msgspec.structs.replace(mention, name=name.removesuffix(suffix))
+        try:
+            located = self.locate(base)  # first: a server that is asked for its newest messages also tells the schema
+        except UnknownStream:
+            if self._catalog.typed(base.name) is None:
+                return None
+            raise
+        if (table := self._catalog.typed(base.name)) is None:
+            return None
+        found, source = typed.parse(table.text), _source(located)
+        self._catalog.prepare(found)
+        if suffix == typed.MISFITS_SUFFIX:
+            return Selection(typed.misfits_sql(found, source))
+        return Selection(typed.view_sql(found, source, table.columns, typed.doubled))
+
+    def _log(self, mention: Mention) -> CommitLog:
+        if (log := self._logs.get(mention.name)) is None:
+            log = self._logs[mention.name] = self._catalog.log(mention.name, self._text, mention.place)
+        return log
+
+    def _table(self, path: str, version: int) -> TableAt:
+        table = self._catalog.place(path, version)
+        self.versions.add(table)
+        return table
+
+    # ---- now
+
+    def _current(self, mention: Mention) -> TableAt | Selection:
+        live = self._view(mention)
+        if live is None:
+            log = self._log(mention)
+            return self._table(log.table, log.latest)
+        found = self._union(live)
+        if live.table is None or not (partition := _partition(live.layout, mention.subject)):
+            return found
+        return Selection(f"SELECT * FROM {_source(found)} WHERE {partition}")
+
+    def _view(self, mention: Mention) -> Live | None:
+        """The stream's table and tail; None where only a table can be asked."""
+        tails = self._catalog.tails
+        if tails is None:
+            return None
+        if mention.name not in self._live:
+            stream = self._catalog.stream(mention.name)
+            live = tails.open(stream, next(self._numbers)) if stream.stream else None
+            self._live[mention.name] = live
+            if live is not None:
+                self.arrow.update(live.arrow)
+        return self._live[mention.name]
+
+    def _union(self, live: Live) -> TableAt | Selection:
+        if live.table is not None:
+            self.versions.add(live.table)
+        if live.sql is not None:
+            return Selection(live.sql)
+        assert live.table is not None
+        return live.table
+
+    # ---- as of a moment of the stream
+
+    def _as_of(self, mention: Mention, travel: Travel) -> Selection:
+        at_ns = self._moment(travel, mention)
+        log, found = self._version(mention, at_ns)
+        if not found.complete and (live := self._view(mention)) is not None:
+            # The log once more: what left the tail before the view was opened is in a version that is listed now.
+            self._logs.pop(mention.name, None)
+            log, found = self._version(mention, at_ns)
+            if not found.complete and live.view.departures is not None and self._catalog.tails is not None:
+                live = self._catalog.tails.at(live, found.point, next(self._numbers))
+                self.arrow.update(live.arrow)
+                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(at_ns, live.archive)}")
+            if not found.complete and (live.table is None or at_ns >= (live.tail_begins_ns or NEVER)):
+                # Messages stored by then have not reached the table yet.
+                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(at_ns, live.archive)}")
+        if log is None:
+            raise self._catalog.unknown(mention.name, self._text, mention.place)
+        if found.version is None:
+            return Selection(f"SELECT * FROM {scan(self._table(log.table, log.latest))} WHERE false")
+        table = self._table(log.table, found.version)
+        columns = f"DESCRIBE SELECT * FROM {scan(table)}"
+        archive = self._catalog.evaluate(
+            f"(SELECT count(*) FROM ({columns}) WHERE column_name = {quoted(REMOVED_COLUMN)})"
+        )
+        held = _held(at_ns, bool(archive))
+        gone = departed.gone_as_of(self._catalog.storage, log.table, found)
+        if gone.runs:
+            import pyarrow as pa
+
+            name = f"left_{next(self._numbers)}"
+            self.arrow[name] = pa.table({"seq": departed.sequences(gone)})
+            held += f" AND seq NOT IN (SELECT seq FROM {name})"
+        return Selection(f"SELECT * FROM {scan(table)} WHERE {held}")
+
+    def _version(self, mention: Mention, at_ns: int) -> tuple[CommitLog | None, AsOf]:
+        """The version for a moment; no log where there is no table yet."""
+        try:
+            log = self._log(mention)
+        except UnknownStream:
+            return None, AsOf(None, at_ns, complete=False)
+        return log, version_for_message_time(log, at_ns)
+
+    # ---- values
+
+    def _moment(self, travel: Travel, mention: Mention) -> int:
+        """The moment of as_of in ns: an integer is that already, a text is exact, another time has µs."""
+        if travel.text is not None:
+            return instant(travel.text)
+        kind = self._catalog.evaluate(f"typeof({travel.value})")
+        if kind in _INTEGERS:
+            value = self._catalog.evaluate(f"CAST({travel.value} AS HUGEINT)")
+            assert isinstance(value, int)
+            return instant(value)
+        if kind == "VARCHAR":
+            return instant(str(self._catalog.evaluate(travel.value)))
+        return self._micros(travel.value, mention, "as_of") * _MICRO
+
+    def _timestamp(self, travel: Travel, mention: Mention) -> int:
+        return self._micros(travel.value, mention, "TIMESTAMP AS OF") * _MICRO
+
+    def _micros(self, value: str, mention: Mention, what: str) -> int:
+        micros = self._catalog.evaluate(f"epoch_us(TRY_CAST({value} AS TIMESTAMPTZ))")
+        if not isinstance(micros, int):
+            raise BadSql(
+                f"{what} does not understand {value}; write '2026-05-01 12:30:00' (UTC) or '2026-05-01T12:30:00+02:00'",
+                self._text,
+                mention.place,
+            )
+        return micros
+
+    def _number(self, value: str, mention: Mention) -> int:
+        number = self._catalog.evaluate(f"TRY_CAST({value} AS BIGINT)")
+        if not isinstance(number, int):
+            raise BadSql(f"VERSION AS OF takes a version number, not {value}", self._text, mention.place)
+        return number
+
+
+def _partition(layout: Layout | None, subject: str | None) -> str:
+    """Where the rows of a subject are in a table by tokens, as a condition. In the other layouts the range of subjects
+    in each file says it, and DuckDB looks at that by itself."""
+    if subject is None or layout is None or layout.kind != "tokens":
+        return ""
+    tokens = subject.split(".")
+    # An empty token is NULL too: as a partition value, Delta does not tell the two apart.
+    found = [(f"token{at}", tokens[at - 1] if at <= len(tokens) else "") for at in layout.tokens]
+    return " AND ".join(f"{name} = {quoted(token)}" if token else f"{name} IS NULL" for name, token in found)
+
+
+def _source(found: TableAt | Selection) -> str:
+    """What stands for it in FROM."""
+    return scan(found) if isinstance(found, TableAt) else f"({found.sql})"
+
+
+def _held(at_ns: int, archive: bool) -> str:
+    """What is true for rows of messages that the stream held at a moment."""
+    held = f"time_ns <= {at_ns}"
+    return f"{held} AND ({REMOVED_COLUMN} IS NULL OR {REMOVED_COLUMN} > {at_ns})" if archive else held

@@ -1,0 +1,128 @@
+"""Clones in SQL: what DuckDB's Delta extension cannot read.
+
+Belongs here: a version of a clone as a view over the Parquet files that it names, wherever they are, with partition
+columns out of the log and without the rows that deletion vectors name. The extension takes the absolute paths in a
+clone's log for relative ones. A view stays for the session, so a version is looked up once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from lakestream.lake.delta import clones
+from lakestream.lake.delta import deletion_vectors as deletion
+from lakestream.lake.delta.log import Log, State, locate
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.history.index import DeletionVector
+from lakestream.lake.sql.dialect import TableAt
+from lakestream.lake.sql.uncompacted import quoted
+
+if TYPE_CHECKING:
+    import duckdb
+
+_TYPES = {
+    "string": "VARCHAR",
+    "long": "BIGINT",
+    "integer": "INTEGER",
+    "timestamp": "TIMESTAMPTZ",
+    "binary": "BLOB",
+}
+_HEADERS = "MAP(VARCHAR, VARCHAR[])"
+"""The one column of another type."""
+
+
+class CloneViews:
+    """The clones that the queries of one session have asked for.
+
+    Args:
+        lake: the lake's root.
+        connection: DuckDB.
+    """
+
+    def __init__(self, lake: str, connection: duckdb.DuckDBPyConnection) -> None:
+        self._storage = open_storage(lake)
+        self._connection = connection
+        self._numbers = itertools.count(1)
+        self._known: dict[tuple[str, str], TableAt] = {}
+
+    def place(self, path: str, version: int) -> TableAt:
+        """What stands for a table at a version in a query."""
+        if not clones.is_registered(self._storage, path):
+            return TableAt(path, version)
+        # A table that was made anew may have the same version: the commit itself tells.
+        commit = open_storage(path).stat(f"{path}/_delta_log/{version:020d}.json")
+        key = path, commit.tag if commit is not None else str(version)
+        if (known := self._known.get(key)) is None:
+            known = self._known[key] = TableAt(path, version, self._view(path, version))
+        return known
+
+    def _view(self, path: str, version: int) -> str:
+        from deltalake import DeltaTable
+
+        there = open_storage(path)
+        delta = DeltaTable(path, version=version, storage_options=there.delta_options() or None)
+        state = Log(there, path).state(version)
+        partition = state.metadata.partitionColumns
+        number = next(self._numbers)
+        types = {field.name: _type(field.type) for field in delta.schema().fields}
+        files, dead, view = f"clone_files_{number}", f"clone_dead_{number}", f"clone_{number}"
+        self._table(files, _files(path, state, partition))
+        self._table(dead, _dead(path, state))
+        none = ", ".join(f"NULL::{kind} AS {name}" for name, kind in types.items() if name not in partition)
+        paths = ", ".join(quoted(locate(path, add.path)) for add in state.files.values())
+        rows = f"SELECT {none}, NULL::VARCHAR AS filename, NULL::BIGINT AS file_row_number WHERE false"
+        if paths:
+            # The one without rows has every column, which older files may not have.
+            options = "union_by_name = true, filename = true, file_row_number = true, hive_partitioning = false"
+            rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], {options})"
+        of = {name: "f" if name in partition else "r" for name in types}
+        columns = ", ".join(f"CAST({of[name]}.{name} AS {kind}) AS {name}" for name, kind in types.items())
+        self._connection.execute(
+            f"CREATE VIEW {view} AS SELECT {columns} FROM ({rows}) r JOIN {files} f ON r.filename = f.filename "
+            f"ANTI JOIN {dead} d ON r.filename = d.filename AND r.file_row_number = d.row"
+        )
+        return view
+
+    def _table(self, name: str, rows: Any) -> None:
+        """A table of the session with these rows, which all of its cursors see."""
+        self._connection.register("clone_rows", rows)
+        try:
+            self._connection.execute(f"CREATE TABLE {name} AS SELECT * FROM clone_rows")
+        finally:
+            self._connection.unregister("clone_rows")
+
+
+def _files(table: str, state: State, partition: list[str]) -> Any:
+    """Each file with the values of its partition."""
+    import pyarrow as pa
+
+    adds = list(state.files.values())
+    columns = {"filename": pa.array([locate(table, add.path) for add in adds], pa.string())}
+    for name in partition:
+        columns[name] = pa.array([add.partitionValues.get(name) for add in adds], pa.string())
+    return pa.table(columns)
+
+
+def _dead(table: str, state: State) -> Any:
+    """The rows that deletion vectors name: file, and number in it."""
+    import pyarrow as pa
+
+    names, rows = [], []
+    for add in state.files.values():
+        vector = add.deletionVector
+        if vector is None:
+            continue
+        said = DeletionVector(
+            vector.storageType, vector.pathOrInlineDv, vector.sizeInBytes, vector.cardinality, vector.offset
+        )
+        gone = pa.array(deletion.load(said, table, open_storage(table).read).astype("int64"))
+        names.append(pa.repeat(pa.scalar(locate(table, add.path)), len(gone)))
+        rows.append(gone)
+    shape = [pa.chunked_array(names, pa.string()), pa.chunked_array(rows, pa.int64())]
+    return pa.table(shape, names=["filename", "row"])
+
+
+def _type(kind: Any) -> str:
+    """DuckDB's word for a type of Delta's."""
+    return _TYPES.get(str(getattr(kind, "type", "")), _HEADERS)

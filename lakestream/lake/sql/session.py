@@ -1,0 +1,273 @@
+"""SQL on the streams of a lake, by DuckDB, inside this process.
+
+Belongs here: the session, executing statements, and DuckDB's errors in words that say what to do. The dialect is
+spark_sql.py's, what a table's name stands for sql_catalog.py's, DuckDB's extensions sql_duckdb.py's, and showing
+results the command line's.
+
+A stream is its table and the tail of its log beyond it, as one view (sql_tail.py). Every statement reads each stream at
+one point, so that one mentioned twice is the same twice, whatever is published and committed meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from lakestream.lake.delta.time_travel import KEEP_MORE, CommitLog
+from lakestream.lake.files import paths
+from lakestream.lake.sql import dialect as spark_sql
+from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
+from lakestream.lake.sql.clones import CloneViews
+from lakestream.lake.sql.connection import connect, extension_path
+from lakestream.lake.sql.dialect import BadSql, SqlError, Statement
+from lakestream.lake.sql.typed import prepare_duckdb
+from lakestream.lake.sql.uncompacted import TAIL_BYTES, Server, Tails
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from lakestream.lake.sql.typed import JsonSchema
+
+__all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
+
+HISTORY_LIMIT = 1000
+"""DESCRIBE HISTORY shows at most so many commits, the newest first."""
+
+FETCH_ROWS = 10_000
+"""Rows taken from DuckDB at a time."""
+
+_RETRIES = 3
+
+
+class LakeNotFound(SqlError):
+    """There is no lake at the path."""
+
+
+class Result:
+    """The rows of one query: `columns` and `types` (DuckDB's names), and the rows, once, by iterating."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+        description = cursor.description or []
+        self.columns = tuple(str(column[0]) for column in description)
+        self.types = tuple(str(column[1]) for column in description)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        while rows := self._cursor.fetchmany(FETCH_ROWS):
+            yield from rows
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """All remaining rows."""
+        return list(self)
+
+
+def existing_root(lake: str | os.PathLike[str]) -> str:
+    """A lake's root, as an absolute path or a URL.
+
+    Args:
+        lake: a path, a `file:` URL, or `s3://bucket/prefix`.
+
+    Raises:
+        LakeNotFound: when there is no such directory.
+        UnsupportedLake: when it is an address of another kind.
+    """
+    root = paths.root(os.fspath(lake))
+    if paths.is_local(root) and not os.path.isdir(root):
+        raise LakeNotFound(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory (--lake)")
+    return root
+
+
+class Session:
+    """A DuckDB connection over the streams of one lake. Times are read and shown in UTC.
+
+    Args:
+        lake: the lake's root: a path, a `file:` URL, or `s3://bucket/prefix`.
+        committed: read what is committed to the tables, and nothing of the tail of the log.
+        server: where the server is that is asked to stage its newest messages; None for what is staged already.
+        tail_bytes: the most segments of one stream's tail that are read into memory, in bytes.
+        notify: is told in a line what the reader of a result should know, such as that no server answered.
+
+    Raises:
+        LakeNotFound, UnsupportedLake, ExtensionMissing, NoCredentials.
+    """
+
+    def __init__(
+        self,
+        lake: str | os.PathLike[str],
+        *,
+        committed: bool = False,
+        server: Server | None = None,
+        tail_bytes: int = TAIL_BYTES,
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.root = existing_root(lake)
+        import duckdb
+
+        self._duckdb = duckdb
+        self._connection = connect(self.root)
+        place = CloneViews(self.root, self._connection).place
+        tails = None if committed else Tails(self.root, server, tail_bytes, notify, place)
+
+        def prepare(schema: JsonSchema) -> None:
+            prepare_duckdb(self._connection, schema)
+
+        self._catalog = Catalog(self.root, self._value, tails, prepare, place)
+
+    def close(self) -> None:
+        """Close DuckDB; results not read yet are lost."""
+        self._connection.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- what there is
+
+    def tables(self) -> list[str]:
+        """Names of all stream tables, as they are written between backticks after `delta.`, sorted."""
+        return self._catalog.tables()
+
+    # ---- questions
+
+    def run(self, text: str) -> Iterator[Result]:
+        """Answer each statement of a text in order; a wrong one ends it, with the earlier ones done.
+
+        Raises:
+            SqlError: BadSql with the place, UnknownStream with the streams there are, and so on.
+        """
+        for statement in spark_sql.parse(text):
+            yield self._answer(statement, text)
+
+    def query(self, text: str) -> Result:
+        """Answer a text of exactly one statement.
+
+        Raises:
+            SqlError: as `run`; BadSql when there is none or more than one.
+        """
+        statements = spark_sql.parse(text)
+        if len(statements) != 1:
+            raise BadSql(f"one statement is expected here, not {len(statements)}", text)
+        return self._answer(statements[0], text)
+
+    def _answer(self, statement: Statement, text: str) -> Result:
+        if statement.kind == "tables":
+            return self._show_tables()
+        if statement.kind == "history":
+            mention = spark_sql.mentioned(statement.tree.this, statement.offset)
+            return self._history(self._catalog.log(mention.name, text, mention.place))
+        return self._execute(statement, text)
+
+    def _execute(self, statement: Statement, text: str) -> Result:
+        """Run a query; once more on newer versions when maintenance took a file from under it."""
+        seen: Snapshot | None = None
+        for _ in range(_RETRIES):
+            snapshot = Snapshot(self._catalog, text)
+            sql = spark_sql.rewrite(statement, snapshot.locate)
+            if seen is not None and seen.versions == snapshot.versions:
+                break
+            seen = snapshot
+            try:
+                return Result(self._interruptible(sql, snapshot.arrow))
+            except self._duckdb.IOException as error:
+                failure: Exception = error
+            except self._duckdb.Error as error:
+                raise _explained(str(error), text, statement) from None
+        raise SqlError(
+            f"a file of the table could not be read: {_first_line(str(failure))}. An old version stays readable until "
+            f"VACUUM removes its files; DESCRIBE HISTORY shows the versions; {KEEP_MORE}"
+        ) from failure
+
+    def _interruptible(self, sql: str, arrow: dict[str, Any]) -> duckdb.DuckDBPyConnection:
+        """Execute in a thread: DuckDB looks for Ctrl-C only between its tasks, which can be many seconds long."""
+        cursor = self._connection.cursor()
+        for name, rows in arrow.items():
+            cursor.register(name, rows)
+        failures: list[BaseException] = []
+
+        def execute() -> None:
+            try:
+                cursor.execute(sql)
+            except BaseException as error:
+                failures.append(error)
+
+        worker = threading.Thread(target=execute, name="query", daemon=True)
+        worker.start()
+        try:
+            worker.join()
+        except KeyboardInterrupt:
+            cursor.interrupt()
+            worker.join()
+            raise
+        if failures:
+            raise failures[0]
+        return cursor
+
+    def _show_tables(self) -> Result:
+        rows: list[tuple[object, ...]] = []
+        for stream in self._catalog.streams():
+            state = self._catalog.state(stream)
+            rows.append((f"delta.`{stream.name}`", state.version, state.last_seq, state.tail))
+        return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
+
+    def _history(self, log: CommitLog) -> Result:
+        rows: list[tuple[object, ...]] = []
+        for version in reversed(log.versions[-HISTORY_LIMIT:]):
+            commit = log.commit(version)
+            progress = commit.progress
+            made = _moment(commit.time_ms * 1_000_000)
+            until = (progress.last_seq, _moment(progress.last_time_ns)) if progress else (None, None)
+            rows.append((version, made, commit.operation, *until))
+        shape = "version BIGINT, timestamp TIMESTAMPTZ, operation VARCHAR, last_seq BIGINT, last_time TIMESTAMPTZ"
+        return self._rows(shape, rows)
+
+    def _rows(self, shape: str, rows: list[tuple[object, ...]]) -> Result:
+        """Rows of our own as a result."""
+        cursor = self._connection.cursor()
+        cursor.execute(f"CREATE OR REPLACE TEMP TABLE answer ({shape})")
+        if rows:
+            cursor.executemany(f"INSERT INTO answer VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        return Result(cursor.execute("FROM answer"))
+
+    def _value(self, expression: str) -> object:
+        """The value of a constant expression; None when it has none."""
+        try:
+            row = self._connection.cursor().execute(f"SELECT {expression}").fetchone()
+        except self._duckdb.Error:
+            return None
+        return row[0] if row else None
+
+
+def _moment(at_ns: int) -> datetime:
+    return datetime.fromtimestamp(at_ns // 1_000_000_000, UTC).replace(microsecond=at_ns % 1_000_000_000 // 1000)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0].rstrip(".")
+
+
+def _explained(message: str, text: str, statement: Statement) -> SqlError:
+    """Return DuckDB's complaint about the rewritten query, shown at its place in the query that the user wrote.
+
+    DuckDB's own place is one in the rewritten query. So the words that it complains of are looked for in the statement;
+    a syntax error of which none is found is shown at the statement's end or beginning.
+    """
+    body = message.partition("\nLINE ")[0].strip()
+    syntax = body.startswith("Parser Error")
+    body = re.sub(r"^[A-Z]\w+ Error: ", "", body)
+    if "BLOB" in body and "No function matches" in body:
+        body = f"{_first_line(body)}.\n`data` is binary: write CAST(data AS STRING) to use it as text"
+    part, offset = statement.text, statement.offset
+    for word in re.findall(r'"([^"]+)"|[Ff]unction with name (\w+)', body):
+        name = word[0] or word[1]
+        if found := re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", part, re.IGNORECASE):
+            return BadSql(body, text, offset + found.start())
+    if not syntax:
+        return SqlError(body)
+    begins, ends = len(part) - len(part.lstrip()), max(len(part.rstrip()) - 1, 0)
+    return BadSql(body, text, offset + (ends if "at end of input" in body else begins))

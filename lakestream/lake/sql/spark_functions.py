@@ -1,0 +1,166 @@
+"""as_of in Spark: a stream as it was at a moment, by message time.
+
+Belongs here: the function for programs, and the same one for SQL. Both read the version of the table that timetravel.py
+finds, as a relation like any other, so that filters and columns are pushed down into its files.
+
+For SQL the function is put into the session's registry of table functions. What stands there is a function from
+expressions to a plan, which Spark calls on the driver while it analyzes a statement; ours is a Python object that the
+JVM calls back through the connection that it has to Python anyway. A Python UDTF would run as a task, hand each row
+through a Python worker and push nothing down.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta.schema import REMOVED_COLUMN
+from lakestream.lake.delta.time_travel import CommitLog, NotATable, TimeTravelError, instant, version_for_message_time
+from lakestream.lake.files import paths
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.sql import dialect as spark_sql
+from lakestream.lake.sql.catalog import Catalog, of_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["as_of", "register"]
+
+_LAKE_SETTING = "spark.lakestream.lake"
+_MICRO = 1000
+_EXACT = ("string", "tinyint", "smallint", "int", "bigint")
+_ROWS = "_lakestream_rows"
+_TIMES = ("timestamp", "timestamp_ntz", "date")
+
+
+def as_of(spark: SparkSession, stream: str, at: int | datetime | str, lake: str | None = None) -> DataFrame:
+    """The messages that a stream held at a moment, by message time, as far as its table has them.
+
+    Args:
+        spark: a session with Delta.
+        stream: `ORDERS`, or `ACME/ORDERS` for a stream of account ACME.
+        at: the moment, as `timetravel.instant` takes it: exact to the ns as an integer or a text.
+        lake: the lake's root; the session's own when not given.
+
+    Raises:
+        NotATable: the stream has no table.
+        TimeTravelError: the versions of that moment are gone, or `at` is no moment.
+    """
+    root = paths.root(lake or spark.conf.get(_LAKE_SETTING, None) or ".")
+    at_ns = instant(at)
+    log = CommitLog(Catalog(root, lambda _: None, None).stream(of_stream(stream)).table)
+    found = version_for_message_time(log, at_ns)
+    version = log.latest if found.version is None else found.version
+    reader = spark.read.format("delta").option("versionAsOf", version)
+    rows = reader.load(open_storage(root).spark_path(log.table))
+    if found.version is None:
+        return rows.where("false")
+    gone = departed.gone_as_of(open_storage(root), log.table, found)
+    if gone.runs:
+        from pyspark.sql import functions
+
+        runs = spark.createDataFrame([*gone.runs], "first bigint, last bigint")
+        one_by_one = runs.select(functions.explode(functions.sequence("first", "last")).alias("seq"))
+        rows = rows.join(one_by_one, "seq", "left_anti").select(*rows.columns)
+    held = f"time_ns <= {at_ns}"
+    if REMOVED_COLUMN in rows.columns:
+        held += f" AND ({REMOVED_COLUMN} IS NULL OR {REMOVED_COLUMN} > {at_ns})"
+    return rows.where(held)
+
+
+def register(spark: SparkSession, lake: str) -> None:
+    """Make `as_of('ORDERS', T)` a table function of a session's SQL.
+
+    Args:
+        spark: a session with Delta, from a Python program.
+        lake: the root of the lake that names stand in.
+    """
+    _register(spark, spark_sql.AS_OF, _AsOf(spark, lake))
+
+
+def register_rows(spark: SparkSession, lake: str) -> str:
+    """Make a table function of a session's SQL that gives a stream's rows: its table's, or while there is no table what
+    the data source `lakestream` has, which has to be registered. Returns its name; the argument is the stream's."""
+    _register(spark, _ROWS, _Rows(spark, lake))
+    return _ROWS
+
+
+def _register(spark: SparkSession, name: str, builder: _Builder) -> None:
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    gateway: Any = spark.sparkContext._gateway
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    registry = spark._jsparkSession.sessionState().tableFunctionRegistry()
+    registry.createOrReplaceTempFunction(name, builder, "scala_udf")
+
+
+class _Builder(ABC):
+    """scala.Function1 from the arguments' expressions to a plan."""
+
+    def __init__(self, spark: SparkSession, lake: str) -> None:
+        self._spark = spark
+        self._lake = lake
+
+    @abstractmethod
+    def rows(self, values: list[Any]) -> DataFrame:
+        """Return the function's result for the values of its arguments."""
+
+    def apply(self, arguments: Any) -> Any:
+        """Called by the JVM."""
+        rows = self.rows([self._value(arguments.apply(number)) for number in range(arguments.size())])
+        return rows._jdf.queryExecution().analyzed()
+
+    def _value(self, expression: Any) -> Any:
+        """The value of an argument: text, an integer, or a time in ns; None for anything else."""
+        kind = expression.dataType().simpleString()
+        if kind not in (*_EXACT, *_TIMES):
+            return None
+        if expression.getClass().getSimpleName() == "Literal" and kind in _EXACT:
+            value = expression.value()
+            return str(value.toString()) if kind == "string" and value is not None else value
+        # Anything else has to be worked out by Spark.
+        jvm: Any = self._spark.sparkContext._jvm
+        column = jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression)
+        if kind in _TIMES:
+            column = jvm.org.apache.spark.sql.functions.unix_micros(column.cast("timestamp"))
+        columns = jvm.PythonUtils.toSeq([column.cast("string")])
+        value = self._spark.range(1)._jdf.select(columns).head().getString(0)
+        if value is None or kind == "string":
+            return value
+        return int(value) * _MICRO if kind in _TIMES else int(value)
+
+    class Java:
+        """What py4j has to know."""
+
+        implements = ("scala.Function1",)
+
+
+class _AsOf(_Builder):
+    """as_of(stream, moment)."""
+
+    def rows(self, values: list[Any]) -> DataFrame:
+        """See `_Builder.rows`."""
+        if len(values) != 2 or not isinstance(values[0], str) or values[1] is None:
+            raise TimeTravelError("as_of takes a stream's name and a moment: as_of('ORDERS', '2026-05-01 12:00:00')")
+        stream, moment = values
+        try:
+            return as_of(self._spark, stream, moment, self._lake)
+        except NotATable:
+            raise TimeTravelError(f"there is no stream {stream} in {self._lake} that has a table") from None
+
+
+class _Rows(_Builder):
+    """The rows of a stream of the default account."""
+
+    def rows(self, values: list[Any]) -> DataFrame:
+        """See `_Builder.rows`."""
+        [stream] = values
+        table = paths.table(paths.root(self._lake), stream)
+        try:
+            CommitLog(table)
+        except NotATable:
+            reader = self._spark.read.format("lakestream").option("lake", self._lake)
+            return reader.option("stream", stream).load()
+        return self._spark.read.format("delta").load(open_storage(self._lake).spark_path(table))

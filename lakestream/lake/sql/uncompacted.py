@@ -1,0 +1,224 @@
+"""The tail of a stream's log in SQL: messages that are staged, and not in the table yet.
+
+Belongs here: opening a stream's live view (live.py) for one statement, as SQL and Arrow tables for DuckDB, and the
+limit of what of it is read into memory. How table and tail fit together is live.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
+from lakestream.lake.delta.segments import Dead
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.read.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
+from lakestream.lake.sql.dialect import SqlError, TableAt
+
+if TYPE_CHECKING:
+    from lakestream.lake.read.live import LiveView
+    from lakestream.lake.sql.catalog import Stream
+    from lakestream.log.departures import Point
+
+TAIL_BYTES = 1 << 30
+"""The most segments of one stream's tail that are read into memory, in bytes. A tail is seconds of messages where a
+compactor is at work; the limit is met where none is."""
+
+MANY_REMOVED = 1000
+"""From so many removed sequences on they are joined instead of listed in a condition."""
+
+
+class Server(msgspec.Struct, frozen=True):
+    """The server that is asked to stage its newest messages. `url`: None for the one that the lake names."""
+
+    url: str | None = None
+    credentials: Credentials = Credentials()
+    timeout: float = DEFAULT_TIMEOUT_S
+
+
+class TailTooLong(SqlError):
+    """More messages wait for the compactor than are read into memory."""
+
+    def __init__(self, stream: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{size:,} bytes of stream {stream} are not in its table yet, and at most {limit:,} (tail_bytes) are read "
+            "from outside of it: run the compactor (`lakestream compact --once`), or ask the table alone (--committed)"
+        )
+
+
+class Live(msgspec.Struct, frozen=True):
+    """A stream as one statement sees it, as SQL for DuckDB.
+
+    `sql` is a SELECT that reads the Arrow tables `arrow`, by name; None where the table alone is all. `table` is None
+    while there is none. `layout`: how it is partitioned, as far as it is one of ours. `tail_begins_ns`: the time of the
+    first message beyond the table; None for no message.
+    """
+
+    table: TableAt | None
+    layout: Layout | None
+    archive: bool
+    sql: str | None
+    arrow: dict[str, Any]
+    tail_begins_ns: int | None
+    view: LiveView
+
+
+class Tails:
+    """The tails of a lake's streams.
+
+    Args:
+        root: the lake's root.
+        server: who is asked to stage its newest messages; None for nobody.
+        tail_bytes: see `TAIL_BYTES`.
+        notify: is told in a line, once, when no server answers.
+        place: from a table's path and version to what a query reads.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        server: Server | None,
+        tail_bytes: int,
+        notify: Callable[[str], None],
+        place: Callable[[str, int], TableAt] = TableAt,
+    ) -> None:
+        self._root = root
+        self._storage = open_storage(root)
+        self._server = server
+        self._tail_bytes = tail_bytes
+        self._notify = notify
+        self._place = place
+        self._notified: set[str] = set()
+
+    def staged(self, base: str, name: str) -> bool:
+        """Whether a directory below segments/ is a living stream's. `base`: the account's root, with a slash."""
+        parent = f"{base}{paths.SEGMENTS}/{name}"
+        return any(
+            staging.read_identity(f"{parent}/{uid}") is not None
+            and not self._storage.exists(f"{parent}/{uid}/{paths.DELETED_FILE}")
+            for uid in self._storage.directories(parent)
+        )
+
+    def open(self, stream: Stream, number: int) -> Live | None:
+        """The stream's table and tail as they are now; None where only a table can be asked.
+
+        Args:
+            stream: the stream.
+            number: tells the names of its Arrow tables from those of other streams in the statement.
+
+        Raises:
+            TailTooLong: there is more of it than `tail_bytes`.
+            SqlError: the tail cannot be read.
+        """
+        try:
+            view = self._view(stream)
+            if view is None:
+                return None
+            return self._live(view, number)
+        except SqlError:
+            raise
+        except LakeError as error:
+            raise SqlError(f"{error}\n  --committed asks the table alone") from error
+
+    def at(self, live: Live, point: Point, number: int) -> Live:
+        """The same as it was at a point; what was stored behind it is still there. `number`: as of `open`."""
+        return self._live(live.view.at(point), number)
+
+    def count(self, stream: Stream) -> int:
+        """How many messages are staged beyond the table."""
+        from lakestream.lake.read import live
+
+        base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
+        parent = f"{base}/{paths.SEGMENTS}/{directory}"
+        if not any(staging.segments(f"{parent}/{uid}") for uid in self._storage.directories(parent)):
+            return 0
+        try:
+            view = live.open_view(self._root, stream.stream, stream.account, flush=False)
+            return sum(batch.num_rows for batch in view.tail_batches())
+        except LakeError:
+            return 0
+
+    def _view(self, stream: Stream) -> LiveView | None:
+        from lakestream.lake.read import live
+
+        why = self._cannot_ask(stream)
+        if self._server is not None and not why:
+            try:
+                view = live.open_view(
+                    self._root,
+                    stream.stream,
+                    stream.account,
+                    server=self._server.url,
+                    timeout=self._server.timeout,
+                    credentials=self._server.credentials,
+                )
+                why = "" if view.flushed else view.note
+                return self._told(view, why)
+            except (FlushFailed, StreamNotFound) as error:
+                why = str(error)
+        try:
+            view = live.open_view(self._root, stream.stream, stream.account, flush=False)
+        except StreamNotFound:
+            return None
+        return self._told(view, why)
+
+    def _cannot_ask(self, stream: Stream) -> str:
+        """Why the server is not asked for a stream that it would look for in the wrong account; else nothing."""
+        if self._server is None or stream.account == paths.DEFAULT_ACCOUNT or self._server.credentials.arguments():
+            return ""
+        return f"the server is not asked for streams of account {stream.account} without --user or --creds"
+
+    def _told(self, view: LiveView, why: str) -> LiveView:
+        """Say once what a view may lack, where a server could have more: no server, no stream that it has."""
+        parent = paths.staging(self._root, view.stream, "", view.account).rstrip("/")
+        if why and why not in self._notified and self._storage.directories(parent):
+            self._notified.add(why)
+            self._notify(f"messages that are not staged yet are missing: {why}")
+        return view
+
+    def _live(self, view: LiveView, number: int) -> Live:
+        import pyarrow as pa
+
+        size = sum(part.size for part in view.parts)
+        if size > self._tail_bytes:
+            raise TailTooLong(view.stream, size, self._tail_bytes)
+        table, seen = None if view.version is None else self._place(view.table, view.version), view
+        selects: list[str] = []
+        arrow: dict[str, Any] = {}
+        rows = pa.Table.from_batches(view.tail_batches(), view.arrow_schema())
+        if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != self._plain(view)):
+            where = ""
+            if len(view.removed) + len(view.hidden.runs) > MANY_REMOVED:
+                gone = [pa.array(view.removed, pa.int64()), pa.array(departed.sequences(view.hidden))]
+                arrow[f"gone_{number}"] = pa.table({"seq": pa.chunked_array(gone)})
+                dead = Dead(view.hidden.floor)
+                view = msgspec.structs.replace(view, hidden=dead)
+                where = f"seq NOT IN (SELECT seq FROM gone_{number})"
+            selects.append(view.table_sql(scan(table), where=where))
+        if table is None or rows.num_rows:
+            arrow[f"tail_{number}"] = rows
+            selects.append(f"SELECT * FROM tail_{number}")
+        sql = " UNION ALL BY NAME ".join(selects) or None
+        begins = rows.column("time_ns")[0].as_py() if rows.num_rows else None
+        return Live(table, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, begins, seen)
+
+    @staticmethod
+    def _plain(view: LiveView) -> str | None:
+        return REMOVED_COLUMN if REMOVED_COLUMN in view.table_columns else None
+
+
+def scan(table: TableAt) -> str:
+    """What DuckDB reads a table at a version by."""
+    if table.view:
+        return table.view
+    return f"delta_scan({quoted(table.path)}, version = {table.version})"
+
+
+def quoted(text: str) -> str:
+    """A string as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,383 @@
+"""Making the table of a mirror that begins as a clone, with Spark.
+
+Belongs here: from a request (request.py) to the table and the answer. Where all rows of the origin's table are
+wanted the files are shared (SHALLOW CLONE), and what the stream did not hold at that point is deleted, which shared
+files do not notice; in an object store they are copied by the store, as other readers than Spark do not find them
+otherwise. Where only some subjects are wanted, or other names for them, the matching rows are copied.
+
+Until it is whole the table belongs to nobody: its owner's uid is `making:<uid>`. One last commit changes no row and
+makes it the mirror's: properties, position and what `Progress` says, all at once. Killed before it, the next attempt
+begins anew; killed behind it, the answer is found in the table's properties.
+
+Invariant: nobody else commits to the table meanwhile: its lock is held, and segments wait for the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import clones, layouts, policy
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta.clones import CloneRefused
+from lakestream.lake.delta.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
+from lakestream.lake.delta.position import PositionWatch, application
+from lakestream.lake.delta.schema import (
+    CREATED_PROPERTY,
+    STREAM_PROPERTY,
+    SUBJECT_LIMIT,
+    SUBJECT_MOST,
+    TABLE_DDL,
+    UID_PROPERTY,
+    Layout,
+    choose_bounds,
+    fits_partition,
+    subject_text,
+)
+from lakestream.lake.delta.segments import Dead
+from lakestream.lake.delta.time_travel import NotATable, Progress, TimeTravelError
+from lakestream.lake.errors import StillCloned, TableBusy
+from lakestream.lake.files import clone_request, paths
+from lakestream.lake.files.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
+from lakestream.lake.files.locks import Lock, open_lock, table_lock
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.write.cloning.point import Point, find_point, rows_at
+from lakestream.lake.write.compaction.table import SET_PROPERTY, StreamTable, wanted_properties
+from lakestream.lake.write.maintenance import erasure
+from lakestream.lake.write.maintenance.detach import Detacher
+from lakestream.lake.write.maintenance.rewrite import Rewriter
+from lakestream.protocol.subjects import is_literal, matches
+from lakestream.protocol.transforms import Transform, TransformError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+LOCK_SECONDS = 30.0
+"""How long it waits for the lock of the mirror's table."""
+DELETES = 4
+"""DELETEs that rid a clone of what was not there; more are one MERGE, which costs as much as some of them."""
+
+
+class CloneMaker:
+    """Makes the table of one mirror. Not for use by two threads at once.
+
+    Args:
+        spark: a session with Delta.
+        lake: the lake's root.
+        mirror: the mirror's staging directory, as `staging.scan` found it.
+    """
+
+    def __init__(self, spark: SparkSession, lake: str, mirror: StagedStream) -> None:
+        self._spark = spark.newSession()
+        self._storage = open_storage(lake)
+        self._directory = mirror.directory
+        self._identity = mirror.identity
+        making = msgspec.structs.replace(mirror.identity, uid=MAKING + mirror.identity.uid)
+        self._table = StreamTable(self._spark, self._storage, making)
+        self._rewriter = Rewriter(self._spark, self._storage, 0)
+        self._fence: Lock | None = None
+
+    def run(self) -> CloneAnswer | None:
+        """See to the request, if it is open: make the table, or take away what was withdrawn. None: it has to wait.
+
+        Raises:
+            TableBusy: the table is under maintenance; another try later helps.
+            KeptTable: another stream's table is in the way.
+            StillCloned: a table is in the way whose files clones need.
+        """
+        with self._alone() as self._fence:
+            asked = clone_request.asked_of(self._storage, self._directory)
+            # Under the lock: whoever takes the table of a deleted stream away has it, and discards the request then.
+            if asked is None or self._storage.exists(f"{self._directory}/{paths.DELETED_FILE}"):
+                return None
+            said = clone_request.answered(self._storage, self._directory)
+            if said is None:
+                made = self._made(asked)
+                if made is None:
+                    return None
+                said = clone_request.decide(self._storage, self._directory, made)
+            if said.state == WITHDRAWN:
+                self._undo(asked)
+            return said
+
+    def _made(self, asked: CloneRequest) -> CloneAnswer | None:
+        """The answer, with the table there if it is a good one."""
+        began = time.monotonic()
+        found = self._table.find()
+        if found is not None and found.uid == self._identity.uid:
+            position = PositionWatch(self._table.path, self._identity.uid).read()
+            if CLONED_PROPERTY not in found.properties or position != asked.index:
+                return CloneAnswer(state=REFUSED, reason=f"{self._table.path} is there already", index=asked.index)
+            return msgspec.json.decode(found.properties[CLONED_PROPERTY], type=CloneAnswer)
+        if found is not None:
+            self._check()
+            if found.uid.startswith(MAKING):
+                self._table.remove(found.uid)
+            else:
+                self._table.make_way(found)
+        try:
+            if asked.origin_account != self._identity.account:
+                raise CloneRefused("the origin is in another account")
+            point = find_point(self._storage, asked)
+            if point is None:
+                return None
+            wanted = policy.of_config(self._identity.config)
+            if asked.selections:
+                self._copy(asked, point, wanted)
+            else:
+                self._clone(point, wanted)
+        except (CloneRefused, NotATable, TimeTravelError, departed.DeparturesGone, TransformError) as error:
+            return CloneAnswer(state=REFUSED, reason=str(error), index=asked.index)
+        return self._adopt(asked, point, wanted, time.monotonic() - began)
+
+    def _undo(self, asked: CloneRequest) -> None:
+        """The request was withdrawn: what was made goes, then the request."""
+        found = self._table.find()
+        if found is not None and found.uid.removeprefix(MAKING) == self._identity.uid:
+            position = PositionWatch(self._table.path, self._identity.uid).read()
+            if self._table.is_cloned():
+                raise StillCloned(self._table.path)
+            self._check()
+            if position is None or position == asked.index:
+                self._table.remove(found.uid)
+            else:  # log entries without messages have come since: they are not staged any more
+                self._table.delta().delete()
+        clone_request.forget(self._storage, self._directory)
+
+    def _check(self) -> None:
+        """See that the table's lock is still ours. Raises LeaseLost."""
+        assert self._fence is not None
+        self._fence.check()
+
+    def _alone(self) -> _held:
+        return _held(self._spark, self._storage, self._table.path)
+
+    # All rows
+
+    def _clone(self, point: Point, wanted: StreamPolicy) -> None:
+        """Share the files, and delete what was not there."""
+        # Delta's own properties may need features of the protocol, which SQL sees to.
+        properties = {name: value for name, value in wanted_properties(wanted).items() if name.startswith("delta.")}
+        properties |= {UID_PROPERTY: MAKING + self._identity.uid, STREAM_PROPERTY: self._identity.name}
+        self._check()
+        self._storage.delete_tree(self._table.path)  # what a removal that was cut short left behind
+        clones.clone(self._spark, self._storage.root, point.table, self._table.path, point.version, properties)
+        delta = self._table.delta()
+        conditions = [*point.conditions, *plan.deletions(1, None, Dead(runs=point.dead))]
+        if len(conditions) > DELETES:
+            conditions = point.conditions
+            dead = _dead_frame(self._spark, point.dead)
+            merge = delta.alias("t").merge(dead.alias("d"), "t.seq = d.seq")
+            merge.whenMatchedDelete().execute()
+        for condition in conditions:
+            delta.delete(condition)
+        for update in point.updates:
+            delta.update(update.condition, {update.column: update.value})
+        if not self._storage.local:
+            # Spark names objects by s3a:, which no other reader knows. The store copies them by itself.
+            own = Detacher(self._spark, self._storage)
+            own.detach(self._table.path, lambda: contextlib.nullcontext(True), lambda: None)
+
+    # Some rows
+
+    def _copy(self, asked: CloneRequest, point: Point, wanted: StreamPolicy) -> None:
+        """Copy the rows that the request picks, under the subjects that it gives them."""
+        picker = _Picker(asked.selections)
+        rows = self._spark.read.format("delta").option("versionAsOf", point.version)
+        frame = rows.load(self._storage.spark_path(point.table)).select(*_columns()).where(_prefilter(asked.selections))
+        for condition in point.conditions:
+            frame = frame.where(f"NOT coalesce({condition}, false)")
+        if point.dead:
+            frame = frame.join(_dead_frame(self._spark, point.dead), "seq", "left_anti").select(*_columns())
+        picked = frame.mapInArrow(picker, TABLE_DDL)
+        layout = self._layout(picked, wanted)
+        self._check()
+        self._table.create(layout, wanted)
+        spread = self._table.spread(picked, layout)
+        spread.write.format("delta").mode("append").save(self._table.spark_path)
+
+    def _layout(self, picked: DataFrame, wanted: StreamPolicy) -> Layout:
+        """The layout for rows that are to be copied, as a stream's first commit would choose it."""
+        subjects = [row.subject for row in picked.select("subject").distinct().limit(layouts.SAMPLE).collect()]
+        want = layouts.wanted(wanted.partition, len(subjects), limit=SUBJECT_LIMIT)
+        layout = Layout(want.kind, tokens=want.tokens)
+        if layout.kind == "tokens":
+            tokens = picked.select("subject").distinct().selectExpr(*layout.expressions())
+            if tokens.distinct().limit(SUBJECT_MOST + 1).count() > SUBJECT_MOST:
+                layout = Layout("bucket")
+        parts = subjects if layout.kind == "subject" else [part for text in subjects for part in text.split(".")]
+        if layout.kind == "bucket" or not all(map(fits_partition, parts)):
+            return Layout("bucket", bounds=choose_bounds(subjects, want.buckets))
+        return layout
+
+    # The last commit
+
+    def _adopt(self, asked: CloneRequest, point: Point, wanted: StreamPolicy, seconds: float) -> CloneAnswer:
+        """Make the table the mirror's, in one commit that changes no row."""
+        first, last, messages = rows_at(self._storage, self._table.path)
+        # What is to be erased from the origin's files is not among the rows, but may be in files that are shared.
+        runs = erasure.merged(erasure.notes(self._storage, point.table))
+        if runs and (gone := erasure.missing(self._storage, self._table.path, runs)):
+            erasure.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, gone)
+        transaction = self._rewriter.begin(self._table.path)
+        version = int(transaction.snapshot().version()) + 1
+        answer = CloneAnswer(
+            state=MADE,
+            index=asked.index,
+            origin_index=point.index,
+            origin_version=point.version,
+            last_seq=max(point.last_seq, last),
+            last_time_ns=point.last_time_ns,
+            floor=point.floor,
+            first_row_seq=first,
+            last_row_seq=last,
+            messages=messages,
+            version=version,
+            copied=bool(asked.selections),
+            seconds=round(seconds, 3),
+        )
+        metadata = msgspec.json.decode(transaction.snapshot().metadata().json())
+        action = metadata["metaData"]
+        action["configuration"] = self._properties(action["configuration"], wanted, answer)
+        stamp = time.time_ns() // 1_000_000
+        txn = {"appId": application(self._identity.uid), "version": asked.index, "lastUpdated": stamp}
+        keeps_past = wanted.time_travel_ns is not None and not wanted.archive
+        progress = Progress(
+            uid=self._identity.uid,
+            last_index=asked.index,
+            last_seq=answer.last_seq,
+            last_time_ns=answer.last_time_ns,
+            floor=answer.floor,
+            # All that the table has by now came at once, and nothing has left it yet.
+            moment_ns=answer.last_time_ns if keeps_past else 0,
+            departed=0 if keeps_past else -1,
+        )
+        said = msgspec.json.encode(progress).decode()
+        self._check()
+        self._rewriter.commit(transaction, [{"metaData": action}, {"txn": txn}], said, "ManualUpdate")
+        return answer
+
+    def _properties(self, before: dict[str, str], wanted: StreamPolicy, answer: CloneAnswer) -> dict[str, str]:
+        """The mirror's: nothing that only the origin's metadata asked for. How it is partitioned is the origin's still,
+        until a commit of the mirror's has decided."""
+        set_by_origin = msgspec.json.decode(before.get(SET_PROPERTY, "[]"), type=list[str])
+        gone = {*MANAGED_PROPERTIES, SET_PROPERTY, *set_by_origin} - {policy.PARTITION_KEY}
+        asked = wanted_properties(wanted)
+        if not answer.copied:
+            del asked[policy.PARTITION_KEY]
+        return {
+            **{name: value for name, value in before.items() if name not in gone},
+            **asked,
+            UID_PROPERTY: self._identity.uid,
+            STREAM_PROPERTY: self._identity.name,
+            CREATED_PROPERTY: str(self._identity.created_ns),
+            CLONED_PROPERTY: msgspec.json.encode(answer).decode(),
+        }
+
+
+class _Picker:
+    """What a task runs: rows in, those that are picked out. Pickled, so it holds nothing of Spark."""
+
+    def __init__(self, selections: Sequence[Picked]) -> None:
+        self._selections = list(selections)
+        _rules(self._selections)  # a wrong one is refused here, not in a task
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        rules = _rules(self._selections)
+        known: dict[str | bytes, tuple[str, bytes | None] | None] = {}
+        for batch in batches:
+            texts, raws = batch.column("subject").to_pylist(), batch.column("subject_bytes").to_pylist()
+            given = []
+            for text, raw in zip(texts, raws, strict=True):
+                key = text if raw is None else raw
+                if key not in known:
+                    made = _picked(rules, key.encode() if isinstance(key, str) else key)
+                    known[key] = None if made is None else subject_text(made)
+                given.append(known[key])
+            rows = batch.filter(pa.array([each is not None for each in given], pa.bool_()))
+            there = [each for each in given if each is not None]
+            named = {"subject": [each[0] for each in there], "subject_bytes": [each[1] for each in there]}
+            columns = [
+                pa.array(named[field.name], field.type) if field.name in named else column
+                for field, column in zip(rows.schema, rows.columns, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def _rules(selections: Sequence[Picked]) -> list[tuple[bytes, Transform | None]]:
+    """Each filter, with what makes the new subject. Raises TransformError."""
+    found = []
+    for each in selections:
+        pattern = (each.filter or ">").encode()
+        found.append((pattern, Transform(pattern, each.destination.encode()) if each.destination else None))
+    return found
+
+
+def _picked(rules: Sequence[tuple[bytes, Transform | None]], subject: bytes) -> bytes | None:
+    for pattern, transform in rules:
+        if matches(pattern, subject):
+            return subject if transform is None else transform.apply(subject)
+    return None
+
+
+def _prefilter(selections: Sequence[Picked]) -> str:
+    """What is true for all rows that can be picked, as SQL, so that files and pages of others are left out."""
+    from lakestream.lake.delta.schema import quoted
+
+    terms = ["subject_bytes IS NOT NULL"]
+    for each in selections:
+        if not each.filter or each.filter[0] in "*>":
+            return "true"
+        if is_literal(each.filter.encode()):
+            terms.append(f"subject = {quoted(each.filter)}")
+        else:
+            literal = []
+            for token in each.filter.split("."):
+                if token in ("*", ">"):
+                    break
+                literal.append(token)
+            terms.append(f"startswith(subject, {quoted('.'.join(literal) + '.')})")
+    return " OR ".join(terms)
+
+
+def _columns() -> list[str]:
+    return [column.split()[0] for column in TABLE_DDL.replace("map<string, array<string>>", "map").split(", ")]
+
+
+def _dead_frame(spark: SparkSession, runs: Sequence[tuple[int, int]]) -> DataFrame:
+    """Runs of sequences, one by one."""
+    frame = spark.createDataFrame(list(runs), "first bigint, last bigint")
+    return frame.selectExpr("explode(sequence(first, last)) AS seq")
+
+
+class _held:
+    """The lock of a table, as a context.
+
+    Raises:
+        TableBusy: it was not to be had.
+    """
+
+    def __init__(self, spark: SparkSession, storage: Storage, table: str) -> None:
+        self._lock = open_lock(spark, table_lock(storage.root, table))
+        self._table = table
+
+    def __enter__(self) -> Lock:
+        until = time.monotonic() + LOCK_SECONDS
+        while not self._lock.acquire():
+            if time.monotonic() >= until:
+                raise TableBusy(self._table)
+            threading.Event().wait(0.05)
+        return self._lock
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

@@ -1,0 +1,225 @@
+"""Which version of the origin's table a mirror begins with, and what of it the stream did not hold at that point.
+
+Belongs here: from a request (request.py) to a version and the rows to leave out, read from the origin's log
+without Spark. What a version has beyond the stream: rows that an archive keeps, those that died within the batch of its
+commit where the stream keeps its past (compaction/departed.py), and for a point in the past, what came later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import msgspec
+
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta.batch import Update
+from lakestream.lake.delta.clones import CloneRefused
+from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.schema import REMOVED_COLUMN, UID_PROPERTY
+from lakestream.lake.delta.time_travel import (
+    CommitLog,
+    NotKept,
+    Progress,
+    TimeTravelError,
+    rfc3339,
+    version_for_commit_time,
+    version_for_message_time,
+    version_of_point,
+)
+from lakestream.lake.files import paths
+from lakestream.lake.files.clone_request import REFUSED, CloneRequest, answered
+from lakestream.lake.files.storage import Storage
+from lakestream.log.departures import Point as StreamPoint
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a table, and what its stream held at a point of it.
+
+    `conditions` (SQL) and `dead` (runs of sequences) name rows to leave out, `updates` rows to change. `index` is the
+    log index of the origin that the version holds, 0 when the point is in between; `last_seq`, `last_time_ns` and
+    `floor` are the stream's at the point, as far as the table tells.
+    """
+
+    table: str
+    version: int
+    index: int
+    last_seq: int
+    last_time_ns: int
+    floor: int
+    conditions: list[str] = []
+    dead: list[tuple[int, int]] = []
+    updates: list[Update] = []
+
+
+def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
+    """The point that a request asks for; None while the origin's table does not reach it.
+
+    Raises:
+        NotATable, CloneRefused, TimeTravelError, DeparturesGone: it cannot be had.
+    """
+    table = paths.table(storage.root, asked.origin, asked.origin_account)
+    if _unsettled(storage, paths.staging(storage.root, asked.origin, asked.origin_uid, asked.origin_account)):
+        return None
+    position = PositionWatch(table, asked.origin_uid).read()
+    if position is None and asked.through:
+        return None  # its first commit is still to come
+    log = CommitLog(table)
+    newest = log.progress(log.latest)
+    if position is None or newest is None or newest.uid != asked.origin_uid:
+        raise CloneRefused(f"{table} holds nothing of the stream {asked.origin} that is to be mirrored")
+    if position < asked.through:
+        return None
+    reached = bool(asked.through)
+    if asked.as_of_seq:
+        found = _at_sequence(storage, log, asked, newest, reached)
+    elif asked.as_of_ns:
+        found = _at_moment(storage, log, asked, newest, reached)
+    else:
+        found = _newest(storage, log, newest)
+    return None if found is None else _from(found, asked)
+
+
+def _unsettled(storage: Storage, directory: str) -> bool:
+    """Whether the origin is a mirror itself that may yet begin without the table that it has."""
+    if not storage.exists(f"{directory}/{paths.CLONE_FILE}"):
+        return False
+    said = answered(storage, directory)
+    return said is None or said.state != REFUSED
+
+
+def rows_at(storage: Storage, table: str) -> tuple[int, int, int]:
+    """First and last sequence of a table's newest version, and how many rows it has; zeros for none."""
+    found = _query(storage, table, None, "SELECT min(seq) AS low, max(seq) AS high, count(*) AS rows FROM t")
+    return int(found["low"] or 0), int(found["high"] or 0), int(found["rows"])
+
+
+def _newest(storage: Storage, log: CommitLog, newest: Progress) -> Point:
+    """All that the table holds now."""
+    state = Log(storage, log.table).state(log.latest)
+    _check_owner(log, state.metadata.configuration.get(UID_PROPERTY), newest.uid)
+    dead: list[tuple[int, int]] = []
+    if (uncleared := log.uncleared(log.latest)) is not None:
+        dead = list(departed.gone(departed.read(storage, log.table, uncleared.last_index)).runs)
+    return Point(
+        table=log.table,
+        version=log.latest,
+        index=newest.last_index,
+        last_seq=newest.last_seq,
+        last_time_ns=newest.last_time_ns,
+        floor=newest.floor,
+        conditions=[f"{REMOVED_COLUMN} IS NOT NULL"] if _is_archive(storage, log.table, log.latest) else [],
+        dead=dead,
+    )
+
+
+def _at_sequence(
+    storage: Storage, log: CommitLog, asked: CloneRequest, newest: Progress, reached: bool
+) -> Point | None:
+    """The stream right after a sequence was stored: exactly, where it keeps its past; else what the first version that
+    has the sequence has of it."""
+    seq = asked.as_of_seq
+    if seq > newest.last_seq:
+        if not reached:
+            return None
+        raise CloneRefused(f"{asked.origin} has no sequence {seq} yet; its last one is {newest.last_seq}")
+    point = StreamPoint(seq=seq)
+    try:
+        kept = version_of_point(log, point)
+        version, progress = kept.version, kept.progress
+    except NotKept:
+        version, progress = _first_with(log, newest.uid, seq), None
+    if version is None:
+        return None
+    if _is_archive(storage, log.table, version):
+        raise CloneRefused(f"{asked.origin} is an archive, which tells when messages ended: ask for a time")
+    dead = departed.erased(storage, log.table).runs
+    if progress is not None and progress.departed > 0:
+        gone = departed.gone(departed.read(storage, log.table, progress.last_index), point)
+        dead = departed.both(gone, departed.erased(storage, log.table)).runs
+    return _before(storage, log, version, newest.uid, f"seq > {seq}", list(dead), seq)
+
+
+def _first_with(log: CommitLog, uid: str, seq: int) -> int:
+    """The first version whose commit reached a sequence."""
+    for version in log.course:
+        progress = log.progress(version)
+        if progress is not None and progress.uid == uid and progress.last_seq >= seq:
+            if version == log.versions[0] and version > 0:
+                break
+            return version
+    raise TimeTravelError(f"the versions of {log.table} that reached sequence {seq} first are gone")
+
+
+def _at_moment(storage: Storage, log: CommitLog, asked: CloneRequest, newest: Progress, reached: bool) -> Point | None:
+    """The stream at a moment, by message time."""
+    at_ns = asked.as_of_ns
+    found = version_for_message_time(log, at_ns)
+    if not found.complete and not reached:
+        return None
+    version = found.version
+    if version is None:
+        raise CloneRefused(f"{asked.origin} held nothing at {rfc3339(at_ns)}")
+    if found.progress is None:
+        # What had left by then, as far as commits tell: those made by then know it, and later ones know too much.
+        with contextlib.suppress(TimeTravelError):
+            version = max(version, version_for_commit_time(log, at_ns, max(at_ns, time.time_ns())))
+    dead = list(departed.gone_as_of(storage, log.table, found).runs)
+    point = _before(storage, log, version, newest.uid, f"time_ns > {at_ns}", dead, 0)
+    if not _is_archive(storage, log.table, version):
+        return point
+    ended = [f"{REMOVED_COLUMN} <= {at_ns}"]
+    later = [Update(f"{REMOVED_COLUMN} IS NOT NULL", "NULL")]
+    return msgspec.structs.replace(point, conditions=[*point.conditions, *ended], updates=later)
+
+
+def _before(
+    storage: Storage, log: CommitLog, version: int, uid: str, later: str, dead: list[tuple[int, int]], last_seq: int
+) -> Point:
+    """A point within the batch of a version's commit."""
+    state = Log(storage, log.table).state(version)
+    _check_owner(log, state.metadata.configuration.get(UID_PROPERTY), uid)
+    by_then = "SELECT min(seq) AS low, max(seq) AS high, max(time_ns) AS time_ns FROM t WHERE NOT "
+    found = _query(storage, log.table, version, f"{by_then}({later})")
+    last_seq = last_seq or int(found["high"] or 0)
+    return Point(
+        table=log.table,
+        version=version,
+        index=0,
+        last_seq=last_seq,
+        last_time_ns=int(found["time_ns"] or 0),
+        floor=int(found["low"] or last_seq + 1),
+        conditions=[later],
+        dead=dead,
+    )
+
+
+def _from(point: Point, asked: CloneRequest) -> Point:
+    """The same without what was stored before the request begins."""
+    more = [f"seq < {asked.start_seq}"] if asked.start_seq > 1 else []
+    more += [f"time_ns < {asked.start_ns}"] if asked.start_ns else []
+    return msgspec.structs.replace(point, conditions=[*point.conditions, *more]) if more else point
+
+
+def _check_owner(log: CommitLog, owner: str | None, uid: str) -> None:
+    """A version may be of an earlier stream, or of the time when the table was being made."""
+    if owner != uid:
+        raise TimeTravelError(f"the versions of {log.table} that are still there do not reach back so far")
+
+
+def _is_archive(storage: Storage, table: str, version: int) -> bool:
+    from deltalake import DeltaTable
+
+    fields = DeltaTable(table, version=version, storage_options=storage.delta_options() or None).schema().fields
+    return any(field.name == REMOVED_COLUMN for field in fields)
+
+
+def _query(storage: Storage, table: str, version: int | None, sql: str) -> dict[str, Any]:
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    delta = DeltaTable(table, version=version, storage_options=storage.delta_options() or None)
+    (row,) = pa.table(QueryBuilder().register("t", delta).execute(sql).read_all()).to_pylist()
+    return dict(row)

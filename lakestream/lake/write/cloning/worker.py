@@ -1,0 +1,179 @@
+"""Clones beside the compactor's batches.
+
+Belongs here: when requests for clones are seen to (making.py), and when clones of tables that are to go get files
+of their own (maintenance/maintenance.py). Both may take long, so they have threads of their own, and no other stream
+waits for them. What fails is tried again with growing pauses.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.lake.errors import LakeError, StillCloned
+from lakestream.lake.files import clone_request
+from lakestream.lake.files.clone_request import MADE, REFUSED, CloneAnswer
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.cloning.making import CloneMaker
+from lakestream.lake.write.maintenance.maintenance import Maintainer, TableInUse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+THREADS = 2
+"""Clones made, or detached, at the same time: one that is copied does not keep one waiting whose files are shared."""
+FIRST_PAUSE_SECONDS = 2.0
+LONGEST_PAUSE_SECONDS = 60.0
+LOOK_SECONDS = 1.0
+"""How often a request is looked at again that waits for its origin's table."""
+
+
+class _Errand:
+    """What is being done for one stream or table, and when it may be tried again."""
+
+    def __init__(self) -> None:
+        self.future: Future[str | None] | None = None
+        self.pause = FIRST_PAUSE_SECONDS
+        self.due = 0.0
+
+
+class CloneDesk:
+    """Sees to the clones of one lake. Its methods are called by one thread at a time and return at once.
+
+    Args:
+        spark: a session with Delta.
+        lake: the lake's root.
+        stopping: asked before each step.
+        report: gets a line when a clone was made, refused or detached; called in another thread.
+        complain: the same, when something went wrong.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: str,
+        stopping: Callable[[], bool],
+        report: Callable[[str], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._storage = open_storage(lake)
+        self._stopping = stopping
+        self._report = report
+        self._complain = complain
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="clones")
+        self._errands: dict[str, _Errand] = {}
+        self._makers: dict[str, CloneMaker] = {}
+        self._group = f"lakestream-clones-{uuid.uuid4().hex}"
+
+    def look(self, streams: Iterable[StagedStream], at_once: bool = False) -> None:
+        """See to the requests among the streams that live; `at_once` also to those that failed a moment ago."""
+        asking = [each for each in streams if each.asks]
+        for gone in self._makers.keys() - {each.directory for each in asking}:
+            self._makers.pop(gone, None)
+        for stream in asking:
+            if self._is_open(stream.directory):
+                self._do(stream.directory, partial(self._make, stream), at_once)
+
+    def _is_open(self, directory: str) -> bool:
+        """Return True if there is something to see to. Of a request that cannot be read its errand tells."""
+        try:
+            return clone_request.is_open(self._storage, directory)
+        except (LakeError, OSError, msgspec.MsgspecError):
+            return True
+
+    def release(self, table: str) -> None:
+        """The table is to go: have its clones detached. Whether they are, the table tells."""
+        self._do(table, partial(self._detach, table))
+
+    def wait(self) -> bool:
+        """Wait for what is under way; whether there was anything."""
+        busy = [each.future for each in self._errands.values() if each.future is not None and not each.future.done()]
+        wait(busy)
+        return bool(busy)
+
+    def stop(self) -> None:
+        """End; a Spark job that is under way is given up. Returns when nothing is under way any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._spark.sparkContext.cancelJobGroup(self._group)
+        self._pool.shutdown()
+
+    def _do(self, key: str, work: Callable[[], str | None], at_once: bool = False) -> None:
+        """Begin with an errand, unless it is under way, or failed a moment ago."""
+        now = time.monotonic()
+        self._errands = {
+            name: each
+            for name, each in self._errands.items()
+            if each.due > now - 2 * LONGEST_PAUSE_SECONDS or (each.future is not None and not each.future.done())
+        }
+        errand = self._errands.setdefault(key, _Errand())
+        if (
+            self._stopping()
+            or (now < errand.due and not at_once)
+            or (errand.future is not None and not errand.future.done())
+        ):
+            return
+        errand.future = self._pool.submit(self._run, key, errand, work)
+
+    def _run(self, key: str, errand: _Errand, work: Callable[[], str | None]) -> str | None:
+        try:
+            self._spark.sparkContext.setJobGroup(self._group, key)
+            said = work()
+            errand.due, errand.pause = time.monotonic() + LOOK_SECONDS, FIRST_PAUSE_SECONDS
+        except Exception as error:
+            errand.due = time.monotonic() + errand.pause
+            errand.pause = min(2 * errand.pause, LONGEST_PAUSE_SECONDS)
+            if self._stopping():
+                return None
+            said = f"{key}: {_reason(error)}"
+            self._complain(said)
+            return said
+        if said is not None:
+            self._report(said)
+        return said
+
+    def _make(self, stream: StagedStream) -> str | None:
+        maker = self._makers.get(stream.directory)
+        if maker is None:  # it has sessions of Spark's, and may be asked every second
+            maker = self._makers[stream.directory] = CloneMaker(self._spark, self._storage.root, stream)
+        try:
+            answer = maker.run()
+        except StillCloned as error:
+            return self._detach(error.table)  # and then again
+        if answer is None:
+            return None
+        self._makers.pop(stream.directory, None)
+        return _line(stream.identity.name, answer)
+
+    def _detach(self, table: str) -> str | None:
+        maintainer = Maintainer(self._spark, self._storage.root, stopping=self._stopping)
+        if not maintainer.acquire():
+            raise TableInUse(f"{table} goes once the maintainer at work has ended its round")
+        try:
+            done = maintainer.release_clones(table)
+        finally:
+            maintainer.release()
+        files = sum(each.files for each in done)
+        return f"detached {len(done)} clones of {table}: {files} files" if done else None
+
+
+def _line(name: str, answer: CloneAnswer) -> str | None:
+    """What became of a request, in one line."""
+    if answer.state == MADE:
+        how = "copied" if answer.copied else "shared"
+        return f"{name} begins with {answer.messages} rows of its origin, {how}, {answer.seconds:.2f} s"
+    if answer.state == REFUSED:
+        return f"{name} begins without a clone: {answer.reason}"
+    return f"{name}: its request for a clone was withdrawn"
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:500]

@@ -1,0 +1,470 @@
+"""Compacting one stream: staged segments into its Delta table, exactly once.
+
+Belongs here: the Spark side of one commit. The order is fixed:
+
+1. rows that died leave the table, or in an archive are marked (DELETE, UPDATE; repeating it changes nothing), and of
+   those whose bytes shall go as well a note is left (maintenance/erasure.py),
+2. the new rows are appended, without those that are dead already, in one commit that also carries the transaction
+   identifier `lakestream:<uid>` with the log index as its version, and the progress as user metadata.
+
+Only step 2 moves the position. A crash anywhere before it repeats everything, a crash after it finds the position
+moved. A reader never sees a deleted message come back: it goes before anything that follows it comes.
+
+A stream that keeps its past has a third step instead of most of the first: all rows of the batch are appended, those
+that died within it too, after a file that says when what left (departed.py), and
+
+3. the dead leave the table. This is repeated, from that file, by whoever compacts the stream next for the first time:
+   a crash between the two steps leaves rows that have yet to go.
+Source: Delta protocol, "Transaction Identifiers".
+
+Invariant: nothing is read from the streaming checkpoint. What is to be done follows from the table and staging alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import layouts, policy, segments, verify
+from lakestream.lake.delta import location as whereabouts
+from lakestream.lake.delta.batch import Batch
+from lakestream.lake.delta.policy import DEFAULT_BUCKETS, Partition
+from lakestream.lake.delta.position import PositionWatch, application
+from lakestream.lake.delta.schema import (
+    MESSAGE_DDL,
+    REMOVED_COLUMN,
+    REMOVED_DDL,
+    SUBJECT_LIMIT,
+    SUBJECT_MOST,
+    TABLE_DDL,
+    Layout,
+    choose_bounds,
+)
+from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
+from lakestream.lake.files import clone_request, paths, staging
+from lakestream.lake.files import quarantine as poison
+from lakestream.lake.files.locks import Lock, open_lock, table_lock
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.compaction import repair
+from lakestream.lake.write.compaction.table import Found, StreamTable
+from lakestream.lake.write.maintenance import erasure
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+TASK_BYTES = 32 * 1024 * 1024
+"""Segments that one task decodes before a second one is worth its start."""
+
+BUSY_SECONDS = 5.0
+"""How long a commit waits for the table's maintenance to end, before other streams get their turn."""
+
+_TIME = "timestamp_micros(time_ns div 1000)"
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How streams are compacted.
+
+    `subject_limit`: a table of partition rule `auto` with more distinct subjects is bucketed; `commit_bytes`: segments
+    of one commit; `tasks`: most tasks of one commit.
+    """
+
+    subject_limit: int = SUBJECT_LIMIT
+    commit_bytes: int = plan.COMMIT_BYTES
+    tasks: int = 2
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What compacting a stream did: commits made, segments and messages they took, and the position reached."""
+
+    commits: int = 0
+    segments: int = 0
+    rows: int = 0
+    position: int = 0
+
+
+class StreamCompaction:
+    """Compacts one stream of one lake. Not for use by two threads at once.
+
+    Args:
+        spark: a session with Delta.
+        lake: the lake's root.
+        stream: the stream's staging directory, as `staging.scan` found it.
+        table: where its table is, if not in its place.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: str,
+        stream: StagedStream,
+        options: Options | None = None,
+        table: str | None = None,
+    ) -> None:
+        self._spark = spark
+        self._storage = open_storage(lake)
+        self._directory = stream.directory
+        self._identity = stream.identity
+        self._deleted = stream.deleted
+        self._options = options or Options()
+        self._table = StreamTable(spark, self._storage, stream.identity, table)
+        self.table = self._table.path
+        self._watch = PositionWatch(self.table, self._identity.uid)
+        self._fence: Lock | None = None
+        self._cleared = False  # whether what died by the last commit is known to have left the table
+
+    @classmethod
+    def of_deleted(
+        cls, spark: SparkSession, lake: str, stream: StagedStream, options: Options | None = None
+    ) -> StreamCompaction:
+        """The same for a deleted stream, whose name another one may have taken: its table is moved aside then, or made
+        there if it has none yet.
+
+        Raises:
+            ForeignTable: a Delta table that lakestream did not make is in its place.
+        """
+        storage, identity = open_storage(lake), stream.identity
+        found = StreamTable(spark, storage, identity).find()
+        taken = found is not None and found.uid != identity.uid and found.created_ns > identity.created_ns
+        moved = taken or whereabouts.is_aside(storage, identity)
+        return cls(spark, lake, stream, options, whereabouts.aside(storage, identity) if moved else None)
+
+    def owes(self) -> bool:
+        """Whether the stream was deleted and its table, which is kept, has yet to get what is staged. What waits for a
+        decision how the table is to begin never gets there: the table was not begun."""
+        return policy.of_config(bytes(self._identity.config)).keep_table and not self._waits() and self.behind()
+
+    def put_away(self) -> None:
+        """The stream was deleted, and is not owed anything: remove its table, unless it is kept, and then what is
+        staged.
+
+        Raises:
+            StillCloned: clones need the table's files.
+            LakeError: what is staged is not in files of the table that are whole; `run` makes it so.
+        """
+        if policy.of_config(bytes(self._identity.config)).keep_table and not self._waits():
+            self.drop_table()
+            # Invariant 10: what is staged is all that is left of the stream but for the table.
+            if damaged := verify.look_over(self._storage, self.table):
+                repair.ask(self._storage.root, self._identity, damaged)
+                raise LakeError(verify.describe(self.table, damaged))
+            staging.discard_through(self._directory, self._identity, self._watch.read() or 0)
+            return
+        self.drop_table()
+        staging.discard(self._directory)
+
+    def behind(self) -> bool:
+        """Whether segments are staged, or were set aside, that the table does not hold yet, or the server has found the
+        table damaged. Touches no JVM."""
+        position = self._watch.read() or 0
+        if self._uncleared() or self._waits() or repair.is_asked(self._storage, self._directory):
+            return True
+        staged = staging.segments(self._directory)
+        if staged and staged[-1].last_index > position:
+            return True
+        return poison.poisoned(self._directory, position) is not None
+
+    def run(self, stopping: Callable[[], bool] = lambda: False, commits: int | None = None) -> Outcome:
+        """Commit until nothing staged is missing in the table, or `stopping()`, or `commits` were made.
+
+        Raises:
+            SegmentGap, PoisonedSegment, ForeignTable, BadPolicy: this stream cannot go on before somebody helps.
+            DamagedTable: nor can its table be made whole; what was staged is committed all the same.
+            TableBusy: maintenance of the table takes its time; another try later helps.
+        """
+        if self._waits():
+            return Outcome(position=self._watch.read() or 0)
+        damaged = self._repair()
+        outcome = Outcome(position=self._watch.read() or 0)
+        if self._uncleared():
+            with self._alone():
+                self._clear()
+        while not stopping() and outcome.commits != commits:
+            if (poisoned := poison.poisoned(self._directory, outcome.position)) is not None:
+                raise poisoned
+            parts = plan.choose(
+                self.table, outcome.position, staging.segments(self._directory), self._options.commit_bytes
+            )
+            if not parts:
+                break
+            with self._poison(parts):
+                footers = [segments.footer(part.path) for part in parts]
+                count = plan.fitting(footers, self._options.commit_bytes)
+                parts, footers = parts[:count], footers[:count]
+                batch = plan.gather(self._identity.uid, parts, footers, self._watch.progress)
+                self._cleared = False
+                with self._alone():
+                    # Once more: what was staged behind a withdrawal comes behind what the withdrawal takes away.
+                    committed = not self._waits() and self._commit(batch, outcome.position)
+                self._cleared = True
+            if not committed:
+                break
+            position = self._watch.read() or 0
+            if position < batch.progress.last_index:
+                raise LakeError(f"{self.table}: a commit through {batch.progress.last_index} left it at {position}")
+            outcome = Outcome(
+                outcome.commits + 1, outcome.segments + len(parts), outcome.rows + self._watch.rows, position
+            )
+        if damaged is not None and not outcome.commits:
+            raise damaged
+        return outcome
+
+    def _repair(self) -> DamagedTable | None:
+        """Make the table whole if the server has found it damaged; returns why that cannot be done."""
+        if not repair.is_asked(self._storage, self._directory):
+            return None
+        with self._alone():
+            found = self._table.find()
+            if found is None or found.uid != self._identity.uid:
+                repair.settle(self._storage, self._directory)
+                return None
+            assert self._fence is not None
+            mending = repair.Repair(self._spark, self._storage, self._identity, self.table, self._directory)
+            try:
+                if mending.run(self._fence.check) is not None:
+                    self._cleared = False
+            except DamagedTable as error:
+                return error
+        return None
+
+    def _waits(self) -> bool:
+        """Whether it has yet to be decided if the table begins as a clone (cloning/request.py)."""
+        return clone_request.is_open(self._storage, self._directory)
+
+    def drop_table(self) -> bool:
+        """The stream was deleted: remove the table if it is this stream's, and was not to be kept.
+
+        False when nothing was removed. The table disappears at once, before its files are deleted.
+
+        Raises:
+            StillCloned: clones need its files.
+        """
+        with self._alone():  # also for the look: a clone may be in the making
+            found = self._table.find()
+            if found is None or not self._owns(found):
+                return False
+            # The table knows what its last commit was told. What the stream said when it was deleted counts.
+            wanted = policy.of_config(self._identity.config)
+            whole = found.uid == self._identity.uid
+            if whole and wanted.keep_table and not found.kept:
+                self._table.adapt(found, wanted)
+            if whole and (wanted.keep_table or (found.kept and not self._deleted)):
+                return False
+            if self._table.is_cloned():
+                raise StillCloned(self.table)
+            self._table.remove(found.uid)
+            return True
+
+    def _owns(self, found: Found) -> bool:
+        """Whether a table is this stream's, or was being made for it."""
+        return found.uid.removeprefix(clone_request.MAKING) == self._identity.uid
+
+    @contextmanager
+    def _poison(self, parts: list[plan.Part]) -> Iterator[None]:
+        """Set a damaged segment aside, so that its stream stops at it, and says so, until it is replaced.
+
+        Raises:
+            PoisonedSegment: in place of what went wrong because of it.
+        """
+        try:
+            yield
+        except Exception as error:
+            # Out of a Python worker, through the JVM, only the exception's name and text are left.
+            if not isinstance(error, BadSegment) and "BadSegment" not in str(error):
+                raise
+            for part in parts:
+                try:
+                    for _ in segments.decode(part.path):
+                        pass
+                except BadSegment as bad:
+                    raise poison.set_aside(part.path, bad) from None
+            raise
+
+    # One commit
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Be the only one that commits to the table, or takes it away (see locks.py)."""
+        lock = open_lock(self._spark, table_lock(self._storage.root, self.table))
+        until = time.monotonic() + BUSY_SECONDS
+        while not lock.acquire():
+            if time.monotonic() >= until:
+                raise TableBusy(self.table)
+            time.sleep(0.05)
+        self._fence = lock
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _commit(self, batch: Batch, position: int) -> bool:
+        """False when the table belongs to a younger stream of this name: this one is history."""
+        found = self._table.find()
+        if found is not None and found.uid != self._identity.uid:
+            if found.created_ns > self._identity.created_ns:
+                return False
+            self._table.make_way(found)
+            found = None
+        layout = self._layout(batch, found)
+        if found is None:
+            self._table.create(layout, batch.policy)
+        else:
+            self._end_rows(batch, position, found)
+            if layout != found.layout:
+                self._rewrite(layout)
+            # After the rewrite: what the layout was decided for is written down once it is there.
+            self._table.adapt(found, batch.policy)
+        if batch.departures is not None and len(batch.departures):
+            departed.write(self._storage, self.table, batch.progress.last_index, batch.departures)
+        try:
+            self._append(batch, layout)
+        except Exception as error:
+            if layout.kind == "bucket" or "UnfitSubject" not in str(error):
+                raise
+            layout = Layout("bucket", bounds=self._bounds(batch, DEFAULT_BUCKETS, True))
+            self._rewrite(layout)
+            self._append(batch, layout)
+        if batch.departures is not None:
+            before = self._watch.progress
+            for condition in plan.departures_deleted(batch, before.floor if before else 0):
+                self._table.delta().delete(condition)
+        return True
+
+    def _uncleared(self) -> bool:
+        """Whether dead rows of the last commit may still be in the table."""
+        progress = self._watch.progress
+        return not self._cleared and progress is not None and progress.departed > 0
+
+    def _clear(self) -> None:
+        """Take them out of it. When that was done, nothing changes."""
+        progress = self._watch.progress
+        assert progress is not None
+        dead = departed.gone(departed.read(self._storage, self.table, progress.last_index))
+        for condition in plan.deletions(progress.last_index, progress, dead):
+            self._table.delta().delete(condition)
+        self._cleared = True
+
+    def _end_rows(self, batch: Batch, position: int, found: Found) -> None:
+        """Take what died out of the table; in an archive, mark what the stream no longer has."""
+        before = self._watch.progress
+        for condition in plan.deletions(position, before, batch.unwritten):
+            self._table.delta().delete(condition)
+        if runs := plan.erasures(position, before, batch.shredded):
+            erasure.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
+        if found.archive and not batch.policy.archive:
+            self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
+        if batch.policy.archive and not found.archive_column:
+            self._table.become_archive()
+        for update in plan.updates(position, before, batch.endings):
+            self._table.delta().update(update.condition, {update.column: update.value})
+
+    def _append(self, batch: Batch, layout: Layout) -> None:
+        rows = self._table.arrange(self._decoded(batch, layout), layout)
+        if self._fence is not None:
+            self._fence.check()
+        writer = rows.write.format("delta").mode("append")
+        writer = writer.option("txnAppId", application(self._identity.uid))
+        writer = writer.option("txnVersion", batch.progress.last_index)
+        writer.option("userMetadata", _json(batch.progress)).save(self._table.spark_path)
+
+    def _decoded(self, batch: Batch, layout: Layout) -> DataFrame:
+        """The batch's messages; each task reads a run of whole segments."""
+        tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
+        numbers = self._spark.range(0, len(batch.parts), 1, tasks)
+        decoder = _Decoder(batch, layout.kind != "bucket")
+        archive = batch.endings is not None
+        ddl = MESSAGE_DDL + (REMOVED_DDL if archive else "")
+        return numbers.mapInArrow(decoder, ddl).selectExpr(*_select(_TIME), *([REMOVED_COLUMN] if archive else []))
+
+    # The layout
+
+    def _layout(self, batch: Batch, found: Found | None) -> Layout:
+        """The layout that the table shall have for this batch."""
+        asked = batch.policy.partition
+        current, decided_for = (found.layout, found.decided_for) if found else (None, None)
+        want = layouts.wanted(asked, batch.subjects, current, decided_for, self._options.subject_limit)
+        if want.kind == "tokens" and self._too_many(batch, want, current):
+            want = Partition("bucket")
+        if current is not None and layouts.agrees(current, want, asked, decided_for):
+            return current
+        if want.kind != "bucket":
+            return Layout(want.kind, tokens=want.tokens)
+        return Layout("bucket", bounds=self._bounds(batch, want.buckets, found is not None))
+
+    def _too_many(self, batch: Batch, want: Partition, current: Layout | None) -> bool:
+        """Whether partitions by tokens would be more than SUBJECT_MOST, in the table or in this batch alone."""
+        if batch.subjects <= SUBJECT_MOST:
+            return False
+        if current is not None and current.kind == "tokens" and self._table.partitions() > SUBJECT_MOST:
+            return True
+        if batch.rows <= SUBJECT_MOST:
+            return False
+        layout = Layout("tokens", tokens=want.tokens)
+        tokens = self._decoded(batch, Layout("bucket")).selectExpr(*layout.expressions())
+        return tokens.distinct().limit(SUBJECT_MOST + 1).count() > SUBJECT_MOST
+
+    def _bounds(self, batch: Batch, buckets: int, in_table: bool) -> tuple[str, ...]:
+        """Bounds of buckets that hold about the same number of subjects each."""
+        most = max(1, layouts.SAMPLE // len(batch.parts))
+        sampler = _Sampler([(part.path, part.after) for part in batch.parts], most)
+        numbers = self._spark.range(0, len(batch.parts), 1, min(self._options.tasks, len(batch.parts)))
+        subjects = [row.subject for row in numbers.mapInArrow(sampler, "subject string").collect()]
+        return choose_bounds([*subjects, *(self._table.sample() if in_table else [])], buckets)
+
+    def _rewrite(self, layout: Layout) -> None:
+        self._table.rewrite(layout, None if self._watch.progress is None else _json(self._watch.progress))
+
+
+class _Decoder:
+    """What a task runs: numbers of segments in, their messages out. Pickled, so it holds nothing of Spark."""
+
+    def __init__(self, batch: Batch, as_partitions: bool) -> None:
+        self._parts = [(part.path, part.after) for part in batch.parts]
+        self._dead = batch.unwritten
+        self._endings = batch.endings
+        self._as_partitions = as_partitions
+
+    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                path, after = self._parts[number]
+                yield from segments.decode(path, after, self._dead, self._as_partitions, self._endings)
+
+
+class _Sampler:
+    """Numbers of segments in, some of their subjects out."""
+
+    def __init__(self, parts: list[tuple[str, int]], most: int) -> None:
+        self._parts, self._most = parts, most
+
+    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                path, after = self._parts[number]
+                subjects = pa.array(segments.sample_subjects(path, after, self._most), pa.string())
+                yield pa.RecordBatch.from_arrays([subjects], names=["subject"])
+
+
+def clear_removed(lake: str) -> None:
+    """Delete what removals that were cut short have left behind."""
+    storage = open_storage(lake)
+    storage.delete_tree(f"{storage.root}/{paths.REMOVED}")
+
+
+def _select(time_expression: str) -> list[str]:
+    """The table's columns, in order, from the decoder's."""
+    columns = [column.split()[0] for column in TABLE_DDL.replace("map<string, array<string>>", "map").split(", ")]
+    return [f"{time_expression} AS time" if column == "time" else column for column in columns]
+
+
+def _json(progress: Any) -> str:
+    return msgspec.json.encode(progress).decode()

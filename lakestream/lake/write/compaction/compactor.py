@@ -1,0 +1,511 @@
+"""The compactor: one streaming query over all streams of a lake.
+
+Belongs here: the query and its trigger, fanning a batch out over streams, housekeeping between batches (streams that
+failed are tried again, tables of deleted streams are removed), and the lock that keeps it alone. What happens to one
+stream is compaction.py's, what mirrors ask for cloning/desk.py's.
+
+Invariant: one stream's trouble stops only that stream. It is reported, and tried again with growing pauses and at the
+next news of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.lake.errors import LakeError, LeaseLost, StillCloned
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.locks import COMPACTOR_LOCK, open_lock
+from lakestream.lake.files.scan import Scanner
+from lakestream.lake.files.staging import StagedStream
+from lakestream.lake.files.storage import open_storage
+from lakestream.lake.write.cloning.worker import CloneDesk
+from lakestream.lake.write.compaction.compaction import Options, Outcome, StreamCompaction, clear_removed
+from lakestream.lake.write.compaction.source import NAME, SegmentsSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FIRST_RETRY_SECONDS = 5.0
+LONGEST_RETRY_SECONDS = 300.0
+DEFAULT_PARALLEL = 4
+"""Streams compacted at the same time."""
+ROUND_SECONDS = 30.0
+"""How long a batch goes on. Streams that are still behind then get their turn in the next batch or `sweep`."""
+LOOK_SECONDS = 1.0
+"""How often a batch that takes longer looks for streams that have got news meanwhile."""
+
+
+WORKER_TRIES = 5
+"""Times in a row that work is begun whose Python worker does not connect back to Spark. Spark gives a worker 10 s,
+which cannot be set, and a busy machine may need longer."""
+WORKER_PAUSE_SECONDS = 1.0
+"""Pause before the second try, doubled before each further one."""
+HEALTHY_SECONDS = 60.0
+"""A query that has run for so long has its tries back."""
+WORKER_LATE = "Spark's Python worker did not start within the 10 s that Spark gives it: the machine is too busy"
+
+CHECKPOINT_PARTS = ("metadata", "offsets", "commits", "sources", "state", ".metadata.crc")
+"""What Spark keeps in a streaming query's checkpoint directory."""
+
+
+def clear_checkpoint(directory: str) -> None:
+    """Begin without the last query's checkpoint, which a kill may have left half written: Spark would refuse it.
+
+    Nothing is lost: what there is to do follows from tables and staging. Only Spark's own entries are removed, since
+    the directory may be one that the user named.
+    """
+    if not paths.is_local(paths.normalise(directory)):
+        storage = open_storage(directory)
+        for name in CHECKPOINT_PARTS:
+            storage.delete_tree(f"{storage.root}/{name}")
+        return
+    for name in CHECKPOINT_PARTS:
+        path = os.path.join(directory, name)
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        elif os.path.exists(path):
+            os.unlink(path)
+
+
+class BatchReport(msgspec.Struct, frozen=True):
+    """One batch: how many streams it moved, messages and seconds it took, what went wrong, by stream, and how many
+    commits it made, by table."""
+
+    streams: int
+    rows: int
+    seconds: float
+    failures: dict[str, str]
+    commits: dict[str, int] = {}
+
+
+class _Tally:
+    """What a batch has done so far, by stream."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[str] = Counter()
+        self.commits: Counter[str] = Counter()
+        self.failures: dict[str, str] = {}
+
+    def report(self, seconds: float) -> BatchReport:
+        """All of it."""
+        return BatchReport(len(self.rows), self.rows.total(), seconds, self.failures, dict(self.commits))
+
+
+class _Failure(msgspec.Struct):
+    retry_at: float
+    pause: float
+
+
+class _Tries:
+    """Tries left for work whose Python worker does not start.
+
+    Args:
+        stopping: ends a pause.
+        complain: gets a line about each failure that another try follows.
+    """
+
+    def __init__(self, stopping: threading.Event, complain: Callable[[str], None]) -> None:
+        self._stopping = stopping
+        self._complain = complain
+        self._failed = 0
+
+    def again(self, what: str) -> bool:
+        """Wait before another try; return False when there is none left, or no time for it."""
+        self._failed += 1
+        if self._failed >= WORKER_TRIES or self._stopping.is_set():
+            return False
+        pause = WORKER_PAUSE_SECONDS * 2 ** (self._failed - 1)
+        self._complain(f"{what}: {WORKER_LATE}; try {self._failed} of {WORKER_TRIES}, the next in {pause:g} s")
+        return not self._stopping.wait(pause)
+
+
+class Compactor:
+    """Compacts a lake until told to stop.
+
+    Args:
+        spark: a session with Delta.
+        lake: the lake's root.
+        checkpoint: directory of the streaming query's checkpoint, begun anew by each query; see `clear_checkpoint`. By
+            default in the lake, or for a lake in an object store in a temporary directory of the driver's.
+        parallel: streams compacted at the same time.
+        stopping: set, from outside or by `stop`, it lets no further commit begin.
+        report: called after each batch that did something.
+        tell, complain: get a line about a clone, or about what went wrong; called in other threads too.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: str,
+        checkpoint: str | None = None,
+        *,
+        parallel: int = DEFAULT_PARALLEL,
+        options: Options | None = None,
+        stopping: threading.Event | None = None,
+        report: Callable[[BatchReport], None] = lambda report: None,
+        tell: Callable[[str], None] = lambda line: None,
+        complain: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._spark = spark
+        self._storage = open_storage(lake)
+        self._lake = self._storage.root
+        self._scanner = Scanner(lake)  # used while `_busy` is held
+        self._complain = complain
+        self._told: dict[str, str] = {}  # what was wrong with the last look over the staging area
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if checkpoint is None and not self._storage.local:
+            self._temporary = tempfile.TemporaryDirectory(prefix="lakestream-checkpoint-")
+            checkpoint = self._temporary.name
+        self._checkpoint = checkpoint or paths.checkpoint(self._lake)
+        self._options = options or Options()
+        self._report = report
+        self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="compact")
+        self._streams: dict[str, StreamCompaction] = {}
+        self._failures: dict[str, _Failure] = {}
+        self._unfinished: set[str] = set()  # behind when their batch had gone on long enough
+        self._reached: dict[str, int] = {}  # the log index that a stream's table holds, as far as a batch has seen
+        self._busy = threading.Lock()  # a batch or housekeeping is under way
+        self._stopping = stopping or threading.Event()
+        self._lock = open_lock(spark, f"{self._lake}/{COMPACTOR_LOCK}")
+        self._query: StreamingQuery | None = None
+        self._trigger: dict[str, Any] = {}
+        self._began = 0.0  # when the query was started
+        self._complain = complain
+        self._tries = _Tries(self._stopping, complain)
+        self._clones = CloneDesk(spark, self._lake, self._halted, tell, complain)
+        self._storage.make_directory(self._lake)
+
+    # The lock
+
+    def acquire(self) -> bool:
+        """Become the lake's only compactor; False while another process is."""
+        if not self._lock.acquire():
+            return False
+        clear_removed(self._lake)
+        return True
+
+    def release(self) -> None:
+        """Let another process compact the lake."""
+        self._lock.release()
+
+    # Running
+
+    def once(self) -> BatchReport:
+        """Compact everything that is staged now, then return. Failures are in the report."""
+        with self._busy:
+            live, gone = self._scan()
+            goal = {each.directory: each.last_index for each in [*live, *gone]}
+            self._clones.look(live)
+        self._worked(lambda: self._start({"availableNow": True}).awaitTermination())
+        # Streams that the checkpoint believes done, but whose table is behind: an older failure, or a restored table.
+        report = self._sweep_all()
+        if self._clones.wait():
+            report = self._sweep_all()
+        while any(self._reached.get(each, 0) < goal.get(each, 0) for each in self._unfinished) and not self._halted():
+            self._clones.wait()
+            report = self._sweep_all()
+            if not report.streams and not report.failures:
+                break  # what is left waits for another stream's table, or another program
+        self._lock.check()  # without the lock nothing more was begun, which is no failure of any stream
+        return msgspec.structs.replace(report, failures=report.failures | self._scanner.troubles)
+
+    def start(self, interval: float) -> None:
+        """Start the query, with a batch at most every `interval` seconds."""
+        self._trigger = {"processingTime": f"{interval:g} seconds"}
+        self._worked(self._begin)
+
+    def check(self) -> None:
+        """Raise what ended the query, if it ended, or LeaseLost when another process may be the compactor by now.
+
+        A query that ended because its Python worker did not start is begun again, up to `WORKER_TRIES` times in a row.
+        """
+        self._lock.check()
+        query = self._query
+        if query is None or self._stopping.is_set():
+            return
+        if query.isActive:
+            if time.monotonic() - self._began > HEALTHY_SECONDS:
+                self._tries = _Tries(self._stopping, self._complain)
+            return
+        error = query.exception() or LakeError("the streaming query has ended")
+        if not _is_worker_late(error):
+            raise error
+        if self._tries.again("the streaming query has ended"):
+            self._worked(self._begin)
+        elif not self._stopping.is_set():
+            raise LakeError(f"the streaming query has ended: {WORKER_LATE}")
+
+    def sweep(self, retry_now: bool = False) -> BatchReport:
+        """Housekeeping: remove tables of deleted streams, or bring those up that are kept, try failed streams again,
+        notice any that is behind."""
+        with self._busy:
+            live, gone = self._scan()
+            self._clones.look(live, at_once=retry_now)
+            now = time.monotonic()
+            tally = _Tally()
+            owed = [
+                stream
+                for stream in gone
+                if retry_now or stream.directory not in self._failures or self._is_due(stream.directory, now)
+                if self._forget(stream, tally)
+            ]
+            names = {stream.directory for stream in live} | {stream.directory for stream in owed}
+            for directory in self._failures.keys() - names - {stream.directory for stream in gone}:
+                del self._failures[directory]
+            self._unfinished &= names
+            unfinished = self._unfinished | {e.directory for e in live if e.damaged} - self._failures.keys()
+            due = [e for e in live if retry_now or e.directory in unfinished or self._is_due(e.directory, now)]
+            self._reached = {name: index for name, index in self._reached.items() if name in names}
+            report = self._compact([*owed, *due], tally)
+            for stream in owed:
+                if stream.directory not in tally.failures and stream.directory not in self._unfinished:
+                    self._forget(stream, tally)
+            return report
+
+    def stop(self) -> None:
+        """End the query between two batches; commits under way are finished. Returns when it has ended."""
+        self._stopping.set()
+        with self._busy:  # stopping a query in mid-batch makes Spark print a stack trace a thousand lines long
+            if self._query is not None:
+                self._query.stop()
+        self._pool.shutdown()
+        self._clones.stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    # Work that needs Python workers
+
+    def _worked(self, work: Callable[[], object]) -> None:
+        """Do something with the query, anew while its Python worker does not start.
+
+        Raises:
+            LakeError: it did not for `WORKER_TRIES` times.
+        """
+        tries = _Tries(self._stopping, self._complain)
+        while True:
+            try:
+                work()
+                return
+            except Exception as error:
+                if not _is_worker_late(error):
+                    raise
+            if not tries.again("the streaming query has ended"):
+                if self._stopping.is_set():
+                    return
+                raise LakeError(f"the streaming query has ended: {WORKER_LATE}")
+
+    def _sweep_all(self) -> BatchReport:
+        """Sweep all streams, anew while those that fail do so for want of a Python worker."""
+        tries = _Tries(self._stopping, self._complain)
+        report = self.sweep(retry_now=True)
+        while set(report.failures.values()) == {WORKER_LATE} and tries.again(f"{len(report.failures)} streams failed"):
+            report = self.sweep(retry_now=True)
+        return report
+
+    # Batches
+
+    def _begin(self) -> None:
+        self._query = self._start(self._trigger)
+        self._began = time.monotonic()
+
+    def _start(self, trigger: dict[str, Any]) -> StreamingQuery:
+        clear_checkpoint(self._checkpoint)
+        self._spark.dataSource.register(SegmentsSource)
+        news = self._spark.readStream.format(NAME).option("lake", self._lake).load()
+        writer = news.writeStream.queryName("lakestream").foreachBatch(self._batch)
+        checkpoint = self._checkpoint
+        if self._temporary is not None:
+            checkpoint = Path(checkpoint).as_uri()  # wherever Spark's own default file system is
+        elif not paths.is_local(paths.normalise(checkpoint)):
+            checkpoint = open_storage(checkpoint).spark_path(paths.normalise(checkpoint))
+        return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
+
+    def _batch(self, news: DataFrame, number: int) -> None:
+        """foreachBatch: compact the streams that the batch names."""
+        directories = {row.directory for row in news.select("directory").distinct().collect()}
+        with self._busy:
+            live, _ = self._scan()
+            named = {f"{self._lake}/{directory}" for directory in directories}
+            self._compact([stream for stream in live if stream.directory in named])
+
+    def _compact(self, streams: Iterable[StagedStream], tally: _Tally | None = None) -> BatchReport:
+        """Compact streams side by side, one commit of each in turn. Invariant: `_busy` is held.
+
+        A stream that gets news meanwhile joins in, so that one with a long backlog does not keep it waiting.
+        """
+        began = looked = time.monotonic()
+        tally = tally or _Tally()
+        turns: dict[Future[Outcome], str] = {}
+        self._join(turns, streams, tally)
+        while turns:
+            done, _ = wait(turns, LOOK_SECONDS, FIRST_COMPLETED)
+            now = time.monotonic()
+            for turn in done:
+                directory = turns.pop(turn)
+                if not self._settle(directory, turn, tally):
+                    continue
+                if now - began < ROUND_SECONDS and not self._halted():
+                    turns[self._take_turn(self._streams[directory])] = directory  # behind those that wait
+                else:
+                    self._unfinished.add(directory)
+            if now - looked >= LOOK_SECONDS and now - began < ROUND_SECONDS:
+                looked = now
+                self._join(turns, self._newcomers(set(turns.values())), tally)
+        report = tally.report(time.monotonic() - began)
+        if report.streams or report.failures:
+            self._report(report)
+        return report
+
+    def _join(self, turns: dict[Future[Outcome], str], streams: Iterable[StagedStream], tally: _Tally) -> None:
+        """Give a turn to those of the streams whose tables are behind."""
+        for stream in streams:
+            if self._halted():
+                self._unfinished.add(stream.directory)
+                continue
+            self._unfinished.discard(stream.directory)
+            try:
+                compaction = self._compaction(stream)
+            except Exception as error:  # its identity or its place in the lake: the others go on
+                self._fail(stream.directory, error, tally)
+                continue
+            if (behind := self._is_behind(stream.directory, tally)) is None:
+                continue
+            if behind:
+                turns[self._take_turn(compaction)] = stream.directory
+            else:
+                self._reached[stream.directory] = stream.last_index
+
+    def _is_behind(self, directory: str, tally: _Tally) -> bool | None:
+        """Whether a stream's table is behind; None when that cannot be told, which is a failure of this stream alone,
+        whatever it is that went wrong: a damaged log, for instance, has errors of many kinds."""
+        try:
+            return self._streams[directory].behind()
+        except Exception as error:
+            self._fail(directory, error, tally)
+            return None
+
+    def _newcomers(self, busy: set[str]) -> list[StagedStream]:
+        """Streams that have staged something since their table was last found to hold all of it."""
+        live, _ = self._scan()
+        rest = (each for each in live if each.directory not in busy and each.directory not in self._failures)
+        return [each for each in rest if each.last_index > self._reached.get(each.directory, 0)]
+
+    def _settle(self, directory: str, turn: Future[Outcome], tally: _Tally) -> bool:
+        """Take note of what came of a turn; whether the stream wants another one."""
+        error = turn.exception()
+        if error is not None:
+            if not self._stopping.is_set():
+                self._fail(directory, error, tally)
+            return False
+        outcome = turn.result()
+        if outcome.commits:
+            tally.rows[directory] += outcome.rows
+            tally.commits[self._streams[directory].table] += outcome.commits
+        self._reached[directory] = outcome.position
+        if (behind := self._is_behind(directory, tally)) is None:
+            return False
+        if behind and outcome.commits:
+            return True
+        if behind:  # it was not to begin a commit: whoever said so may think differently next time
+            self._unfinished.add(directory)
+        self._failures.pop(directory, None)
+        return False
+
+    def _take_turn(self, compaction: StreamCompaction) -> Future[Outcome]:
+        return self._pool.submit(compaction.run, self._halted, 1)
+
+    def _scan(self) -> tuple[list[StagedStream], list[StagedStream]]:
+        """Look over the staging area: (streams that live, streams that are gone). A place that cannot be read is told
+        once, and again when something else is wrong with it. Invariant: `_busy` is held."""
+        found = staging.current(self._scanner.scan())
+        for directory, trouble in self._scanner.troubles.items():
+            if self._told.get(directory) != trouble:
+                self._complain(trouble)
+        self._told = self._scanner.troubles
+        return found
+
+    def _halted(self) -> bool:
+        """Whether no further commit may begin: we are to stop, or may no longer be the only compactor."""
+        try:
+            self._lock.check()
+        except LeaseLost:
+            return True
+        return self._stopping.is_set()
+
+    def _compaction(self, stream: StagedStream) -> StreamCompaction:
+        known = self._streams.get(stream.directory)
+        if known is None:
+            known = StreamCompaction(self._spark, self._lake, stream, self._options)
+            self._streams[stream.directory] = known
+        return known
+
+    def _forget(self, stream: StagedStream, tally: _Tally) -> bool:
+        """The stream is gone: its table goes, unless it is kept, then what is left of its staging area.
+
+        True: the table is kept, and what is staged has to get there first. Then it takes its turns like others.
+        """
+        self._streams.pop(stream.directory, None)
+        try:
+            last = StreamCompaction.of_deleted(self._spark, self._lake, stream, self._options)
+            if last.owes():
+                self._streams[stream.directory] = last
+                return True
+            last.put_away()
+        except StillCloned as error:
+            self._clones.release(error.table)  # and then again
+            self._postpone(stream.directory, FIRST_RETRY_SECONDS)
+            return False
+        except Exception as error:
+            self._fail(stream.directory, error, tally)
+            return False
+        self._failures.pop(stream.directory, None)
+        return False
+
+    # Failures
+
+    def _fail(self, directory: str, error: BaseException, tally: _Tally) -> None:
+        """One stream's trouble: it is reported, and tried again later."""
+        if isinstance(error, StillCloned):  # an earlier stream's table is in the way
+            self._clones.release(error.table)
+            self._postpone(directory, FIRST_RETRY_SECONDS)
+            return
+        tally.failures[directory] = _reason(error)
+        self._postpone(directory)
+
+    def _is_due(self, directory: str, now: float) -> bool:
+        failure = self._failures.get(directory)
+        return failure is not None and failure.retry_at <= now
+
+    def _postpone(self, directory: str, longest: float = LONGEST_RETRY_SECONDS) -> None:
+        before = self._failures.get(directory)
+        pause = min(before.pause * 2, longest) if before else FIRST_RETRY_SECONDS
+        self._failures[directory] = _Failure(time.monotonic() + pause, pause)
+
+
+def _reason(error: BaseException) -> str:
+    """One line about a failure; Spark's own texts go on with plans and stack traces."""
+    if isinstance(error, LakeError | OSError):
+        return str(error)
+    if _is_worker_late(error):
+        return WORKER_LATE
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # A worker's exception stands in the middle of its traceback, as `module.Name: text`.
+    inner = [line for line in lines if line.startswith("lakestream.lake.errors.")]
+    return (inner or lines or [type(error).__name__])[0][:500]
+
+
+def _is_worker_late(error: BaseException) -> bool:
+    """Return True if a Python worker did not connect back to Spark in time, which another try may well."""
+    return "worker to connect back" in str(error) or "worker failed to connect back" in str(error)

@@ -1,0 +1,225 @@
+"""Making a damaged table whole again.
+
+Belongs here: what the server says to the compactor about a table whose files are not what its log says, the choice of
+the version to go back to, and the commit that does so. The check of files is verify.py's.
+
+    damaged.json    in the stream's staging directory: written by the server that found the damage, once it has staged
+                    all that its log still has of the stream. While it is there, nothing staged is taken away. It goes
+                    when the table is whole: by the compactor behind its commit, or by the server that looks again.
+
+The compactor takes the newest version of which all files are whole and behind whose position every segment is staged,
+and commits its files anew (as Delta's RESTORE does), with its position and progress. What the table has lost since is
+then compacted again, exactly once, as after any commit. Versions in between are no part of the stream's history any
+more: the commit says so, see `Progress.undone`. Where there is no such version nothing is touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.lake.delta import verify
+from lakestream.lake.delta.log import Add, Key, Log, State, located
+from lakestream.lake.delta.position import application
+from lakestream.lake.delta.time_travel import CommitLog, Progress
+from lakestream.lake.delta.verify import Damage
+from lakestream.lake.errors import DamagedTable
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.staging import StagedSegment, StreamIdentity
+from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.write.maintenance.rewrite import Rewriter, plain, removal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REQUEST_FILE = paths.DAMAGED_FILE
+OPERATION = "Restore"
+
+
+class Request(msgspec.Struct, frozen=True):
+    """The files that a server has found damaged, by path, with what is wrong with each. `lasting` are those of them
+    where a look does not tell it: the disk refused to take them (`Damage.lasting`)."""
+
+    files: dict[str, str] = {}
+    lasting: list[str] = []
+
+
+# ---------------------------------------------------------------------- the server's side
+
+
+def ask(lake: str, stream: StreamIdentity, damaged: Sequence[Damage]) -> None:
+    """Ask the compactor to make the table whole. What is staged has to stay from before this call on."""
+    storage = open_storage(lake)
+    directory = staging.directory_of(lake, stream)
+    files = {each.path: each.reason for each in damaged}
+    request = Request(files, sorted({each.path for each in damaged if each.lasting}))
+    if asked(storage, directory) != request:
+        staging.introduce(storage, directory, stream)
+        storage.write(f"{directory}/{REQUEST_FILE}", msgspec.json.encode(request))
+
+
+def settle(storage: Storage, directory: str) -> None:
+    """The table is whole: take the request away."""
+    storage.delete(f"{directory}/{REQUEST_FILE}")
+
+
+def asked(storage: Storage, directory: str) -> Request | None:
+    """The request in a staging directory; None when there is none."""
+    try:
+        content = storage.read(f"{directory}/{REQUEST_FILE}")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return msgspec.json.decode(content, type=Request)
+    except msgspec.DecodeError:  # cut by the very power loss; the server writes it anew
+        return Request()
+
+
+def is_asked(storage: Storage, directory: str) -> bool:
+    """Return True if there is a request."""
+    return storage.exists(f"{directory}/{REQUEST_FILE}")
+
+
+# ---------------------------------------------------------------------- the compactor's side
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A version to go back to: what is in it, its position, and what it says of the stream."""
+
+    state: State
+    position: int
+    progress: Progress | None
+
+
+class Repair:
+    """The repair of one stream's table. Whoever calls `run` holds the table's lock.
+
+    Args:
+        spark: a session with Delta.
+        storage: the lake.
+        identity: the stream.
+        table: the table's path.
+        directory: the stream's staging directory.
+    """
+
+    def __init__(
+        self, spark: SparkSession, storage: Storage, identity: StreamIdentity, table: str, directory: str
+    ) -> None:
+        self._spark = spark
+        self._storage = storage
+        self._identity = identity
+        self._table = table
+        self._directory = directory
+
+    def run(self, check: Callable[[], None]) -> Target | None:
+        """Make the table whole; None when it is.
+
+        Args:
+            check: raises when the table's lock may be somebody else's.
+
+        Raises:
+            DamagedTable: no version can be gone back to.
+        """
+        request = asked(self._storage, self._directory)
+        if request is None:
+            return None
+        rewriter = Rewriter(self._spark.newSession(), self._storage, 0)
+        transaction = rewriter.begin(self._table)
+        log = Log(self._storage, self._table)
+        now = log.state(int(transaction.snapshot().version()))
+        wrong = _Wrong(self._storage, self._table, request)
+        damaged = wrong.of(now)
+        if not damaged:
+            settle(self._storage, self._directory)
+            return None
+        target = self._target(log, now, wrong, damaged)
+        check()
+        self._commit(rewriter, transaction, log, now, target)
+        settle(self._storage, self._directory)
+        return target
+
+    def _target(self, log: Log, now: State, wrong: _Wrong, damaged: Sequence[Damage]) -> Target:
+        """The newest version that can be gone back to."""
+        here = self._position(now)
+        begins = staged_from(staging.segments(self._directory), here)
+        for version in reversed(log.commits):
+            if version >= now.version:
+                continue
+            try:
+                state = log.state(version)
+            except FileNotFoundError:  # log clean-up has taken what it is made of
+                break
+            if (position := self._position(state)) < begins - 1:
+                break
+            if not wrong.of(state):
+                return Target(state, position, CommitLog(self._table).progress(version) if position else None)
+        raise DamagedTable(verify.describe(self._table, damaged), begins, *verify.span(damaged))
+
+    def _position(self, state: State) -> int:
+        return state.transactions.get(application(self._identity.uid), 0)
+
+    def _commit(self, rewriter: Rewriter, transaction: Any, log: Log, now: State, target: Target) -> None:
+        """Take out what is not in the target's version, and put in what is."""
+        stamp_ms = max(time.time_ns() // 1_000_000, int(transaction.snapshot().timestamp()))
+        before, after = now.files, target.state.files
+        actions: list[dict[str, Any]] = []
+        if (metadata := log.metadata_of(target.state.version)) != log.metadata_of(now.version):
+            actions.append({"metaData": metadata})
+        actions += [
+            {"remove": {**removal(add, stamp_ms), "dataChange": True}}
+            for key, add in before.items()
+            if key not in after
+        ]
+        actions += [{"add": {**plain(add), "dataChange": True}} for key, add in after.items() if key not in before]
+        position = {"appId": application(self._identity.uid), "version": target.position, "lastUpdated": stamp_ms}
+        actions.append({"txn": position})
+        said = msgspec.json.encode(self._progress(target, now.version)).decode()
+        rewriter.commit(transaction, actions, said, OPERATION)
+
+    def _progress(self, target: Target, version: int) -> Progress:
+        """Return the userMetadata of the repair's commit: that of the version it goes back to."""
+        log = CommitLog(self._table)
+        progress, deletes = target.progress, 0
+        if progress is None:  # an empty table, which knows all of what it has lost
+            progress = Progress(uid=self._identity.uid, last_index=0, last_seq=0, last_time_ns=0, departed=0)
+        else:
+            deletes = log.deletes_left(target.state.version)
+        newest = log.progress(version)
+        undone = [*(newest.undone if newest is not None else []), (target.state.version + 1, version)]
+        return msgspec.structs.replace(progress, deletes=deletes, undone=undone)
+
+
+class _Wrong:
+    """Check of the files of several table versions; each file is checked once."""
+
+    def __init__(self, storage: Storage, table: str, request: Request) -> None:
+        self._storage, self._table, self._request = storage, table, request
+        self._known: dict[Key, Damage | None] = {}
+
+    def of(self, state: State) -> list[Damage]:
+        """The damaged files of a version."""
+        new = {key: add for key, add in state.files.items() if key not in self._known}
+        found = verify.check(self._storage, self._table, list(new.values()))
+        for key, add in new.items():
+            self._known[key] = found.get(key) or self._said(add)
+        return [damage for key in state.files if (damage := self._known[key]) is not None]
+
+    def _said(self, add: Add) -> Damage | None:
+        """Return the damage that only the server has seen (a failed fsync), or None."""
+        for path in located(self._table, add):
+            if path in self._request.lasting:
+                return Damage(path, self._request.files.get(path, ""), add, lasting=True)
+        return None
+
+
+def staged_from(staged: Sequence[StagedSegment], position: int) -> int:
+    """The log index from which on staged segments have every entry through a position of the table, and those behind
+    it that are staged; the one behind the position when they do not reach back to it."""
+    first = position + 1
+    for segment in reversed(staged):
+        if segment.first_index <= first <= segment.last_index + 1:
+            first = segment.first_index
+    return first

@@ -1,0 +1,330 @@
+"""A stream's Delta table, from the writer's side.
+
+Belongs here: finding and creating the table, its properties, taking it away, and rewriting it into another layout.
+What is written into it, and in which order, is compaction.py's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.lake.delta import policy as policies
+from lakestream.lake.delta.layouts import PAGE_SETTING, RUN_SEQS, SAMPLE
+from lakestream.lake.delta.policy import (
+    MANAGED_PROPERTIES,
+    ON_DELETE_PROPERTY,
+    PARTITION_KEY,
+    RETENTION_PROPERTY,
+    StreamPolicy,
+)
+from lakestream.lake.delta.schema import (
+    BOUNDS_METADATA,
+    CREATED_PROPERTY,
+    REMOVED_COLUMN,
+    REMOVED_DDL,
+    STREAM_PROPERTY,
+    TABLE_DDL,
+    UID_PROPERTY,
+    Layout,
+    layout_of,
+    quoted,
+)
+from lakestream.lake.errors import ForeignTable, KeptTable, StillCloned
+from lakestream.lake.files import paths
+from lakestream.lake.files.staging import StreamIdentity, is_marked, read_identity
+from lakestream.lake.files.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TABLE_PROPERTIES = {
+    "delta.enableDeletionVectors": "true",
+    "delta.enableInCommitTimestamps": "true",
+    # A checkpoint costs as much as a commit; replaying up to fifty small commits costs a reader some milliseconds.
+    "delta.checkpointInterval": "50",
+}
+RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
+"""Set on tables by subject or by tokens: their directories then have random names instead of escaped subjects, which
+some readers take for another file than the one whose rows were deleted, and which may be too long for a file system."""
+SET_PROPERTY = "lakestream.set"
+"""Names of the Delta properties that the stream's metadata has set, so that those it sets no longer can go."""
+
+REWRITE_SEQS = 2_000_000
+"""Sequences of one file when a table is rewritten."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """An existing table: whose it is, how it is partitioned (None: in no way of ours), whether it has the archive's
+    column, and its properties."""
+
+    uid: str
+    created_ns: int
+    layout: Layout | None
+    archive_column: bool
+    properties: dict[str, str]
+
+    @property
+    def decided_for(self) -> str | None:
+        """The request that its layout was chosen for."""
+        return self.properties.get(PARTITION_KEY)
+
+    @property
+    def archive(self) -> bool:
+        """Whether it was an archive by its last commit."""
+        return self.properties.get(RETENTION_PROPERTY) == "archive"
+
+    @property
+    def kept(self) -> bool:
+        """Whether it outlives its stream."""
+        return self.properties.get(ON_DELETE_PROPERTY) == "keep"
+
+
+class StreamTable:
+    """The table of one stream, driven through Spark. Whoever changes it holds the table's lock (locks.py).
+
+    Args:
+        spark: a session with Delta.
+        storage: the lake.
+        identity: the stream.
+        path: where the table is, if not in its place.
+    """
+
+    def __init__(
+        self, spark: SparkSession, storage: Storage, identity: StreamIdentity, path: str | None = None
+    ) -> None:
+        self._spark = spark
+        self._storage = storage
+        self._identity = identity
+        self.path = path or paths.table(storage.root, identity.name, identity.account)
+        self.spark_path = storage.spark_path(self.path)
+        spark.conf.set(*PAGE_SETTING)
+
+    def find(self) -> Found | None:
+        """What is at the table's place; None when there is no table.
+
+        Raises:
+            ForeignTable: a Delta table that lakestream did not make.
+        """
+        if not self._storage.names(f"{self.path}/_delta_log"):
+            return None
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            delta = DeltaTable(self.path, storage_options=self._storage.delta_options())
+            metadata, fields = delta.metadata(), delta.schema().fields
+        except TableNotFoundError:  # the log directory is there, but no commit in it yet
+            return None
+        uid = metadata.configuration.get(UID_PROPERTY)
+        if uid is None:
+            raise ForeignTable(self.path)
+        created = int(metadata.configuration.get(CREATED_PROPERTY) or 0)
+        layout = layout_of(metadata.partition_columns, fields)
+        archive_column = any(field.name == REMOVED_COLUMN for field in fields)
+        return Found(uid, created, layout, archive_column, dict(metadata.configuration))
+
+    def create(self, layout: Layout, policy: StreamPolicy) -> None:
+        """Make the table."""
+        from delta.tables import DeltaTable
+        from pyspark.sql.types import StructType
+
+        # What a removal that was cut short, or a creation, left behind: no table, as there is no log.
+        self._storage.delete_tree(self.path)
+        if not self._storage.local:
+            self._delete_markers()
+        columns = StructType.fromDDL(TABLE_DDL + layout.ddl + (REMOVED_DDL if policy.archive else ""))
+        assert isinstance(columns, StructType)
+        for field in columns.fields:
+            if field.name == "bucket":
+                field.metadata = {BOUNDS_METADATA: list(layout.bounds)}
+        builder = DeltaTable.create(self._spark).location(self.spark_path).addColumns(columns)
+        for column in layout.columns:
+            assert column in columns.names
+        builder = builder.partitionedBy(*layout.columns)
+        own = {
+            UID_PROPERTY: self._identity.uid,
+            STREAM_PROPERTY: self._identity.name,
+            CREATED_PROPERTY: str(self._identity.created_ns),
+        }
+        fixed = dict(TABLE_PROPERTIES)
+        if not (self._storage.local or paths.is_plain(self.path)):
+            fixed["delta.enableDeletionVectors"] = "false"  # deltalake 1.6 looks for them at the encoded path
+        if layout.kind != "bucket":
+            fixed[RANDOM_PREFIXES] = "true"
+        for name, value in {**fixed, **wanted_properties(policy), **own}.items():
+            builder = builder.property(name, value)
+        builder.execute()
+
+    def _delete_markers(self) -> None:
+        """Delete S3A's directory markers. Their keys end in a slash, which obstore cannot name, and Delta takes the one
+        of a creation that failed for a table."""
+        jvm = self._spark.sparkContext._jvm
+        assert jvm is not None
+        path = jvm.org.apache.hadoop.fs.Path(self.spark_path)
+        path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)
+
+    def become_archive(self) -> None:
+        """Add the column that tells when the stream no longer had a message."""
+        self._sql(f"ADD COLUMNS ({REMOVED_DDL.removeprefix(', ')})")
+
+    def adapt(self, found: Found, policy: StreamPolicy) -> None:
+        """Give an existing table the properties that the stream asks for, in as few commits as need be."""
+        want = wanted_properties(policy)
+        changed = {name: value for name, value in want.items() if found.properties.get(name) != value}
+        if changed:
+            pairs = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in changed.items())
+            self._sql(f"SET TBLPROPERTIES ({pairs})")
+        before = msgspec.json.decode(found.properties.get(SET_PROPERTY, "[]"), type=list[str])
+        gone = [
+            name
+            for name in (*MANAGED_PROPERTIES, SET_PROPERTY, *before)
+            if name in found.properties and name not in want
+        ]
+        if gone:
+            self._sql(f"UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(quoted, gone))})")
+
+    def rewrite(self, layout: Layout, metadata: str | None) -> None:
+        """Partition the table anew, in one commit that changes no row and no position.
+
+        The bounds of buckets are part of the column `bucket`, so that they change in this very commit.
+
+        Args:
+            layout: the new layout.
+            metadata: the commit's userMetadata.
+        """
+        if layout.kind != "bucket":
+            self._sql(f"SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true')")
+        kept = [name for name in self.frame().columns if name != "bucket" and not name.startswith("token")]
+        rows = self.spread(self.frame().select(*kept), layout)
+        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        if metadata is not None:
+            writer = writer.option("userMetadata", metadata)
+        writer.partitionBy(*layout.columns).save(self.spark_path)
+
+    def spread(self, rows: DataFrame, layout: Layout) -> DataFrame:
+        """Many rows with the layout's columns, so that they come to lie in few large files of its order."""
+        from pyspark.sql import functions
+
+        rows = self._placed(rows, layout)
+        stretch = functions.floor(rows.seq / REWRITE_SEQS)
+        rows = rows.repartition(2 * max(1, len(layout.bounds)), *layout.columns, stretch)
+        return rows.sortWithinPartitions(*_order(layout))
+
+    def arrange(self, rows: DataFrame, layout: Layout) -> DataFrame:
+        """Rows with the layout's columns, sorted for it within Spark's partitions, which also spares Spark a sort."""
+        return self._placed(rows, layout).sortWithinPartitions(*_order(layout))
+
+    def _placed(self, rows: DataFrame, layout: Layout) -> DataFrame:
+        from pyspark.sql import functions
+
+        if layout.kind != "subject":
+            rows = rows.selectExpr("*", *layout.expressions())
+        if layout.kind == "bucket":
+            bounded = functions.col("bucket").alias("bucket", metadata={BOUNDS_METADATA: list(layout.bounds)})
+            rows = rows.withColumn("bucket", bounded)
+        return rows
+
+    def sample(self) -> list[str]:
+        """Some of the table's subjects, for bounds."""
+        subjects = self.frame().select("subject").distinct()
+        count = subjects.count()
+        if count > SAMPLE:
+            subjects = subjects.sample(SAMPLE / count)
+        return [row.subject for row in subjects.collect()]
+
+    def partitions(self) -> int:
+        """How many partitions the table has."""
+        from deltalake import DeltaTable
+
+        return len(DeltaTable(self.path, storage_options=self._storage.delta_options()).partitions())
+
+    def frame(self) -> DataFrame:
+        """The table's rows."""
+        return self._spark.read.format("delta").load(self.spark_path)
+
+    def delta(self) -> Any:
+        """Delta's own handle, for DELETE and UPDATE."""
+        from delta.tables import DeltaTable
+
+        return DeltaTable.forPath(self._spark, self.spark_path)
+
+    # Taking it away
+
+    def make_way(self, found: Found) -> None:
+        """Take away the table of an earlier stream of this name, or move it aside if it was to be kept.
+
+        Raises:
+            KeptTable: it was to be kept, and an object store cannot move it.
+            StillCloned: a clone names its files where they are.
+        """
+        if self.is_cloned():
+            raise StillCloned(self.path)
+        if not self._is_to_be_kept(found):
+            self.remove(found.uid)
+            return
+        if not self._storage.local:
+            raise KeptTable(self.path)
+        target = paths.kept(self._storage.root, self._identity.name, found.uid, self._identity.account)
+        self._storage.move(self.path, target)
+        self._forget()
+
+    def _is_to_be_kept(self, found: Found) -> bool:
+        """Whether an earlier stream of this name said so: when it was deleted, else by its last commit or since."""
+        directory = paths.staging(self._storage.root, self._identity.name, found.uid, self._identity.account)
+        earlier = read_identity(directory)
+        if earlier is None:  # it was put away
+            return found.kept
+        keeps = policies.of_config(bytes(earlier.config)).keep_table
+        return keeps or (found.kept and not is_marked(self._storage, directory))
+
+    def is_cloned(self) -> bool:
+        """Whether shallow clones need files of the table."""
+        from lakestream.lake.delta.clones import References
+
+        return bool(References(self._storage).into(self.path))
+
+    def remove(self, uid: str) -> None:
+        """Remove the table. It disappears at once, before its files are deleted."""
+        if self._storage.local:
+            aside = f"{paths.removed(self._storage.root, uid)}-{time.time_ns()}"
+            self._storage.move(self.path, aside)
+            self._forget()
+            self._storage.delete_tree(aside)
+            return
+        # Without its log it is no table; what is left when this is cut short goes when the table is made anew.
+        self._storage.delete_tree(f"{self.path}/_delta_log")
+        self._forget()
+        self._storage.delete_tree(self.path)
+
+    def _forget(self) -> None:
+        """Delta keeps the state of tables by path; the next table at this path is another one."""
+        jvm = self._spark.sparkContext._jvm
+        assert jvm is not None
+        path = jvm.org.apache.hadoop.fs.Path(self.spark_path)
+        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(self._spark._jsparkSession, path)
+
+    def _sql(self, change: str) -> None:
+        self._spark.sql(f"ALTER TABLE delta.`{self.spark_path.replace('`', '``')}` {change}")
+
+
+def _order(layout: Layout) -> list[Any]:
+    """By what rows are sorted in a file: in runs of sequences, by subject in each. The partition comes first, as Spark
+    would sort by it again otherwise."""
+    from pyspark.sql import functions
+
+    if layout.kind == "subject":
+        return ["subject", "seq"]
+    return [*layout.columns, functions.floor(functions.col("seq") / functions.lit(RUN_SEQS)), "subject", "seq"]
+
+
+def wanted_properties(policy: StreamPolicy) -> dict[str, str]:
+    """All properties that follow from the stream's metadata."""
+    found = {**policy.table_properties(), PARTITION_KEY: policy.partition.text}
+    set_by_user: Sequence[str] = sorted(name for name in found if name not in MANAGED_PROPERTIES)
+    if set_by_user:
+        found[SET_PROPERTY] = msgspec.json.encode(set_by_user).decode()
+    return found

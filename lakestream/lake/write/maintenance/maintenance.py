@@ -1,0 +1,592 @@
+"""Keeping streams' tables small and quick to open: OPTIMIZE, VACUUM, checkpoints, log cleanup.
+
+Belongs here: what a table needs (`look` reads its transaction log, plan.py judges, both without Spark) and
+doing it (`Maintainer`, with Spark). The order is OPTIMIZE, checkpoint, log cleanup, VACUUM; each is complete by itself,
+so a kill anywhere costs nothing but that the next run does the rest.
+
+Nothing here adds or removes a row, or moves a table's position:
+
+- OPTIMIZE commits no `txn` and no userMetadata. What an older commit says of the stream holds for it as well (see
+  `CommitLog.progress`); a copy of it could be out of date by the time of the commit.
+- Log cleanup keeps the newest commit at or before the retention's begin that says how far the table reaches, and the
+  checkpoint before it, so that every time within the retention finds its version.
+- VACUUM makes no commit, so a table that is at rest gets no new versions from being looked after.
+- Files with messages that are to be erased go at once, without regard to the retention (erasure.py). A mirror that
+  began as a clone and names such a file gets one of its own first: the message is still one of the mirror's.
+- A clone is detached (detach.py) when it is asked for, and when the table goes whose files it names.
+
+Invariant: whoever commits, or deletes from the log, holds the table's lock (locks.py) and has seen that it is the same
+table still. So does whoever deletes files, some at a time, and looks once more under the lock which of them clones
+need: who makes a clone says so under that lock. Writing new files takes no lock: they have names of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Set
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from lakestream.lake.delta import clones
+from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import log as deltalog
+from lakestream.lake.delta.clones import CloneUnreadable, References
+from lakestream.lake.delta.log import Log, State, located
+from lakestream.lake.delta.policy import TIME_TRAVEL_PROPERTY
+from lakestream.lake.delta.schema import STREAM_PROPERTY, UID_PROPERTY
+from lakestream.lake.delta.time_travel import CommitLog, NotATable
+from lakestream.lake.files import paths
+from lakestream.lake.files.locks import MAINTAINER_LOCK, open_lock, table_lock
+from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.write.maintenance import erasure
+from lakestream.lake.write.maintenance.detach import Detached, Detacher, of_others
+from lakestream.lake.write.maintenance.plan import (
+    HOUR_NS,
+    LEAST_RETAIN_HOURS,
+    DataFile,
+    Facts,
+    Plan,
+    decide,
+    decide_bins,
+    first_round,
+    log_floor,
+)
+from lakestream.lake.write.maintenance.plan import Policy as Policy
+from lakestream.lake.write.maintenance.rewrite import Rewriter
+from lakestream.lake.write.maintenance.vacuum import dead_files, with_checksum
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+ATTEMPTS = 3
+"""How often a step is begun anew when somebody else's commit was in its way."""
+LOCK_SECONDS = 30.0
+"""How long a step waits for the table's lock; the compactor has it for a commit, a few seconds at most."""
+REST_NS = HOUR_NS
+"""How long a table that needed nothing is left alone without new commits; only time could change that."""
+
+_DELETED_AT_ONCE = 1000
+_LOG_FILE = re.compile(r"^\.?(\d{20})\.")
+_CONFLICT = re.compile(r"DELTA_(CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception")
+
+
+class TableInUse(Exception):
+    """The table's lock was not to be had in time. The next round tries again."""
+
+
+# Looking
+
+
+def tables(storage: Storage) -> list[str]:
+    """Every directory of the lake where a stream's table is or may be, of all accounts, in order of their paths."""
+    root = storage.root
+    accounts = f"{root}/{paths.ACCOUNTS}"
+    parents = [f"{root}/{paths.STREAMS}"]
+    parents += [f"{accounts}/{name}/{paths.STREAMS}" for name in storage.directories(accounts)]
+    found = [f"{parent}/{name}" for parent in parents for name in storage.directories(parent)]
+    return [table for table in found if _may_be_table(storage, table)]
+
+
+def _may_be_table(storage: Storage, directory: str) -> bool:
+    """Return True also if that cannot be told: whoever looks after the table tells why."""
+    try:
+        return "_delta_log" in storage.directories(directory)
+    except OSError:
+        return True
+
+
+def look(
+    storage: Storage, table: str, policy: Policy, now_ns: int, references: References | None = None
+) -> Facts | None:
+    """Read a table's log; None when it is no stream's table (any more, or yet).
+
+    Args:
+        storage: the lake.
+        table: the table's path.
+        policy: for its retention, if the table does not say its own.
+        now_ns: the present, ns since the epoch.
+        references: what is known of clones so far.
+    """
+    to_erase = erasure.merged(erasure.notes(storage, table))
+    if (found := read(storage, table)) is None:
+        return None
+    log, state = found
+    properties, written = state.metadata.configuration, log.checkpoints
+    retain_ns = retention(properties, policy)
+    try:
+        commits = CommitLog(table)
+        stale, trouble = _stale(storage, log, state, commits, retain_ns, now_ns, references)
+        return Facts(
+            table=table,
+            stream=properties.get(STREAM_PROPERTY) or table.rpartition("/")[2],
+            uid=properties[UID_PROPERTY],
+            incarnation=state.metadata.id,
+            version=state.version,
+            partition_columns=state.metadata.partitionColumns,
+            files=data_files(state, erasure.to_rewrite(storage, table, state, to_erase)),
+            since_checkpoint=state.version - (written[-1] if written else -1),
+            oldest=commits.versions[0],
+            keep_from=log_floor(commits, written, (now_ns - retain_ns) // 1_000_000),
+            retain_ns=retain_ns,
+            stale=stale,
+            trouble=trouble,
+            erase=erasure.count(to_erase),
+        )
+    except (NotATable, FileNotFoundError):  # taken away while we looked
+        return None
+
+
+def read(storage: Storage, table: str, version: int | None = None) -> tuple[Log, State] | None:
+    """A stream's table at a version, the newest by default; None when there is none."""
+    log = Log(storage, table)
+    if not log.commits:
+        return None
+    try:
+        state = log.state(version)
+    except FileNotFoundError:  # no commit in it yet, or taken away while we looked
+        return None
+    return (log, state) if state.metadata.configuration.get(UID_PROPERTY) else None
+
+
+def retention(properties: dict[str, str], policy: Policy) -> int:
+    """How long a table's versions stay readable, ns: what the stream's metadata says, else the maintainer's setting."""
+    said = properties.get(TIME_TRAVEL_PROPERTY, "")
+    return max(int(said), int(LEAST_RETAIN_HOURS * HOUR_NS)) if said.isdecimal() else policy.retain_ns
+
+
+def expire(storage: Storage, table: str, keep_from: int) -> int:
+    """Delete the log's files of versions before `keep_from`, oldest first; returns how many commits were among them.
+
+    Invariant: `keep_from` has a checkpoint, so what is left can be read without the rest.
+    Source: Delta protocol, "Metadata Cleanup".
+    """
+    directory = f"{table}/_delta_log"
+    names = storage.names(directory)
+    assert keep_from in deltalog.checkpoints(names)
+    # Whoever wrote it: what can be read only from it is not deleted before it is on disk.
+    needed = [name for name in names if name.startswith(f"{keep_from:020d}.checkpoint.")]
+    storage.sync_files(f"{directory}/{name}" for name in needed)
+    found = sorted((int(match[1]), name) for name in names if (match := _LOG_FILE.match(name)))
+    old = [name for version, name in found if version < keep_from]
+    # The table's lock is held: in an object store one request for many of them.
+    for at in range(0, len(old), _DELETED_AT_ONCE):
+        storage.delete_all(f"{directory}/{name}" for name in old[at : at + _DELETED_AT_ONCE])
+    return sum(name[20:] == ".json" for name in old)
+
+
+def data_files(state: State, to_rewrite: Set[deltalog.Key] = frozenset()) -> list[DataFile]:
+    """The files of a state, as the plan sees them; from those in `to_rewrite` rows are to be erased."""
+    columns = state.metadata.partitionColumns
+    found = []
+    for key, add in state.files.items():
+        statistics = deltalog.statistics(add)
+        deleted = 0 if add.deletionVector is None else add.deletionVector.cardinality
+        partition = tuple(add.partitionValues.get(column) for column in columns)
+        file = DataFile(partition, add.size, statistics.rows, deleted, statistics.min_seq, statistics.max_seq, key)
+        found.append(msgspec.structs.replace(file, erase=True) if key in to_rewrite else file)
+    return found
+
+
+def _stale(
+    storage: Storage,
+    log: Log,
+    state: State,
+    commits: CommitLog,
+    retain_ns: int,
+    now_ns: int,
+    references: References | None,
+) -> tuple[list[str], str | None]:
+    """What VACUUM would delete, or why it must not. Clones are looked for only if there is anything at all."""
+    found = dead_files(storage, log, state, commits, retain_ns, now_ns, frozenset())
+    try:
+        kept = (references or References(storage)).into(log.table) if found else set()
+    except CloneUnreadable as error:
+        return [], str(error)
+    return [path for path in found if path not in kept], None
+
+
+# Doing
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What came of one table: the plan, files before and after OPTIMIZE, and one line about what went wrong."""
+
+    stream: str
+    plan: Plan
+    removed: int = 0
+    added: int = 0
+    seconds: float = 0.0
+    failure: str | None = None
+
+    def describe(self) -> str:
+        """One line for people."""
+        if self.failure is not None:
+            return f"{self.stream}: {self.failure}"
+        parts = [f"optimized {self.removed} files into {self.added}"] if self.removed else []
+        parts += ["checkpoint"] if self.plan.checkpoint else []
+        parts += [f"dropped {self.plan.expired} commits from the log"] if self.plan.expired else []
+        parts += [f"vacuumed {len(self.plan.stale)} files"] if self.plan.stale else []
+        parts += [f"erased {self.plan.erase} messages"] if self.plan.erase else []
+        return f"{self.stream}: {', '.join(parts) or 'nothing to do'}, {self.seconds:.2f} s"
+
+
+class _Rest(msgspec.Struct, frozen=True):
+    """A table that needed nothing: its stream, the version, and when that was."""
+
+    stream: str
+    version: int
+    since_ns: int
+
+
+class Maintainer:
+    """Looks after the tables of one lake. Not for use by two threads at once.
+
+    Args:
+        spark: a session with Delta; it is not changed.
+        lake: the lake's root, a directory or URL.
+        policy: how tables are kept. Its retention is taken as it is; `check_retention` is for the caller.
+        stopping: asked before each step.
+        clock: the present, ns since the epoch.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: str,
+        policy: Policy | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._storage = open_storage(lake)
+        self._policy = policy or Policy()
+        self._stopping = stopping
+        self._clock = clock
+        self._spark = spark.newSession()
+        self._rewriter = Rewriter(self._spark, self._storage, self._policy.target_bytes)
+        self._references = References(self._storage)
+        self._at_rest: dict[str, _Rest] = {}
+        self._group = f"lakestream-maintenance-{uuid.uuid4().hex}"
+        self._lock = open_lock(spark, f"{self._storage.root}/{MAINTAINER_LOCK}")
+
+    def acquire(self) -> bool:
+        """Become the lake's only maintainer; False while another process is."""
+        return self._lock.acquire()
+
+    def release(self) -> None:
+        """Let another process maintain the lake."""
+        self._lock.release()
+
+    def cancel(self) -> None:
+        """Have the Spark job that is under way fail. For another thread, once `stopping` is true."""
+        self._spark.sparkContext.cancelJobGroup(self._group)
+
+    def once(self, stream: str | None = None, report: Callable[[Done], None] = lambda done: None) -> list[Done]:
+        """Do for every table what it needs now. One table's trouble stops only that table.
+
+        Args:
+            stream: only streams of this name, in any account.
+            report: called after each table.
+        """
+        outcomes = []
+        found = tables(self._storage)
+        self._at_rest = {table: self._at_rest[table] for table in found if table in self._at_rest}
+        for table in found:
+            if self._stopping():
+                break
+            if (done := self.maintain(table, stream)) is not None:
+                outcomes.append(done)
+                report(done)
+        return outcomes
+
+    def maintain(self, table: str, stream: str | None = None) -> Done | None:
+        """Do for one table what it needs now; None when there is no such table, or it is not of `stream`."""
+        name = table.rpartition("/")[2]
+        began = time.monotonic()
+        try:
+            if (rest := self._resting(table)) is not None:
+                return Done(rest.stream, Plan()) if stream in (None, rest.stream) else None
+            if (found := read(self._storage, table)) is None:
+                return None
+            name = found[1].metadata.configuration.get(STREAM_PROPERTY) or name
+            if stream not in (None, name):
+                return None
+            self._spark.sparkContext.setJobGroup(self._group, f"maintenance of {name}")
+            done = retry(lambda: self._work(table), is_conflict)
+            return None if done is None else msgspec.structs.replace(done, seconds=time.monotonic() - began)
+        except Exception as error:
+            if self._stopping():  # what was cut short is no failure
+                return None
+            return Done(name, Plan(), seconds=time.monotonic() - began, failure=_reason(error))
+
+    def _resting(self, table: str) -> _Rest | None:
+        """What is known of a table that needed nothing and has not changed since. Costs one listing of its log."""
+        rest = self._at_rest.get(table)
+        if rest is None or not 0 <= self._clock() - rest.since_ns < REST_NS:
+            return None
+        commits = Log(self._storage, table).commits
+        return rest if commits and commits[-1] == rest.version else None
+
+    def _work(self, table: str) -> Done | None:
+        """Do what the table needs; None when it is gone."""
+        facts = self._look(table)
+        if facts is None:
+            return None
+        plan = decide(facts, self._policy)
+        if not plan:
+            self._at_rest[table] = _Rest(facts.stream, facts.version, self._clock())
+        removed = added = 0
+        while plan.bins and not self._stopping():
+            outcome = self._optimize(facts)
+            if outcome is None:
+                return None
+            if outcome == (0, 0):
+                break
+            removed, added = removed + outcome[0], added + outcome[1]
+        done = msgspec.structs.replace(
+            plan,
+            checkpoint=plan.checkpoint and self._checkpoint(facts),
+            expired=self._expire(facts, plan),
+            stale=plan.stale if self._delete(facts, plan.stale) else [],
+            erase=0,
+        )
+        trouble = facts.trouble
+        if plan.erase and not self._stopping():
+            erased, trouble = self._erase(facts)
+            done = msgspec.structs.replace(done, erase=erased)
+        return Done(facts.stream, done, removed, added, failure=facts.trouble or trouble)
+
+    def _look(self, table: str) -> Facts | None:
+        return look(self._storage, table, self._policy, self._clock(), self._references)
+
+    def _optimize(self, seen: Facts) -> tuple[int, int] | None:
+        """One commit's worth of rewriting, of the newest version; gives how many files it removed and added, none if
+        nothing is due, and None when the table is gone."""
+        self._forget(seen.table)
+        transaction = self._rewriter.begin(seen.table)
+        found = read(self._storage, seen.table, int(transaction.snapshot().version()))
+        if found is None or found[1].metadata.id != seen.incarnation:
+            return None
+        to_erase = erasure.merged(erasure.notes(self._storage, seen.table)) if seen.erase else []
+        to_rewrite = erasure.to_rewrite(self._storage, seen.table, found[1], to_erase)
+        bins = first_round(decide_bins(data_files(found[1], to_rewrite), self._policy))
+        if not bins:
+            return 0, 0
+        stamp_ms = self._clock() // 1_000_000
+
+        def alone() -> AbstractContextManager[bool]:
+            return self._alone(seen.table, seen.incarnation)
+
+        return self._rewriter.rewrite(
+            transaction, seen.table, found[1], bins, lambda: self._alone(seen.table, seen.incarnation), stamp_ms
+        )
+
+    def _checkpoint(self, facts: Facts) -> bool:
+        """Write a checkpoint of the newest version, if the table is the same one still."""
+        if self._stopping():
+            return False
+        with self._alone(facts.table, facts.incarnation) as same:
+            if same:
+                self._write_checkpoint(facts.table)
+            return same
+
+    def _write_checkpoint(self, table: str) -> None:
+        jvm = self._spark.sparkContext._jvm
+        assert jvm is not None
+        self._forget(table)
+        path = self._storage.spark_path(table)
+        jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path).checkpoint()
+
+    def _expire(self, facts: Facts, plan: Plan) -> int:
+        if not plan.expired or self._stopping():
+            return 0
+        with self._alone(facts.table, facts.incarnation) as same:
+            if not same:
+                return 0
+            expired = expire(self._storage, facts.table, plan.keep_from)
+            departed.sweep(self._storage, facts.table)
+            return expired
+
+    def _delete(self, facts: Facts, stale: list[str], named: bool = False) -> bool:
+        """Delete files that no version needs, but for those that somebody has cloned since they were chosen.
+
+        Args:
+            named: they may be young enough to belong to a commit that was made since; those stay as well.
+        """
+        for at in range(0, len(stale), _DELETED_AT_ONCE):
+            if self._stopping():
+                return False
+            with self._alone(facts.table, facts.incarnation) as same:
+                if not same:
+                    return False
+                kept = self._references.newly(facts.table)
+                if named and (found := read(self._storage, facts.table)) is not None:
+                    kept.update(path for add in found[1].files.values() for path in located(facts.table, add))
+                some = [path for path in stale[at : at + _DELETED_AT_ONCE] if path not in kept]
+                local = self._storage.local
+                self._storage.delete_all(path for each in some for path in (with_checksum(each) if local else [each]))
+        return not self._stopping()
+
+    def _erase(self, facts: Facts) -> tuple[int, str | None]:
+        """Delete the files that still hold messages to be erased: the newest version has none of them any more.
+
+        Returns how many messages are gone from all files, and what keeps the others. No commit that is under way
+        writes a row that was deleted before it began.
+        """
+        found = erasure.notes(self._storage, facts.table)
+        runs = erasure.merged(found)
+        now = read(self._storage, facts.table)
+        if not runs or now is None or now[1].metadata.id != facts.incarnation:
+            return 0, None
+        if erasure.to_rewrite(self._storage, facts.table, now[1], runs):
+            return 0, None  # deleted since the rewrite began: the next round has it
+        left = erasure.left_behind(self._storage, *now, runs)
+        try:
+            kept = self._kept_after_detaching(facts.table, set(left), runs) if left else set()
+        except CloneUnreadable as error:
+            return 0, str(error)
+        if not self._delete(facts, [path for path in left if path not in kept], named=True):
+            return 0, None
+        if kept:
+            return 0, f"{erasure.count(runs)} deleted messages stay in files that a shallow clone needs"
+        self._storage.delete_all(note.path for note in found)
+        return erasure.count(runs), None
+
+    def _kept_after_detaching(self, table: str, files: set[str], runs: erasure.Runs) -> set[str]:
+        """Which of a table's files clones need, once mirrors among these have copies of their own.
+
+        A mirror has those messages still, as a rule; what it has not is to be erased from its copies as well.
+        """
+        of_streams = set(tables(self._storage))
+        for clone, needed in self._references.by_clone(table).items():
+            if not needed & files or clone not in of_streams or self._stopping():
+                continue
+            found = read(self._storage, clone)
+            # Only what is in these files: of the rest the mirror may have rows that are still on their way.
+            inside = erasure.within(self._storage, needed & files, runs)
+            if found is not None and inside and (gone := erasure.missing(self._storage, clone, inside)):
+                uid = found[1].metadata.configuration[UID_PROPERTY]
+                erasure.leave_note(self._storage, clone, uid, self._clock(), gone)
+            self.detach(clone, needed & files)
+        return self._references.into(table) & files
+
+    # Clones
+
+    def detach(
+        self, table: str, only: Set[str] | None = None, report: Callable[[Detached], None] = lambda done: None
+    ) -> Detached | None:
+        """Make a clone independent of the tables whose files it names; older versions of it cannot be read any more.
+
+        A kill anywhere costs nothing: the next attempt goes on from there. None when it named no file of others.
+
+        Args:
+            table: the clone's path or URL; it need not be in the lake.
+            only: the files of others that it shall need no longer; all by default.
+            report: called after each file.
+
+        Raises:
+            NotATable: there is no table.
+            TableInUse: the compactor has it, or has yet to finish what it began.
+        """
+        there = open_storage(table)
+        if not Log(there, table).commits:
+            raise NotATable(table)
+        if not of_others(there, table):
+            clones.forget(self._storage, table)
+            return None
+        incarnation = Log(there, table).state().metadata.id
+        detacher = Detacher(self._spark, self._storage, self._stopping, report)
+        self._forget(table)
+        done = retry(
+            lambda: detacher.detach(
+                table, lambda: self._alone(table, incarnation), lambda: self._progress(table), only
+            ),
+            is_conflict,
+        )
+        with self._alone(table, incarnation) as same:
+            if same:
+                self._write_checkpoint(table)
+                expire(there, table, Log(there, table).checkpoints[-1])
+        if only is None:
+            clones.forget(self._storage, table)
+        return done
+
+    def release_clones(self, table: str) -> list[Detached]:
+        """Detach every clone that needs files of a table, whose stream is gone, from these.
+
+        Raises:
+            CloneUnreadable: nobody knows what one of them needs.
+        """
+        needed = self._references.by_clone(table)
+        return [done for clone, files in needed.items() if (done := self.detach(clone, files)) is not None]
+
+    def _progress(self, table: str) -> str | None:
+        """What the newest commit says of the stream, for a commit that takes its place in the log."""
+        try:
+            log = CommitLog(table)
+            progress = log.progress(log.latest)
+        except NotATable:
+            return None
+        if progress is None:
+            return None
+        if log.uncleared(log.latest) is not None:
+            raise TableInUse(f"the compactor has yet to finish a commit of {table}")
+        return msgspec.json.encode(msgspec.structs.replace(progress, deletes=0)).decode()
+
+    @contextmanager
+    def _alone(self, table: str, incarnation: str) -> Iterator[bool]:
+        """Hold a table's lock; gives whether the table is the one that was looked at.
+
+        Raises:
+            TableInUse: the lock was not to be had.
+        """
+        lock = open_lock(self._spark, table_lock(self._storage.root, table))
+        until = time.monotonic() + LOCK_SECONDS
+        while not lock.acquire():
+            if self._stopping() or time.monotonic() >= until:
+                raise TableInUse(f"{table} is being written to; maintenance goes on in the next round")
+            threading.Event().wait(0.05)
+        try:
+            try:
+                there: str | None = Log(open_storage(table), table).state().metadata.id
+            except FileNotFoundError:
+                there = None
+            lock.check()
+            yield there == incarnation
+        finally:
+            lock.release()
+
+    def _forget(self, table: str) -> None:
+        """Delta keeps the state of tables by path; the stream may have been made anew since."""
+        jvm = self._spark.sparkContext._jvm
+        assert jvm is not None
+        path = jvm.org.apache.hadoop.fs.Path(self._storage.spark_path(table))
+        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(self._spark._jsparkSession, path)
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether Delta refused a commit because of another one that came in between: trying again helps."""
+    return _CONFLICT.search(f"{type(error).__name__}: {error}") is not None
+
+
+def retry(work: Callable[[], T], may_retry: Callable[[Exception], bool], attempts: int = ATTEMPTS) -> T:
+    """Do `work`, anew when it raises what `may_retry` accepts, `attempts` times at most."""
+    for attempt in range(1, attempts + 1):
+        try:
+            return work()
+        except Exception as error:
+            if attempt == attempts or not may_retry(error):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _reason(error: Exception) -> str:
+    """One line; Spark's own texts go on with plans and stack traces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:500]

@@ -1,0 +1,212 @@
+"""Rewriting chosen data files of a table in a better order: the maintainer's OPTIMIZE.
+
+Belongs here: the Spark side of it. Delta's OPTIMIZE concatenates files in no particular order, so that the sequences of
+a whole file lie scattered in it and one message costs reading all of it. Here files become one sorted file:
+
+- partitioned by subject: by sequence,
+- otherwise: in runs of about `RUN_ROWS` rows with successive sequences, sorted by subject and sequence within a run.
+
+With the statistics that Parquet keeps for each page, a reader by sequence (the server) finds its run, and a reader by
+subject (SQL) finds the few pages of each run that have it.
+
+The commit goes through Delta's own transaction, as an OPTIMIZE: nothing but removes and adds with dataChange=false. A
+commit that came in between makes it fail only if it took one of the same files (a DELETE); appends do not matter.
+Writing takes no lock, the commit takes the table's for a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.lake.delta.layouts import PAGE_SETTING, RUN_ROWS
+from lakestream.lake.delta.log import Add, State, locate
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.write.maintenance.plan import Bin, layers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROW_GROUP_ROWS = RUN_ROWS
+ROW_GROUP_BYTES = 32 * 1024 * 1024
+"""What the writer holds in memory, whichever is reached first."""
+
+SETTINGS = {
+    PAGE_SETTING[0]: PAGE_SETTING[1],
+    "parquet.block.row.count.limit": ROW_GROUP_ROWS,
+    "parquet.block.size": ROW_GROUP_BYTES,
+    # Exact bounds for long subjects too.
+    "spark.databricks.io.skipping.stringPrefixLength": 256,
+}
+
+METADATA_SETTING = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class RowsDiffer(LakeError):
+    """A rewrite would have changed how many rows a table has; it was not committed."""
+
+
+class Rewriter:
+    """Rewrites files of tables of one lake.
+
+    Args:
+        spark: a session of its own; `SETTINGS` are set in it.
+        storage: the lake.
+        target_bytes: size of new files.
+    """
+
+    def __init__(self, spark: SparkSession, storage: Storage, target_bytes: int) -> None:
+        self._spark = spark
+        self._storage = storage
+        self._target = target_bytes
+        for name, value in SETTINGS.items():
+            spark.conf.set(name, str(value))
+
+    def begin(self, table: str) -> Any:
+        """A transaction on the table's newest version (`transaction.snapshot().version()`)."""
+        jvm = self._jvm()
+        # Delta asks for the thread's session, and finds another one's settings otherwise.
+        jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
+        path = self._storage.spark_path(table)
+        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path).startTransaction()
+
+    def rewrite(
+        self,
+        transaction: Any,
+        table: str,
+        state: State,
+        bins: Sequence[Bin],
+        alone: Callable[[], AbstractContextManager[bool]],
+        now_ms: int | None = None,
+    ) -> tuple[int, int] | None:
+        """Make one file of each bin, in one commit; returns how many files it removed and added.
+
+        Args:
+            transaction: what `begin` gave.
+            table: the table's path.
+            state: the very version that the transaction began at.
+            bins: files of it.
+            alone: the lock to commit under; gives whether the table is still the same one. None is returned if not.
+            now_ms: time of the removal, now by default.
+
+        Raises:
+            RowsDiffer: the new files would not have the rows of the old ones.
+        """
+        written: list[dict[str, Any]] = []
+        columns = state.metadata.partitionColumns
+        try:
+            for layer in layers(bins, self._target):
+                adds = [state.files[file.key] for each in layer for file in each.files]
+                rows = self._read(transaction, adds).coalesce(1).sortWithinPartitions(*_order(columns, layer))
+                written += self._write(transaction, rows)
+            files = [file for each in bins for file in each.files]
+            _check_rows(table, sum(file.rows - file.deleted for file in files), written)
+            stamp = int(time.time() * 1000) if now_ms is None else now_ms
+            actions = [{"add": add} for add in written]
+            actions += [{"remove": removal(state.files[file.key], stamp)} for file in files]
+            with alone() as same:
+                if not same:
+                    return None
+                self.commit(transaction, actions)
+        except Exception:
+            with contextlib.suppress(Exception):  # without a commit they are nobody's; VACUUM takes what is left
+                self._storage.delete_all(locate(table, add["path"]) for add in written)
+            raise
+        return len(files), len(written)
+
+    def _read(self, transaction: Any, adds: Sequence[Add]) -> DataFrame:
+        """The rows of these files that are not deleted."""
+        from pyspark.sql import DataFrame
+
+        files = self._seq([self._action({"add": plain(add)}) for add in adds])
+        none = self._jvm().scala.Option.empty()
+        frame = transaction.deltaLog().createDataFrame(transaction.snapshot(), files, False, none)
+        return DataFrame(frame, self._spark)
+
+    def _write(self, transaction: Any, rows: DataFrame) -> list[dict[str, Any]]:
+        added = self._jvm().scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(rows._jdf))
+        found = [msgspec.json.decode(action.json())["add"] for action in added]
+        return [{**add, "dataChange": False} for add in found]
+
+    def commit(
+        self,
+        transaction: Any,
+        actions: Sequence[Mapping[str, Any]],
+        metadata: str | None = None,
+        operation: str = "Optimize",
+    ) -> None:
+        """Commit `actions`. `metadata` becomes the commit's userMetadata. The operation is called OPTIMIZE in the
+        table's history, where they change no row, or is Delta's `ManualUpdate` or `Restore`."""
+        of = self._jvm().org.apache.spark.sql.delta
+        nothing, none = self._seq([]), self._jvm().scala.Option.empty()
+        if operation == "Optimize":
+            done = getattr(of, "DeltaOperations$Optimize")(nothing, nothing, False, none, False)
+        elif operation == "Restore":
+            done = getattr(of, "DeltaOperations$Restore")(none, none)
+        else:
+            done = getattr(getattr(of, f"DeltaOperations${operation}$"), "MODULE$")
+        if metadata is not None:
+            self._spark.conf.set(METADATA_SETTING, metadata)
+        try:
+            transaction.commit(self._seq([self._action(action) for action in actions]), done)
+        finally:
+            self._spark.conf.unset(METADATA_SETTING)
+
+    def _action(self, action: Mapping[str, Any]) -> Any:
+        text = msgspec.json.encode(action).decode()
+        return self._jvm().org.apache.spark.sql.delta.actions.Action.fromJson(text)
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        jvm = self._jvm()
+        found = jvm.java.util.ArrayList()
+        for item in items:
+            found.add(item)
+        return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+
+    def _jvm(self) -> Any:
+        jvm = self._spark.sparkContext._jvm
+        assert jvm is not None
+        return jvm
+
+
+def _order(columns: Sequence[str], layer: Sequence[Bin]) -> list[Any]:
+    """By what the rows of a layer are sorted. The partition comes first, as Spark would sort by it again otherwise."""
+    from pyspark.sql import functions as f
+
+    partition = [f.col(f"`{column}`") for column in columns]
+    if list(columns) == ["subject"]:
+        return [*partition, f.col("seq")]
+    rows = sum(file.rows - file.deleted for each in layer for file in each.files)
+    width = sum(
+        max(file.max_seq for file in each.files) - min(file.min_seq for file in each.files) + 1 for each in layer
+    )
+    span = max(1, RUN_ROWS * width // max(rows, 1))
+    return [*partition, f.floor(f.col("seq") / f.lit(span)), f.col("subject"), f.col("seq")]
+
+
+def plain(add: Add) -> dict[str, Any]:
+    """A file as an action's JSON, without what is not there: Delta takes null for a value."""
+    found = msgspec.to_builtins(add)
+    return {name: value for name, value in {**found, "dataChange": False}.items() if value is not None}
+
+
+def removal(add: Add, stamp_ms: int) -> dict[str, Any]:
+    """The action's JSON that takes a file out of a table without changing its rows."""
+    found: dict[str, Any] = {"deletionTimestamp": stamp_ms, "dataChange": False, "extendedFileMetadata": True}
+    kept = ("path", "partitionValues", "size", "stats", "deletionVector")
+    found.update((name, value) for name, value in plain(add).items() if name in kept)
+    return found
+
+
+def _check_rows(table: str, expected: int, written: Sequence[Mapping[str, Any]]) -> None:
+    found = [msgspec.json.decode(add.get("stats") or "{}").get("numRecords") for add in written]
+    if None in found or sum(found) != expected:
+        raise RowsDiffer(
+            f"{table}: {expected} rows were to be rewritten, {sum(filter(None, found))} came out; not committed"
+        )

@@ -1,0 +1,101 @@
+"""Maintenance beside a compactor, in the same JVM.
+
+Belongs here: when tables are looked after while their streams are being compacted. Every so often all of them, and in
+between a table that got many commits. One table at a time, in one thread, and with one Spark task, so that the
+compactor has the other cores; it waits for a table only while maintenance commits to that very one.
+
+The lake's maintainer lock is held for a round at a time. While a maintainer of its own is in a round, it has the lock
+and nothing happens here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from lakestream.lake.write.maintenance.maintenance import Done, Maintainer
+from lakestream.lake.write.maintenance.plan import Plan
+
+DEFAULT_EVERY_SECONDS = 600.0
+DEFAULT_COMMITS = 100
+"""Commits of a table after which it is looked after, though its time has not come."""
+
+
+class Upkeep:
+    """Looks after a lake's tables until told to stop.
+
+    Args:
+        maintainer: whose lock is not held; its `stopping` has to become true with `stop`.
+        every: seconds between two rounds.
+        report: called after each table, in another thread.
+        commits: see DEFAULT_COMMITS.
+    """
+
+    def __init__(
+        self, maintainer: Maintainer, every: float, report: Callable[[Done], None], commits: int = DEFAULT_COMMITS
+    ) -> None:
+        self._maintainer = maintainer
+        self._every = every
+        self._report = report
+        self._limit = commits
+        self._commits: Counter[str] = Counter()
+        self._guard = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+
+    def start(self) -> None:
+        """Begin. The first round comes after the first pause: the start is busy enough."""
+        self._thread.start()
+
+    def note(self, commits: Mapping[str, int]) -> None:
+        """Tables, by path, got so many commits. Returns at once."""
+        with self._guard:
+            self._commits.update(commits)
+            if any(self._commits[table] >= self._limit for table in commits):
+                self._wake.set()
+
+    def stop(self) -> None:
+        """End; a rewrite that is under way is given up, a commit is not. Returns when it has ended."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._maintainer.cancel()
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            woken = self._wake.wait(self._every)
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                self._round(woken)
+            except Exception as error:  # the lake cannot be listed, or Spark is gone; the compactor says more about it
+                if not self._stopping:
+                    self._report(Done("all tables", Plan(), failure=str(error).partition("\n")[0]))
+
+    def _round(self, woken: bool) -> None:
+        if not self._maintainer.acquire():
+            return
+        try:
+            self._some() if woken else self._all()
+        finally:
+            self._maintainer.release()
+
+    def _all(self) -> None:
+        with self._guard:
+            self._commits.clear()
+        self._maintainer.once(report=self._report)
+
+    def _some(self) -> None:
+        """Tables with many commits, while there are any."""
+        while not self._stopping:
+            with self._guard:
+                table = max(self._commits, key=self._commits.__getitem__, default=None)
+                if table is None or self._commits[table] < self._limit:
+                    return
+                del self._commits[table]
+            if (done := self._maintainer.maintain(table)) is not None:
+                self._report(done)

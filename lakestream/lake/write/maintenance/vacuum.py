@@ -1,0 +1,79 @@
+"""Which files of a table's directory nobody needs any more.
+
+Belongs here: the reference sets and the listing; deleting is the caller's. Delta's own VACUUM cannot be told of files
+to keep, starts Spark jobs of several seconds, and knows no clones. What stays:
+
+- files of the newest version, with their deletion vectors,
+- files that left the table within the retention (tombstones), so that every version that was current within it can be
+  read, and whoever began to read one of them can go on for as long,
+- files that clones of the table name (clones.py), however old,
+- files younger than the retention, whoever wrote them: they may belong to a commit that is under way,
+- what is hidden (`_delta_log` and other names that begin with `_` or `.`), but for change data.
+
+Source: Delta protocol, "Action Reconciliation"; the rules of Delta's VACUUM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from lakestream.lake.delta.log import Log, State, located
+from lakestream.lake.delta.time_travel import CommitLog
+from lakestream.lake.files.storage import Entry, Storage
+from lakestream.lake.write.maintenance.plan import MARGIN_NS, interval_ns, versions_until
+
+CHANGE_DATA = "_change_data"
+TOMBSTONES_PROPERTY = "delta.deletedFileRetentionDuration"
+DEFAULT_TOMBSTONES = "interval 1 week"
+
+
+def dead_files(
+    storage: Storage, log: Log, state: State, commits: CommitLog, retain_ns: int, now_ns: int, kept: Set[str]
+) -> list[str]:
+    """Paths that can be deleted, ascending.
+
+    Args:
+        storage: the lake.
+        log: the table's log.
+        state: the table's newest version, read from it.
+        commits: the same log, for the times of commits.
+        retain_ns: age up to which versions stay readable.
+        now_ns: the present, ns since the epoch.
+        kept: paths that clones name.
+    """
+    cutoff_ns = now_ns - retain_ns - min(MARGIN_NS, retain_ns // 6)
+    table = log.table
+    old = [entry for entry in storage.tree(table) if entry.modified_ns < cutoff_ns and visible(table, entry)]
+    current = {path for add in state.files.values() for path in located(table, add)}
+    candidates = {entry.path for entry in old} - current - kept
+    if not candidates:
+        return []
+    cutoff_ms = cutoff_ns // 1_000_000
+    for tombstone in log.tombstones(state.version):
+        if tombstone.deletionTimestamp is None or tombstone.deletionTimestamp >= cutoff_ms:
+            candidates.difference_update(located(table, tombstone))
+    if retain_ns > interval_ns(state.metadata.configuration.get(TOMBSTONES_PROPERTY, DEFAULT_TOMBSTONES)):
+        candidates -= _removed_since(log, commits, cutoff_ms)
+    return sorted(candidates)
+
+
+def visible(table: str, entry: Entry) -> bool:
+    """Whether a file in a table's directory is one of its data, and not hidden from readers."""
+    parts = entry.path[len(table) + 1 :].split("/")
+    return not any(part.startswith(("_", ".")) and part != CHANGE_DATA for part in parts)
+
+
+def _removed_since(log: Log, commits: CommitLog, cutoff_ms: int) -> set[str]:
+    """What commits after a time took out of the table: checkpoints no longer have all tombstones of so long ago."""
+    found: set[str] = set()
+    for version in commits.versions[versions_until(commits, cutoff_ms) :]:
+        for action in log.commit(version):
+            if action.remove is not None:
+                found.update(located(log.table, action.remove))
+    return found
+
+
+def with_checksum(path: str) -> list[str]:
+    """A file and the checksum that Hadoop's local file system keeps beside it."""
+    directory, _, name = path.rpartition("/")
+    return [path, f"{directory}/.{name}.crc"]
