@@ -20,7 +20,7 @@ if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
 from lakestream.lake.delta.clones import CloneRefused  # noqa: E402
-from lakestream.lake.spark import job
+from lakestream.lake.spark import job  # noqa: E402
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

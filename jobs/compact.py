@@ -22,7 +22,7 @@ if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
 from lakestream.lake.errors import StorageFailed  # noqa: E402
-from lakestream.lake.spark import job
+from lakestream.lake.spark import job  # noqa: E402
 from lakestream.lake.spark.job import complain, say  # noqa: E402
 from lakestream.lake.write.maintenance.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
 

@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
-from lakestream.lake.spark import job
+from lakestream.lake.spark import job  # noqa: E402
 from lakestream.lake.spark.job import complain, say  # noqa: E402
-from lakestream.lake.write.maintenance import plan as maintenance_plan
+from lakestream.lake.write.maintenance import plan as maintenance_plan  # noqa: E402
 from lakestream.lake.write.maintenance.plan import Policy  # noqa: E402
 
 if TYPE_CHECKING:

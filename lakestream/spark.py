@@ -1,7 +1,7 @@
 """Spark over the streams of a lake.
 
-Belongs here: the session that a program or notebook asks for. What Spark is set to is lakestream.lake.spark.session's. Nothing
-of Spark is imported before a session is asked for.
+Belongs here: the session that a program or notebook asks for. What Spark is set to is lakestream.lake.spark.session's.
+Nothing of Spark is imported before a session is asked for.
 
     from lakestream.spark import session
 

@@ -1,8 +1,8 @@
 """`lakestream restore`: a stream as it was, out of the lake.
 
 Belongs here: the command's options and exit codes (0 done, 1 refused, 130 after Ctrl-C), and sending messages to a
-server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Which messages there were then, lake/read/history/past.py finds
-out; what an archive looks like, account/backup/archive.py says.
+server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Which messages there were then,
+lake/read/history/past.py finds out; what an archive looks like, account/backup/archive.py says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Questions to the lake, answered by Spark.
 
-Belongs here: statements in, rows out, with the same interface as lakestream.lake.sql.session.Session, and Spark's errors as one
-message without its stack trace. It understands whatever Spark does, and costs a JVM and some seconds to start.
+Belongs here: statements in, rows out, with the same interface as lakestream.lake.sql.session.Session, and Spark's
+errors as one message without its stack trace. It understands whatever Spark does, and costs a JVM and some seconds to
+start.
 
 Only statements that read are let through. Spark's own parser says which those are (Statements in jvm/).
 """

@@ -2,8 +2,9 @@
 
 Belongs here: which streams have a past that can be asked for (`lakestream.time_travel` in their metadata), and finding
 the last message of each subject at a point of it. A recent point is answered from the log and the index of what lives:
-to that, what the log says was removed later is added. An older one is the lake's (lake/read/history/past_table.py). The two
-meet without a gap: what is behind the table's position is in the log for as long as it is not in the table.
+to that, what the log says was removed later is added. An older one is the lake's
+(lake/read/history/past_table.py). The two meet without a gap: what is behind the table's position is in the log for as
+long as it is not in the table.
 
 What was deleted securely (its bytes shall be found nowhere) is no part of the past either.
 """

@@ -1,0 +1,1 @@
+"""Spark for lakestream: Java, JARs, a session, and what the jobs share."""
