@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from datetime import datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,6 +20,7 @@ if (ROOT / "lakestream").is_dir():
 
 from lakestream.lake.delta.clones import CloneRefused  # noqa: E402
 from lakestream.lake.spark import job  # noqa: E402
+from lakestream.protocol.instants import has_zone, instant  # noqa: E402
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -78,12 +78,12 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
 
 def _time(text: str) -> int:
     try:
-        found = datetime.fromisoformat(text)
+        found = instant(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is no time; write 2026-05-01T12:30:00Z") from None
-    if found.tzinfo is None:
+    if not has_zone(text):
         raise argparse.ArgumentTypeError("needs a time zone, such as Z")
-    return int(found.timestamp() * 1_000_000) * 1000
+    return found
 
 
 if __name__ == "__main__":

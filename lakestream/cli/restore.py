@@ -21,12 +21,13 @@ import typer
 from lakestream.account.backup import archive
 from lakestream.cli.link import DEFAULT_SERVER, Link, TransferFailed
 from lakestream.cli.sql import default_lake
-from lakestream.lake.delta.time_travel import instant, rfc3339
+from lakestream.lake.delta.time_travel import instant
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
 from lakestream.lake.read.history.past import Past, open_past
 from lakestream.log.record import Record
 from lakestream.protocol import s2
+from lakestream.protocol.instants import rfc3339
 
 CHUNK_BYTES = 128 << 10
 WINDOW = 32

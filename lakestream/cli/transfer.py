@@ -26,6 +26,7 @@ from lakestream.cli.link import DEFAULT_SERVER, Link, Sender, TransferFailed, sa
 from lakestream.lake.errors import LakeError
 from lakestream.lake.transfer import mapping, tabular, unmapping
 from lakestream.log.record import Record
+from lakestream.protocol.instants import instant
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -226,15 +227,11 @@ def _position(text: str) -> int:
 
 
 def _instant(option: str, text: str) -> int:
-    """ns since 1970; 0 for none. Without a zone it is UTC."""
-    if not text:
-        return 0
+    """Return ns since the epoch; 0 for an empty text."""
     try:
-        moment = datetime.fromisoformat(text)
+        return instant(text) if text else 0
     except ValueError:
         raise _BadOption(f"{option} {text}: write 2026-05-01T12:30:00Z") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
 
 
 # ---------------------------------------------------------------------------- import

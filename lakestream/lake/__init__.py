@@ -18,7 +18,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lakestream.lake.delta.time_travel import AsOf, CommitLog, Progress, TimeTravelError, as_of, instant, version_at
+    from lakestream.lake.delta.position import Progress
+    from lakestream.lake.delta.time_travel import AsOf, CommitLog, TimeTravelError, as_of, instant, version_at
     from lakestream.lake.errors import LakeError
     from lakestream.lake.sql.session import Session
 

@@ -80,6 +80,10 @@ class DamagedLog(LakeError):
         super().__init__(f"{path} is damaged: {reason}; bring it back from a copy of the lake")
 
 
+class BadDeletionVector(LakeError):
+    """Raised for a deletion vector that does not decode; nothing of its file is read."""
+
+
 class BadSegment(LakeError):
     """A staged segment does not decode; nothing of it was used."""
 

@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import message_schema
-from lakestream.lake.delta.time_travel import Progress
 from lakestream.lake.files import paths
 from lakestream.lake.files.storage import open_storage
 

@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from lakestream.lake.delta.actions import locate
 from lakestream.lake.files import staging
 from lakestream.lake.files.storage import open_storage
 from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
-from lakestream.lake.read.history.index import TableIndex, locate
+from lakestream.lake.read.history.index import TableIndex
 from lakestream.lake.write.compaction import table as tables_of_streams
 from lakestream.lake.write.compaction.compaction import Options, StreamCompaction
 from lakestream.log.record import Record

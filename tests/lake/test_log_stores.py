@@ -23,7 +23,7 @@ from deltalake import DeltaTable, QueryBuilder
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from lakestream.lake.delta.deletion_vectors import to_z85
+from lakestream.lake.delta.actions import to_z85
 from lakestream.lake.files import s3
 from lakestream.lake.spark import jars, java
 from tests.lake.tables import version

@@ -14,12 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from lakestream.cli.app import app
-from lakestream.lake.delta.time_travel import CommitLog, as_of, rfc3339
+from lakestream.lake.delta.time_travel import CommitLog, as_of
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import staging
 from lakestream.lake.sql.session import Session
 from lakestream.lake.write.compaction.compaction import StreamCompaction
 from lakestream.log.record import Record
+from lakestream.protocol.instants import rfc3339
 from tests.lake.model import StreamModel
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, write_deltalake
 from rich.console import Console
 
 from lakestream.cli import demo, flights
-from lakestream.lake.delta.time_travel import Progress
+from lakestream.lake.delta.position import Progress
 from lakestream.lake.sql.session import Session
 
 pytestmark = pytest.mark.unit

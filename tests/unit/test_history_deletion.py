@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.delta.deletion_vectors import BadDeletionVector, decode, load
-from lakestream.lake.read.history.index import DeletionVector
+from lakestream.lake.delta.actions import DeletionVector
+from lakestream.lake.delta.deletion_vectors import decode, load
+from lakestream.lake.errors import BadDeletionVector
 
 pytestmark = pytest.mark.unit
 
@@ -105,6 +106,6 @@ def test_what_is_no_vector_is_an_error() -> None:
 
 def test_an_inline_vector_is_spelled_in_z85() -> None:
     """The spelling of the eight bytes is the example of ZeroMQ's own description of Z85."""
-    from lakestream.lake.delta.deletion_vectors import _z85
+    from lakestream.lake.delta.actions import from_z85
 
-    assert _z85("HelloWorld") == bytes([0x86, 0x4F, 0xD2, 0x6F, 0xB5, 0x59, 0xF7, 0x5B])
+    assert from_z85("HelloWorld") == bytes([0x86, 0x4F, 0xD2, 0x6F, 0xB5, 0x59, 0xF7, 0x5B])

@@ -13,10 +13,11 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakestream.lake.delta.actions import locate
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.files.storage import Entry
-from lakestream.lake.read.history.index import END, FileEntry, TableIndex, Wanted, locate
+from lakestream.lake.read.history.index import END, FileEntry, TableIndex, Wanted
 
 pytestmark = pytest.mark.unit
 
@@ -34,6 +35,10 @@ class Counting(LocalStorage):
     def read(self, path: str) -> bytes:
         self.read_files.append(path.rpartition("/")[2])
         return super().read(path)
+
+    def read_entry(self, path: str) -> tuple[bytes, Entry]:
+        self.read_files.append(path.rpartition("/")[2])
+        return super().read_entry(path)
 
     def list(self, directory: str) -> list[Entry]:
         self.lists += 1

@@ -13,8 +13,8 @@ import pytest
 from deltalake import write_deltalake
 
 from lakestream.lake.delta import clones
+from lakestream.lake.delta.actions import Add, DeletionVector
 from lakestream.lake.delta.clones import Clone, References
-from lakestream.lake.delta.log import Add, Vector
 from lakestream.lake.files.storage import open_storage
 from lakestream.lake.write.maintenance import erasure
 from lakestream.lake.write.maintenance.detach import foreign
@@ -70,8 +70,8 @@ def test_messages_that_a_clone_has_not_are_found_among_those_to_be_erased(tmp_pa
 
 
 def test_a_file_is_foreign_by_its_path_or_its_deletion_vector() -> None:
-    vector = Vector("p", "file:/lake/origin/deletion_vector_1.bin", 1, 1)
+    vector = DeletionVector("p", "file:/lake/origin/deletion_vector_1.bin", 1, 1)
     own = Add("part.parquet", {}, 1)
-    adds = [own, Add("file:/lake/origin/part.parquet", {}, 1), Add("other.parquet", {}, 1, deletionVector=vector)]
+    adds = [own, Add("file:/lake/origin/part.parquet", {}, 1), Add("other.parquet", {}, 1, deletion_vector=vector)]
     assert foreign("/lake/clone", adds) == adds[1:]
     assert foreign("/lake/clone", adds, {"/lake/origin/part.parquet"}) == adds[1:2]

@@ -16,8 +16,9 @@ from lakestream.lake.delta import batch as plan
 from lakestream.lake.delta import departures as departed
 from lakestream.lake.delta import time_travel as timetravel
 from lakestream.lake.delta.departures import DeparturesGone
+from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.segments import Dead
-from lakestream.lake.delta.time_travel import CommitLog, NotKept, Progress, TimeTravelError, as_of, version_of_point
+from lakestream.lake.delta.time_travel import CommitLog, NotKept, TimeTravelError, as_of, version_of_point
 from lakestream.lake.files.storage import open_storage
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.log.departures import Departures, Point

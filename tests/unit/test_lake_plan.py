@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from lakestream.lake.delta import batch as plan
 from lakestream.lake.delta.batch import Part
+from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.segments import Dead, Ending
-from lakestream.lake.delta.time_travel import Progress
 from lakestream.lake.errors import BadSegment, SegmentGap
 from lakestream.lake.files.staging import StagedSegment
 from lakestream.log.segment import Footer

@@ -10,8 +10,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake.delta import position
-from lakestream.lake.delta.position import PositionWatch
-from lakestream.lake.delta.time_travel import Progress
+from lakestream.lake.delta.position import PositionWatch, Progress
 
 pytestmark = pytest.mark.unit
 
@@ -75,8 +74,8 @@ def test_nothing_new_costs_no_reading(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: object) -> None:
         raise AssertionError("read a commit again")
 
-    monkeypatch.setattr(watch, "_transaction", refuse)
-    monkeypatch.setattr(watch, "_versions", refuse)
+    monkeypatch.setattr(watch, "_take", refuse)
+    monkeypatch.setattr(watch, "_start_over", refuse)
     assert watch.read() == 5
 
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakestream.lake.delta.log import Add, Log
+from lakestream.lake.delta.actions import Add
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.verify import Damage
 from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StagedSegment, StreamIdentity

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.delta import verify
-from lakestream.lake.delta.deletion_vectors import to_z85
-from lakestream.lake.delta.log import Add
+from lakestream.lake.delta.actions import Add, to_z85
 from lakestream.lake.delta.verify import Budget, TableFiles, check, describe, span
 from lakestream.lake.errors import DamagedLog, StorageFailed
 from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, is_held
@@ -273,7 +272,7 @@ def test_no_footer_hangs_or_escapes_the_check(tmp_path_factory: pytest.TempPathF
     path = tmp_path_factory.mktemp("footer") / "x.parquet"
     content = b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1"
     path.write_bytes(content)
-    add = Add(path=str(path), partitionValues={}, size=len(content), stats='{"numRecords":7}')
+    add = Add(path=str(path), partition_values={}, size=len(content), stats='{"numRecords":7}')
     check(open_storage(path.parent), str(path.parent), [add])
 
 

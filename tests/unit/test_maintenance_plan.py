@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake.delta import log as deltalog
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.files.storage import open_storage
 from lakestream.lake.write.maintenance import maintenance
@@ -209,7 +209,7 @@ def names(table: Path) -> list[str]:
 
 def test_the_log_keeps_the_version_of_every_time_within_the_retention(tmp_path: Path) -> None:
     log = write_log(tmp_path, 30, [10, 20], speaking={*range(18), 25})
-    written = deltalog.checkpoints(names(tmp_path))
+    written = Log(open_storage(tmp_path), str(tmp_path)).checkpoints
     assert written == [10, 20]
 
     def floor(second: float) -> int:
@@ -228,9 +228,9 @@ def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
     write_log(tmp_path, 3, [])
     log = tmp_path / "_delta_log"
     (log / f"{1:020d}.checkpoint.0000000001.0000000002.parquet").touch()
-    assert deltalog.checkpoints(names(tmp_path)) == []
+    assert Log(open_storage(tmp_path), str(tmp_path)).checkpoints == []
     (log / f"{1:020d}.checkpoint.0000000002.0000000002.parquet").touch()
-    assert deltalog.checkpoints(names(tmp_path)) == [1]
+    assert Log(open_storage(tmp_path), str(tmp_path)).checkpoints == [1]
 
 
 def test_a_checkpoint_is_on_disk_before_what_it_stands_for_is_deleted(

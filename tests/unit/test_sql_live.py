@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from lakestream.lake.delta.time_travel import Progress, rfc3339
+from lakestream.lake.delta.position import Progress
 from lakestream.lake.files import staging
 from lakestream.lake.files.storage import open_storage
 from lakestream.lake.read import live, live_rows
@@ -20,6 +20,7 @@ from lakestream.lake.sql.catalog import Snapshot
 from lakestream.lake.sql.dialect import parse, rewrite
 from lakestream.lake.sql.session import Session, SqlError, UnknownStream
 from lakestream.lake.sql.uncompacted import MANY_REMOVED, Server
+from lakestream.protocol.instants import rfc3339
 from tests.lake.model import T0, StreamModel
 
 pytestmark = pytest.mark.unit

@@ -16,19 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream import lake
+from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.time_travel import (
     AsOf,
     CommitLog,
     NotATable,
-    Progress,
     TimeTravelError,
     as_of,
     instant,
     latest_progress,
-    rfc3339,
     version_for_commit_time,
     version_for_message_time,
 )
+from lakestream.protocol.instants import rfc3339
 
 pytestmark = pytest.mark.unit
 
@@ -302,14 +302,14 @@ def test_message_time_reads_few_of_many_commits(table: Table, monkeypatch: pytes
     for number in range(2000):
         table.commit(number * 10)
     reads = 0
-    real = CommitLog._parse
+    real = CommitLog._summarise
 
     def counted(self: CommitLog, version: int) -> Any:
         nonlocal reads
         reads += 1
         return real(self, version)
 
-    monkeypatch.setattr(CommitLog, "_parse", counted)
+    monkeypatch.setattr(CommitLog, "_summarise", counted)
     assert as_of(table.path, 12_345).version == 1234
     assert version_for_commit_time(table.log, 0, now_ns=LATER) == 1999
     assert reads < 50

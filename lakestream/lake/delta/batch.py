@@ -14,9 +14,9 @@ import msgspec
 from lakestream.lake.delta import departures as departed
 from lakestream.lake.delta import policy as policies
 from lakestream.lake.delta.policy import StreamPolicy
+from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN
 from lakestream.lake.delta.segments import Dead, Ending
-from lakestream.lake.delta.time_travel import Progress
 from lakestream.lake.errors import BadSegment, SegmentGap
 from lakestream.lake.files.staging import StagedSegment
 from lakestream.log.departures import Departures

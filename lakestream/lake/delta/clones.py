@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.delta.log import Log, State, located
+from lakestream.lake.delta.actions import located
+from lakestream.lake.delta.log import LOG_DIRECTORY, Log, State, log_directory
 from lakestream.lake.delta.schema import quoted
 from lakestream.lake.errors import LakeError, TableBusy
 from lakestream.lake.files import paths
@@ -97,7 +98,7 @@ def clone(
     """
     storage = open_storage(lake)
     there = open_storage(target)
-    if there.list(f"{there.root}/_delta_log"):
+    if there.names(log_directory(there.root)):
         raise CloneRefused(f"{there.root} is a table already; clone to another place, or remove it")
     with _locked(spark, storage, origin):
         try:
@@ -165,7 +166,7 @@ def registered(storage: Storage) -> list[Clone]:
         try:
             content = storage.read(entry.path)
             each = msgspec.json.decode(content, type=Clone)
-            gone = each.target.startswith(storage.root + "/") and not storage.list(f"{each.target}/_delta_log")
+            gone = each.target.startswith(storage.root + "/") and not storage.names(log_directory(each.target))
             if not gone or not (each.made or time.time_ns() - each.created_ns > FRESH_NS):
                 found.append(each)
             elif storage.read(entry.path) == content:  # else one is being made there anew
@@ -270,8 +271,7 @@ class References:
         if not versions:
             return None
         # A table that was made anew may have the same version: the commit itself tells.
-        newest = storage.stat(f"{log.directory}/{max(versions):020d}.json")
-        seen = max(versions), newest.tag if newest is not None else ""
+        seen = max(versions), log.tag(max(versions)) or ""
         known = self._known.get(table)
         if known is not None and known[0] == seen:
             return known[1]
@@ -287,7 +287,7 @@ class References:
 def tables_below(storage: Storage, directory: str, depth: int = DEPTH) -> Iterator[str]:
     """Every Delta table below a directory, but for what is staged, on its way out, or inside of another table."""
     names = storage.directories(directory)
-    if "_delta_log" in names:
+    if LOG_DIRECTORY in names:
         yield directory
         return
     if depth == 0:

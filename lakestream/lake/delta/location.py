@@ -7,6 +7,7 @@ name, and how far it reaches in either.
 from __future__ import annotations
 
 from lakestream.lake.delta import verify
+from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.verify import Damage
 from lakestream.lake.files import paths
@@ -26,7 +27,7 @@ def aside(storage: Storage, stream: StreamIdentity) -> str:
 
 def is_aside(storage: Storage, stream: StreamIdentity) -> bool:
     """Whether the table was moved, or is being made, there."""
-    return bool(storage.names(f"{aside(storage, stream)}/_delta_log"))
+    return bool(storage.names(log_directory(aside(storage, stream))))
 
 
 def reached(storage: Storage, stream: StreamIdentity) -> int:

@@ -1,170 +1,241 @@
-"""A Delta table's transaction log, action by action.
+"""The only reader of Delta transaction logs.
 
-Belongs here: the state of a table at a version, replayed from the newest checkpoint before it and the commits since,
-and where the files are that a log names. Maintenance needs more of it than deltalake tells: tombstones, the files of
-deletion vectors, change data, and paths as they are written. No data file is opened and nothing is judged here.
+Belongs here: the files of `_delta_log` (commits, classic checkpoints of one or several parts, the checkpoint hint), the
+actions in them, the state of a table at a version, and the time of a commit. A reader that follows a table starts from
+`newest_checkpoint` and then takes one commit after the other; a `State` replays all of it for one version. Checkpoints
+of the V2 kind are not read. No data file is opened, and nothing is judged.
 
-Source: Delta protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliation", "Deletion Vectors".
+Source: Delta protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliation", "In-Commit Timestamps".
 """
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from lakestream.lake.delta.actions import (
+    Action,
+    Add,
+    CommitInfo,
+    Key,
+    MetaData,
+    Remove,
+    key_of,
+)
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.storage import Storage
 
+LOG_DIRECTORY = "_delta_log"
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
-_UUID_LENGTH = 20
-_Z85 = {
-    char: value
-    for value, char in enumerate(
-        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-    )
-}
-_CHECKPOINT_COLUMNS = {
+_VERSIONED = re.compile(r"^\.?(\d{20})\.")
+_BATCH_ROWS = 4096
+_ACTION = msgspec.json.Decoder(Action)
+
+
+_COLUMNS = {
     "add": ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector"),
     "remove": ("path", "deletionTimestamp", "deletionVector"),
-    "metaData": ("id", "partitionColumns", "configuration"),
+    "metaData": ("id", "schemaString", "partitionColumns", "configuration"),
+    "protocol": ("minReaderVersion", "readerFeatures"),
     "txn": ("appId", "version"),
 }
+"""Columns that are read of each kind in a checkpoint. Every action of a kind has the first one."""
 
 
-class Vector(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A deletion vector's descriptor."""
+class _Hint(msgspec.Struct, frozen=True):
+    """Content of `_last_checkpoint`."""
 
-    storageType: str
-    pathOrInlineDv: str
-    sizeInBytes: int
-    cardinality: int
-    offset: int | None = None
+    version: int
+    parts: int | None = None
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """One commit: its actions in the order of the file, and when the file was written (ns since the epoch)."""
+
+    version: int
+    actions: list[Action]
+    modified_ns: int
 
     @property
-    def key(self) -> str:
-        """What tells it from others of the same file."""
-        return f"{self.storageType}{self.pathOrInlineDv}@{self.offset}"
+    def info(self) -> CommitInfo:
+        """Return the commit's provenance, empty when the commit has none."""
+        return next((action.commit_info for action in self.actions if action.commit_info is not None), CommitInfo())
 
-
-class Add(msgspec.Struct, frozen=True):
-    """A data file, as it entered the table. `path` is spelled as in the log; see `locate`."""
-
-    path: str
-    partitionValues: dict[str, str | None]
-    size: int
-    modificationTime: int = 0
-    stats: str | None = None
-    deletionVector: Vector | None = None
-
-
-class Remove(msgspec.Struct, frozen=True):
-    """A data file that left the table; in a state, a tombstone."""
-
-    path: str
-    deletionTimestamp: int | None = None
-    deletionVector: Vector | None = None
-
-
-class ChangeData(msgspec.Struct, frozen=True):
-    """A file of the change data feed."""
-
-    path: str
-
-
-class MetaData(msgspec.Struct, frozen=True):
-    """The table's identity, partition columns and properties."""
-
-    id: str
-    partitionColumns: list[str] = []
-    configuration: dict[str, str] = {}
-
-
-class Transaction(msgspec.Struct, frozen=True):
-    """How far an application has come, by its own count."""
-
-    appId: str
-    version: int
-
-
-class Action(msgspec.Struct, frozen=True):
-    """One line of a commit; kinds that maintenance has no use for decode to nothing."""
-
-    add: Add | None = None
-    remove: Remove | None = None
-    cdc: ChangeData | None = None
-    metaData: MetaData | None = None
-    txn: Transaction | None = None
-
-
-class _Smallest(msgspec.Struct):
-    seq: int = 0
-
-
-class _Stats(msgspec.Struct):
-    numRecords: int = 0
-    minValues: _Smallest = msgspec.field(default_factory=_Smallest)
-    maxValues: _Smallest = msgspec.field(default_factory=_Smallest)
-
-
-class Statistics(msgspec.Struct, frozen=True, gc=False):
-    """What a file's statistics say: rows written, and the range of their sequences; 0 where they say nothing."""
-
-    rows: int = 0
-    min_seq: int = 0
-    max_seq: int = 0
-
-
-_ACTION = msgspec.json.Decoder(Action)
-_STATS = msgspec.json.Decoder(_Stats)
-Key = tuple[str, str]
+    @property
+    def time_ms(self) -> int:
+        """Return the commit time, ms since the epoch: the in-commit timestamp, else the file's modification time."""
+        stamp = self.info.in_commit_timestamp
+        return self.modified_ns // 1_000_000 if stamp is None else stamp
 
 
 class State:
-    """A table at one version: the files that are in it, by path and deletion vector, its metadata, and how far each
-    application has come."""
+    """A table at one version: its files by path and deletion vector, its metadata, and the applications' progress."""
 
     def __init__(self) -> None:
         self.version = -1
-        self.metadata = MetaData("")
+        self.metadata = MetaData()
         self.files: dict[Key, Add] = {}
         self.transactions: dict[str, int] = {}
 
     def apply(self, actions: Iterable[Action]) -> None:
-        """Play one commit, or the actions of a checkpoint."""
+        """Replay one commit, or the actions of a checkpoint."""
         added: list[Add] = []
         for action in actions:
             if action.add is not None:
                 added.append(action.add)
             elif action.remove is not None:
                 self.files.pop(key_of(action.remove), None)
-            elif action.metaData is not None:
-                self.metadata = action.metaData
+            elif action.meta_data is not None:
+                self.metadata = action.meta_data
             elif action.txn is not None:
-                self.transactions[action.txn.appId] = action.txn.version
+                self.transactions[action.txn.app_id] = action.txn.version
         # Whatever the order of its lines, a file that a commit removes and adds is there.
         self.files.update((key_of(add), add) for add in added)
 
 
 class Log:
-    """Which commits and checkpoints there are, by one listing."""
+    """The transaction log of one table. Reads nothing before it is asked; lists the directory at most once.
+
+    Args:
+        storage: where the table is.
+        table: the table's path.
+    """
 
     def __init__(self, storage: Storage, table: str) -> None:
         self._storage = storage
         self.table = table
-        self.directory = f"{table}/_delta_log"
-        names = storage.names(self.directory)
-        self.commits = sorted(int(match[1]) for name in names if (match := _COMMIT.match(name)))
-        self._parts = _complete(names)
-        self.checkpoints = sorted(self._parts)
+        self.directory = log_directory(table)
+
+    # ------------------------------------------------------------------ files of the log
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return sorted(self._storage.names(self.directory))
+
+    @cached_property
+    def commits(self) -> list[int]:
+        """Versions of the commits that the listing shows, ascending."""
+        return [int(match[1]) for name in self._names if (match := _COMMIT.match(name))]
+
+    @cached_property
+    def _parts(self) -> dict[int, list[str]]:
+        """Paths of the parts of each complete checkpoint, by version, ascending."""
+        found: dict[tuple[int, int], list[str]] = {}
+        for name in self._names:
+            if match := _CHECKPOINT.match(name):
+                found.setdefault((int(match[1]), int(match[3] or 1)), []).append(f"{self.directory}/{name}")
+        return {version: parts for (version, expected), parts in sorted(found.items()) if len(parts) == expected}
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """Versions of the complete checkpoints that the listing shows, ascending."""
+        return list(self._parts)
+
+    def parts(self, checkpoint: int) -> list[str]:
+        """Return the paths of a checkpoint's files; none when there is no such checkpoint."""
+        return self._parts.get(checkpoint, [])
+
+    def files_before(self, version: int) -> list[str]:
+        """Return the paths of commits, checkpoints and checksums of earlier versions, oldest first."""
+        found = sorted((int(match[1]), name) for name in self._names if (match := _VERSIONED.match(name)))
+        return [f"{self.directory}/{name}" for number, name in found if number < version]
+
+    def path(self, version: int) -> str:
+        """Return the path of a commit."""
+        return f"{self.directory}/{version:020d}.json"
+
+    def tag(self, version: int) -> str | None:
+        """Return what identifies the content of a commit's file; None when there is no such commit.
+
+        A table that was made anew may have the same versions: the tag tells them apart.
+        """
+        entry = self._storage.stat(self.path(version))
+        return None if entry is None else entry.tag
+
+    # ------------------------------------------------------------------ commits
+
+    def commit(self, version: int, lines: tuple[bytes, ...] = (b"",)) -> Commit:
+        """Read one commit.
+
+        Args:
+            version: the commit's version.
+            lines: decode only lines that begin with one of these, such as `{"txn"`; the others are not looked at.
+
+        Raises:
+            FileNotFoundError: there is no such commit, or no longer.
+            DamagedLog: the file does not decode.
+        """
+        content, entry = self._storage.read_entry(self.path(version))
+        try:
+            actions = [_ACTION.decode(line) for line in content.splitlines() if line.startswith(lines) and line]
+        except msgspec.DecodeError as error:
+            raise DamagedLog(self.path(version), str(error)) from None
+        return Commit(version, actions, entry.modified_ns)
+
+    def commits_after(self, version: int) -> Iterator[Commit]:
+        """Read the commits that follow a version, as far as they are there now. Does not list the directory."""
+        while True:
+            version += 1
+            try:
+                commit = self.commit(version)
+            except FileNotFoundError:
+                return
+            yield commit
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def newest_checkpoint(self) -> tuple[int, list[str]]:
+        """Return version and files of the newest checkpoint; (-1, []) when there is none.
+
+        The hint file spares the listing where it is of use.
+        """
+        try:
+            hint = msgspec.json.decode(self._storage.read(f"{self.directory}/_last_checkpoint"), type=_Hint)
+        except (FileNotFoundError, msgspec.DecodeError):
+            hint = None
+        # The hint is of use while its own commit is there: then those after it cannot have been cleaned up either.
+        if hint is not None and not hint.parts and self._storage.exists(self.path(hint.version)):
+            name = f"{self.directory}/{hint.version:020d}.checkpoint.parquet"
+            if self._storage.exists(name):
+                return hint.version, [name]
+        if hint is None and self._storage.exists(self.path(0)):
+            return -1, []
+        newest = max(self._parts, default=-1)
+        return newest, self.parts(newest)
+
+    def read_parts(self, parts: Sequence[str], kinds: Sequence[str]) -> Iterator[Action]:
+        """Read the actions of a checkpoint.
+
+        Args:
+            parts: paths of the checkpoint's files.
+            kinds: the protocol's names of the wanted kinds (`add`, `remove`, `metaData`, `protocol`, `txn`).
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        for part in parts:
+            file = pq.ParquetFile(part if self._storage.local else pa.BufferReader(self._storage.read(part)))
+            there = {".".join(file.schema.column(at).path.split(".")[:2]) for at in range(len(file.schema))}
+            wanted = [f"{kind}.{column}" for kind in kinds for column in _COLUMNS[kind]]
+            for batch in file.iter_batches(_BATCH_ROWS, columns=[column for column in wanted if column in there]):
+                for name in batch.schema.names:
+                    column = batch.column(name)
+                    # Selecting columns of a null struct may give a struct of nulls.
+                    present = column.filter(pc.is_valid(pc.struct_field(column, _COLUMNS[name][0])))
+                    for value in present.to_pylist(maps_as_pydicts="lossy"):
+                        known = {key: each for key, each in value.items() if each is not None}
+                        yield msgspec.convert({name: known}, Action)
+
+    # ------------------------------------------------------------------ states
 
     def state(self, version: int | None = None) -> State:
-        """The table at a version, the newest by default.
+        """Return the table at a version, the newest by default.
 
         Raises:
             FileNotFoundError: the log does not reach back so far, or there is no table.
@@ -173,165 +244,65 @@ class Log:
             version = max(self.commits[-1:] + self.checkpoints[-1:], default=-1)
         base = self._base(version)
         state = State()
-        state.apply(self._checkpointed(base, "add"))
-        state.apply(self._checkpointed(base, "metaData"))
-        state.apply(self._checkpointed(base, "txn"))
-        for number in range(base, version):
-            state.apply(self.commit(number + 1))
+        state.apply(self.read_parts(self.parts(base), ("add", "metaData", "txn")))
+        for number in range(base + 1, version + 1):
+            state.apply(self.commit(number).actions)
         if not state.metadata.id:
             raise FileNotFoundError(f"{self.directory} has no version {version}")
         state.version = version
         return state
 
-    def commit(self, version: int) -> list[Action]:
-        """The actions of one commit.
-
-        Raises:
-            FileNotFoundError: it is not there (any more).
-            DamagedLog: it is not what a commit looks like.
-        """
-        content = self._storage.read(self.path(version))
-        try:
-            return [_ACTION.decode(line) for line in content.splitlines() if line.strip()]
-        except msgspec.DecodeError as error:
-            raise DamagedLog(self.path(version), str(error)) from None
-
     def metadata_of(self, version: int) -> dict[str, Any]:
-        """The metaData action that holds at a version, whole, as its JSON says it."""
+        """Return the metaData action that holds at a version, with every field that its JSON has."""
         base = self._base(version)
         for number in range(version, base, -1):
             for line in self._storage.read(self.path(number)).splitlines():
                 if b'"metaData"' in line and (found := msgspec.json.decode(line).get("metaData")) is not None:
                     return dict(found)
-        return next(
-            found
-            for name in self._parts.get(base, [])
-            for found in _whole_metadata(self._storage.read(f"{self.directory}/{name}"))
-        )
-
-    def path(self, version: int) -> str:
-        """Path of a commit."""
-        return f"{self.directory}/{version:020d}.json"
+        return next(found for part in self.parts(base) for found in _whole_metadata(self._storage.read(part)))
 
     def tombstones(self, version: int) -> Iterator[Remove]:
-        """Files that have left the table by a version, as far back as its checkpoint remembers; not in order, and some
-        may be back."""
+        """Yield the files that have left the table by a version, as far back as its checkpoint remembers.
+
+        They are in no order, and some may be back.
+        """
         base = self._base(version)
-        yield from (action.remove for action in self._checkpointed(base, "remove") if action.remove is not None)
-        for number in range(base, version):
-            yield from (action.remove for action in self.commit(number + 1) if action.remove is not None)
-
-    def _base(self, version: int) -> int:
-        """The newest checkpoint that `version` can be replayed from; -1 for none."""
-        return max((each for each in self.checkpoints if each <= version), default=-1)
-
-    def _checkpointed(self, version: int, kind: str) -> Iterator[Action]:
-        for name in self._parts.get(version, []):
-            yield from _of_checkpoint(self._storage.read(f"{self.directory}/{name}"), kind)
+        for action in self.read_parts(self.parts(base), ("remove",)):
+            assert action.remove is not None
+            yield action.remove
+        for number in range(base + 1, version + 1):
+            yield from (action.remove for action in self.commit(number).actions if action.remove is not None)
 
     def ever_added(self) -> Iterator[Add]:
-        """Every file of any version that the log still has, some of them several times."""
+        """Yield every file of any version that the log still has, some of them several times."""
         first = self.checkpoints[0] if self.checkpoints else self.commits[0] if self.commits else 0
         if first in self.checkpoints or first == 0:
             yield from self.state(first).files.values()
         for version in self.commits:
             if version > first:
-                for action in self.commit(version):
-                    if action.add is not None:
-                        yield action.add
+                yield from (action.add for action in self.commit(version).actions if action.add is not None)
+
+    def _base(self, version: int) -> int:
+        """Return the newest checkpoint that `version` can be replayed from; -1 for none."""
+        return max((each for each in self.checkpoints if each <= version), default=-1)
 
 
-def statistics(add: Add) -> Statistics:
-    """The part of a file's statistics that matters here."""
-    try:
-        stats = _STATS.decode(add.stats or "{}")
-    except msgspec.DecodeError:
-        return Statistics()
-    return Statistics(stats.numRecords, stats.minValues.seq, stats.maxValues.seq)
+def log_directory(table: str) -> str:
+    """Return the path of a table's log."""
+    return f"{table}/{LOG_DIRECTORY}"
 
 
-def checkpoints(names: Sequence[str]) -> list[int]:
-    """Versions with a complete checkpoint among the names of a log's files, ascending."""
-    return sorted(_complete(names))
-
-
-def locate(table: str, path: str) -> str:
-    """Where a file is that a log calls `path`: a relative path, an absolute one or a URI, percent-encoded."""
-    scheme, colon, rest = path.partition(":")
-    if colon and scheme == "file":
-        return unquote(urlsplit(path).path)
-    if colon and scheme in ("s3", "s3a", "s3n"):
-        return "s3:" + unquote(rest)
-    return unquote(path) if path.startswith("/") else f"{table}/{unquote(path)}"
-
-
-def vector_file(table: str, vector: Vector) -> str | None:
-    """Where a deletion vector's file is; None for one that is part of the log."""
-    if vector.storageType == "p":
-        return locate(table, vector.pathOrInlineDv)
-    if vector.storageType != "u":
-        return None
-    prefix, encoded = vector.pathOrInlineDv[:-_UUID_LENGTH], vector.pathOrInlineDv[-_UUID_LENGTH:]
-    raw = b"".join(_z85(encoded[at : at + 5]) for at in range(0, _UUID_LENGTH, 5)).hex()
-    name = "-".join((raw[:8], raw[8:12], raw[12:16], raw[16:20], raw[20:]))
-    return f"{table}/{prefix}/deletion_vector_{name}.bin" if prefix else f"{table}/deletion_vector_{name}.bin"
-
-
-def located(table: str, action: Add | Remove) -> list[str]:
-    """The files that an action stands for: the data file and its deletion vector's."""
-    found = [locate(table, action.path)]
-    if action.deletionVector is not None and (path := vector_file(table, action.deletionVector)) is not None:
-        found.append(path)
-    return found
-
-
-def key_of(action: Add | Remove) -> Key:
-    """Return the key of a file within a state: its path and its deletion vector."""
-    vector = action.deletionVector
-    return action.path, "" if vector is None else vector.key
-
-
-def _z85(five: str) -> bytes:
-    value = 0
-    for char in five:
-        value = value * 85 + _Z85[char]
-    return value.to_bytes(4, "big")
-
-
-def _complete(names: Sequence[str]) -> dict[int, list[str]]:
-    """The files of each complete checkpoint, by version."""
-    found: dict[tuple[int, int], list[str]] = {}
-    for name in sorted(names):
-        if match := _CHECKPOINT.match(name):
-            found.setdefault((int(match[1]), int(match[3] or 1)), []).append(name)
-    return {version: parts for (version, expected), parts in sorted(found.items()) if len(parts) == expected}
-
-
-def _of_checkpoint(content: bytes, kind: str) -> Iterator[Action]:
-    """The actions of one kind in a checkpoint's file."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(io.BytesIO(content))
-    fields = {field.name: field.type for field in file.schema_arrow}
-    there = {fields[kind].field(at).name for at in range(fields[kind].num_fields)} if kind in fields else set()
-    names = [name for name in _CHECKPOINT_COLUMNS[kind] if name in there]
-    if not names:
-        return
-    for batch in file.iter_batches(columns=[f"{kind}.{name}" for name in names]):
-        # A reader that selects columns may give a struct of nulls for a null struct.
-        present = batch.filter(pc.is_valid(pc.struct_field(batch.column(0), names[0])))
-        for value in present.column(0).to_pylist(maps_as_pydicts="lossy"):
-            known = {name: each for name, each in value.items() if each is not None}
-            yield msgspec.convert({kind: known}, Action)
+def has_log(storage: Storage, path: str) -> bool:
+    """Return True if a directory is a Delta table: it has a log, if perhaps without a commit yet."""
+    return LOG_DIRECTORY in storage.directories(path)
 
 
 def _whole_metadata(content: bytes) -> Iterator[dict[str, Any]]:
-    """The metaData action in a checkpoint's file, without what is not there."""
+    """Yield the metaData action in a checkpoint's file, without the fields that are null."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for value in pq.read_table(io.BytesIO(content), columns=["metaData"])["metaData"].to_pylist(
-        maps_as_pydicts="lossy"
-    ):
+    column = pq.read_table(pa.BufferReader(content), columns=["metaData"])["metaData"]
+    for value in column.to_pylist(maps_as_pydicts="lossy"):
         if value is not None and value.get("id") is not None:
             yield {name: each for name, each in value.items() if each is not None}

@@ -1,34 +1,64 @@
-"""How far a stream's Delta table is.
+"""How far a stream's Delta table reaches.
 
-Belongs here: reading the compactor's position from a table's transaction log, cheaply enough to ask every second for
-every stream. The position is a log index: every entry of the stream's log up to it is reflected in the table. It is
+Belongs here: a commit's statement of progress, and reading the compactor's position, cheaply enough to ask every second
+for every stream. The position is a log index: every entry of the stream's log up to it is reflected in the table. It is
 the `txn` action of application `lakestream:<uid>` (Delta protocol, "Transaction Identifiers"), so it moves in the very
-commit that adds the rows. Only the transaction log is looked at, never a Parquet file, and deltalake is loaded only
-where the log's JSON files no longer reach back far enough.
+commit that adds the rows.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from typing import Any
-
 import msgspec
 
-from lakestream.lake.delta.time_travel import Progress
-from lakestream.lake.errors import LakeError
+from lakestream.lake.delta.actions import CommitInfo
+from lakestream.lake.delta.log import Commit, Log
 from lakestream.lake.files.storage import open_storage
 
-_COMMIT = re.compile(r"^(\d{20})\.json$")
+_LINES = (b'{"txn"', b'{"commitInfo"')
+"""Lines of a commit that tell the position. The others may be thousands, and are checked elsewhere (verify.py)."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A compaction commit's userMetadata: how far into the stream the table reaches.
+
+    `last_index` is the log index (it moves with deletes and purges too), `last_seq` and `last_time_ns` belong to the
+    newest message ever written to the table, `floor` is the stream's first sequence at that point.
+
+    Of a stream with time travel, `moment_ns` is the time of the last message or removal, never before that of an
+    earlier commit, and `departed` the number of runs of removals that the commit has beside the table (departures.py);
+    the commit's rows are then all messages of its batch, also those that the next `deletes` commits delete. `departed`
+    is -1 without time travel.
+
+    `undone` are ranges of versions (first, last) that a repair took back: their content was committed again later, so
+    they are left out wherever versions have to follow the course of the stream.
+    """
+
+    uid: str
+    last_index: int
+    last_seq: int
+    last_time_ns: int
+    floor: int = 0
+    moment_ns: int = 0
+    departed: int = -1
+    deletes: int = 0
+    undone: list[tuple[int, int]] = []
+
+
+def progress_of(info: CommitInfo) -> Progress | None:
+    """Return what a commit states about the stream; None when its userMetadata is missing or of another writer."""
+    try:
+        return msgspec.json.decode(info.user_metadata or "", type=Progress)
+    except msgspec.DecodeError:
+        return None
 
 
 def application(uid: str) -> str:
-    """The `txnAppId` of a stream's commits."""
+    """Return the `txnAppId` of a stream's commits."""
     return f"lakestream:{uid}"
 
 
 def read(table: str, uid: str) -> int | None:
-    """The log index through which `table` holds the stream `uid`; None when it holds nothing of that stream.
+    """Return the log index through which `table` holds the stream `uid`; None when it holds nothing of that stream.
 
     To ask repeatedly, keep a `PositionWatch`.
     """
@@ -36,23 +66,22 @@ def read(table: str, uid: str) -> int | None:
 
 
 class PositionWatch:
-    """The position of one stream in its table, remembered between reads.
+    """The position of one stream in its table, remembered between reads. Not for use by two threads at once.
 
-    A read when nothing changed costs two `stat` calls, or two HEAD requests to an object store. Not for use by two
-    threads at once.
+    A read when nothing changed costs two `stat` calls, or two HEAD requests to an object store.
 
-    After a `read`, `progress` is what the commit that set the position says of itself (None when that commit can no
-    longer be looked at), `rows` how many messages it added, and `committed_ms` when it was made (ms since the epoch; 0:
-    unknown). `epoch` counts how often the table was looked at as one that is not known: it is new, or its log was cut.
+    After a `read`, `progress` is what the commit that set the position states (None when that commit is no longer
+    there), `rows` the number of messages that it added, and `committed_ms` its time (ms since the epoch; 0: unknown).
+    `epoch` counts how often the table was read from scratch, because it is new or its log was cut.
     """
 
     def __init__(self, table: str, uid: str) -> None:
-        self._log = f"{table}/_delta_log"
         self._table = table
         self._storage = open_storage(table)
+        self._log = Log(self._storage, table)
         self._app = application(uid)
         self._version = -1
-        self._identity: str | None = None
+        self._tag: str | None = None
         self._position: int | None = None
         self.progress: Progress | None = None
         self.rows = 0
@@ -60,89 +89,55 @@ class PositionWatch:
         self.epoch = 0
 
     def read(self) -> int | None:
-        """The log index through which the table holds the stream; None when it holds nothing of it."""
-        if self._version >= 0 and self._stat(self._version) == self._identity:
-            while self._take(self._version + 1):
-                pass
+        """Return the log index through which the table holds the stream; None when it holds nothing of it.
+
+        Raises:
+            DamagedLog: a commit does not decode.
+        """
+        if self._version >= 0 and self._log.tag(self._version) == self._tag:
+            while (tag := self._log.tag(self._version + 1)) is not None:
+                self._take(self._version + 1)
+                self._version, self._tag = self._version + 1, tag
             return self._position
         return self._start_over()
 
     def _start_over(self) -> int | None:
-        """Look from the newest commit backwards; the table is new to us, or it was removed and made again."""
-        self._version, self._identity, self._position = -1, None, None
+        """Read from the newest commit backwards: the table is new to us, or it was removed and made again."""
+        self._version, self._tag, self._position = -1, None, None
         self.progress, self.rows, self.committed_ms = None, 0, 0
         self.epoch += 1
-        versions = self._versions()
+        self._log = Log(self._storage, self._table)
+        versions = self._log.commits
         if not versions:
             return None
-        newest = versions[-1]
-        for version in reversed(versions):
-            if self._transaction(version):
-                break
-        else:
-            if versions[0] > 0:
-                self._position = self._from_snapshot()
-        self._version, self._identity = newest, self._stat(newest)
+        if not any(self._take(version) for version in reversed(versions)) and versions[0] > 0:
+            self._position = self._from_snapshot()
+        self._version, self._tag = versions[-1], self._log.tag(versions[-1])
         return self._position
 
     def _take(self, version: int) -> bool:
-        identity = self._stat(version)
-        if identity is None:
-            return False
-        self._transaction(version)
-        self._version, self._identity = version, identity
-        return True
-
-    def _transaction(self, version: int) -> bool:
-        """Take over the position that one commit sets, if it does."""
-        info: dict[str, Any] = {}
-        position: int | None = None
+        """Take over the position that a commit sets; return False when it sets none."""
         try:
-            content = self._storage.read(self._path(version))
+            commit = self._log.commit(version, _LINES)
         except FileNotFoundError:
             return False
-        try:
-            for line in content.splitlines():
-                if line.startswith(b'{"txn"'):
-                    action = json.loads(line)["txn"]
-                    if action["appId"] == self._app:
-                        position = int(action["version"])
-                elif line.startswith(b'{"commitInfo"'):
-                    info = json.loads(line)["commitInfo"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise LakeError(
-                f"{self._path(version)} is damaged ({error}): bring back this file, or an older copy of the table"
-            ) from error
+        position = self._set_by(commit)
         if position is None:
             return False
+        info = commit.info
         self._position, self.progress = position, progress_of(info)
-        self.rows = int(info.get("operationMetrics", {}).get("numOutputRows", 0))
-        self.committed_ms = int(info.get("inCommitTimestamp") or info.get("timestamp") or 0)
+        self.rows = int(info.operation_metrics.get("numOutputRows", 0))
+        self.committed_ms = info.in_commit_timestamp or info.timestamp or 0
         return True
 
+    def _set_by(self, commit: Commit) -> int | None:
+        found = (action.txn for action in commit.actions if action.txn is not None)
+        return next((txn.version for txn in found if txn.app_id == self._app), None)
+
     def _from_snapshot(self) -> int | None:
-        """The JSON commits do not go back to version 0 and none names us: ask for the checkpointed state."""
+        """Return the position by a checkpoint of any kind: the commits do not go back to version 0, none has it."""
         from deltalake import DeltaTable
 
         table = DeltaTable(self._table, storage_options=self._storage.delta_options())
         found = table.transaction_version(self._app)
         return None if found is None else int(found)
-
-    def _versions(self) -> list[int]:
-        names = self._storage.names(self._log)
-        return sorted(int(match.group(1)) for match in map(_COMMIT.match, names) if match)
-
-    def _stat(self, version: int) -> str | None:
-        entry = self._storage.stat(self._path(version))
-        return None if entry is None else entry.tag
-
-    def _path(self, version: int) -> str:
-        return f"{self._log}/{version:020d}.json"
-
-
-def progress_of(info: dict[str, Any]) -> Progress | None:
-    """What a commit's `commitInfo` says of the stream in its userMetadata; None when it says nothing."""
-    try:
-        return msgspec.json.decode(info.get("userMetadata") or b"", type=Progress)
-    except msgspec.DecodeError:
-        return None

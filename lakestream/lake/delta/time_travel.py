@@ -1,9 +1,9 @@
 """From a time to a version of a stream's Delta table.
 
-Belongs here: reading a table's commits (when each was made, and how far into the stream it reaches) and the two
-questions that a time can ask of them. *Commit time*: the table as it was committed at T, which is what Delta means by
-TIMESTAMP AS OF. *Message time*: the version that holds every message stored at or before T, which is the view of a NATS
-client with `up_to_time`. The two differ by the compaction lag, so they are two functions with two names.
+Belongs here: a table's commits (when each was made, and how far into the stream it reaches) and the two questions that
+a time can ask of them. *Commit time*: the table as it was committed at T, which is what Delta means by TIMESTAMP AS OF.
+*Message time*: the version that holds every message stored at or before T, which is the view of a NATS client with
+`up_to_time`. The two differ by the compaction lag, so they are two functions with two names.
 
 Only the transaction log is read, one commit file at a time and by bisection, so that a table with a hundred thousand
 commits answers in some twenty small reads. No Parquet file is opened.
@@ -12,24 +12,23 @@ commits answers in some twenty small reads. No Parquet file is opened.
 from __future__ import annotations
 
 import os
-import re
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Generic, TypeVar
 
 import msgspec
 
+from lakestream.lake.delta.actions import statistics
+from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.position import Progress, progress_of
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import open_storage
 from lakestream.log.departures import Point
+from lakestream.protocol import instants
+from lakestream.protocol.instants import rfc3339
 
-_COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
-_INSTANT = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?\s*(Z|UTC|[+-]\d\d(?::?\d\d)?)?", re.IGNORECASE
-)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = 1_000_000
 ADOPTION = "Manual Update"
 """Operation of the commit by which a table that began as a clone becomes its mirror's (cloning/making.py)."""
@@ -52,36 +51,12 @@ class NotATable(TimeTravelError):
         super().__init__(f"{table} is not a Delta table: it has no _delta_log with commits")
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction commit says about itself in Delta's userMetadata: how far into the stream the table reaches.
+class CommitSummary(msgspec.Struct, frozen=True):
+    """What time travel needs of one commit.
 
-    `last_index` is the log index (it moves with deletes and purges too), `last_seq` and `last_time_ns` belong to the
-    newest message ever written to the table, `floor` is the stream's first sequence at that point.
-
-    Where the stream keeps its past, `moment_ns` is the time of the last message or removal, never before that of an
-    earlier commit (which is all it is where the stream keeps its past no longer), and `departed` how many runs of
-    removals the commit has beside the table (compaction/departed.py); the commit's rows are then all messages of its
-    batch, also those that are deleted right behind it, in `deletes` commits. `departed` is -1 where it does not.
-
-    `undone` are ranges of versions (first, last) that a repair took back (compaction/repair.py): what they held came
-    again later, so they are not part of how the stream went.
+    `time_ms`: the commit time, ms since the epoch; `adds`: the number of data files that it added; `first_time_ns`: the
+    smallest message time in them, None when a file's statistics do not say.
     """
-
-    uid: str
-    last_index: int
-    last_seq: int
-    last_time_ns: int
-    floor: int = 0
-    moment_ns: int = 0
-    departed: int = -1
-    deletes: int = 0
-    undone: list[tuple[int, int]] = []
-
-
-class Commit(msgspec.Struct, frozen=True):
-    """One commit of a table: its version, when it was made (ms since the epoch), the operation's name, what it says of
-    the stream, how many data files it added, and the smallest message time in them (ns; None when a file's statistics
-    do not say)."""
 
     version: int
     time_ms: int
@@ -89,35 +64,6 @@ class Commit(msgspec.Struct, frozen=True):
     progress: Progress | None
     adds: int
     first_time_ns: int | None
-
-
-class _CommitInfo(msgspec.Struct):
-    operation: str = ""
-    userMetadata: str | None = None
-    inCommitTimestamp: int | None = None
-
-
-class _Add(msgspec.Struct):
-    stats: str | None = None
-
-
-class _Action(msgspec.Struct):
-    """The two actions of a commit file that matter here; the others decode to nothing."""
-
-    commitInfo: _CommitInfo | None = None
-    add: _Add | None = None
-
-
-class _Smallest(msgspec.Struct):
-    time_ns: int
-
-
-class _Stats(msgspec.Struct):
-    minValues: _Smallest
-
-
-_ACTION = msgspec.json.Decoder(_Action)
-_STATS = msgspec.json.Decoder(_Stats)
 
 
 class AsOf(msgspec.Struct, frozen=True):
@@ -151,21 +97,11 @@ class CommitLog:
 
     def __init__(self, table: str | os.PathLike[str]) -> None:
         self.table = os.fspath(table)
-        self._storage = open_storage(self.table)
-        self._log = f"{self.table.rstrip('/')}/_delta_log"
-        self._read: dict[int, Commit] = {}
-        self.versions = self._list()
-
-    def _list(self) -> list[int]:
-        names = self._storage.names(self._log)
-        versions = sorted(int(match[1]) for name in names if (match := _COMMIT_NAME.match(name)))
-        if not versions:
+        self._log = Log(open_storage(self.table), self.table.rstrip("/"))
+        self._read: dict[int, CommitSummary] = {}
+        self.versions = _gapless(self._log.commits)
+        if not self.versions:
             raise NotATable(self.table)
-        # Log clean-up removes a prefix. Should a hole ever show, only what follows it can be resolved by time.
-        for position in range(len(versions) - 1, 0, -1):
-            if versions[position - 1] != versions[position] - 1:
-                return versions[position:]
-        return versions
 
     def __len__(self) -> int:
         return len(self.versions)
@@ -175,27 +111,19 @@ class CommitLog:
         """The newest version."""
         return self.versions[-1]
 
-    def commit(self, version: int) -> Commit:
+    def commit(self, version: int) -> CommitSummary:
         """Read one commit; FileNotFoundError when log clean-up has taken it since the listing."""
         if (commit := self._read.get(version)) is None:
-            commit = self._read[version] = self._parse(version)
+            commit = self._read[version] = self._summarise(version)
         return commit
 
-    def _parse(self, version: int) -> Commit:
-        info = _CommitInfo()
-        oldest: list[int | None] = []
-        content, entry = self._storage.read_entry(f"{self._log}/{version:020d}.json")
-        for line in content.splitlines():
-            action = _ACTION.decode(line)
-            if action.commitInfo is not None:
-                info = action.commitInfo
-            if action.add is not None:
-                oldest.append(_smallest_time(action.add))
-        # With in-commit timestamps the time is part of the commit; else Delta goes by the file's modification time.
-        time_ms = entry.modified_ns // _MS if info.inCommitTimestamp is None else info.inCommitTimestamp
+    def _summarise(self, version: int) -> CommitSummary:
+        commit = self._log.commit(version)
+        oldest = [statistics(action.add).min_values.time_ns for action in commit.actions if action.add is not None]
         known = [time for time in oldest if time is not None]
         first_time_ns = min(known) if known and len(known) == len(oldest) else None
-        return Commit(version, time_ms, info.operation, _progress(info.userMetadata), len(oldest), first_time_ns)
+        info = commit.info
+        return CommitSummary(version, commit.time_ms, info.operation, progress_of(info), len(oldest), first_time_ns)
 
     def progress(self, version: int) -> Progress | None:
         """How far the table reached at `version`. Commits that move no data (OPTIMIZE, DELETE) may not say it; the
@@ -243,24 +171,12 @@ class CommitLog:
         return None, 0
 
 
-def _smallest_time(add: _Add) -> int | None:
-    """The smallest `time_ns` in a data file's statistics; None where they are missing."""
-    if add.stats is None:
-        return None
-    try:
-        return _STATS.decode(add.stats).minValues.time_ns
-    except msgspec.DecodeError:
-        return None
-
-
-def _progress(metadata: str | None) -> Progress | None:
-    """Our userMetadata, or None where a commit carries none or somebody else's."""
-    if metadata is None:
-        return None
-    try:
-        return msgspec.json.decode(metadata, type=Progress)
-    except msgspec.DecodeError:
-        return None
+def _gapless(versions: list[int]) -> list[int]:
+    """Return the versions after the last gap: log clean-up removes a prefix, only what follows is known by time."""
+    for position in range(len(versions) - 1, 0, -1):
+        if versions[position - 1] != versions[position] - 1:
+            return versions[position:]
+    return versions
 
 
 class _ByVersion(Generic[Key]):
@@ -489,43 +405,12 @@ def version_at(table: str | os.PathLike[str], at: int | datetime | str) -> int:
 
 
 def instant(at: int | datetime | str) -> int:
-    """A moment in ns since the epoch.
-
-    Args:
-        at: ns since the epoch; a datetime (UTC where it has no zone); or a text such as `2026-05-01`,
-            `2026-05-01 12:00:00`, `2026-05-01T12:00:00.123456789Z` or `2026-05-01T12:00:00+02:00` (UTC without a zone),
-            exact to the ns.
+    """Return a time in ns since the epoch; see `lakestream.protocol.instants.instant`.
 
     Raises:
-        TimeTravelError: a text that is no moment, or one outside of the years 1678 to 2261.
+        TimeTravelError: a text that is no time, or a time outside of the years 1678 to 2261.
     """
-    if isinstance(at, int):
-        return _within(at, at)
-    if isinstance(at, datetime):
-        return _within((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH, at)
-    match = _INSTANT.fullmatch(at.strip())
-    if match is None:
-        raise TimeTravelError(f"{at!r} is no time; write 2026-05-01 12:30:00 (UTC) or 2026-05-01T12:30:00+02:00")
-    day, clock, fraction, zone = match.groups()
-    zone = "+00:00" if zone is None or zone.upper() in ("Z", "UTC") else zone
     try:
-        whole = datetime.fromisoformat(f"{day}T{clock or '00:00:00'}{zone}")
+        return instants.instant(at)
     except ValueError as error:
-        raise TimeTravelError(f"{at!r} is no time: {error}") from None
-    return _within(whole - _EPOCH, at) + int((fraction or "0").ljust(9, "0"))
-
-
-def _within(moment: int | timedelta, at: object) -> int:
-    """The same in ns, if a message could have that time: it has to fit 64 bits."""
-    if isinstance(moment, timedelta):
-        moment = (moment.days * 86_400 + moment.seconds) * 1_000_000_000 + moment.microseconds * 1000
-    if not -(2**63) <= moment < 2**63 - 1_000_000_000:
-        raise TimeTravelError(f"{at!s} is outside of the times that a message can have (1678 to 2261)")
-    return moment
-
-
-def rfc3339(at_ns: int) -> str:
-    """A time in ns as RFC 3339 text in UTC, without trailing zeros of the fraction."""
-    seconds, fraction = divmod(at_ns, 1_000_000_000)
-    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{fraction:09d}".rstrip("0").rstrip(".") + "Z"
+        raise TimeTravelError(str(error)) from None

@@ -23,8 +23,9 @@ from itertools import islice
 import msgspec
 
 from lakestream.lake.delta import deletion_vectors as deletion
-from lakestream.lake.delta.deletion_vectors import BadDeletionVector
-from lakestream.lake.delta.log import Action, Add, Key, Log, key_of, locate, statistics, vector_file
+from lakestream.lake.delta.actions import Add, Key, key_of, locate, statistics, vector_file
+from lakestream.lake.delta.log import Log
+from lakestream.lake.errors import BadDeletionVector
 from lakestream.lake.files import paths
 from lakestream.lake.files.local_storage import sync_directory, sync_path
 from lakestream.lake.files.storage import Storage
@@ -146,29 +147,22 @@ class TableFiles:
     def _take_commits(self) -> None:
         """Take over the commits that are new: the files that they add, and those that are gone."""
         seen = []
-        while (actions := self._commit(self.version + 1)) is not None:
-            self.version += 1
+        assert self._log is not None
+        for commit in self._log.commits_after(self.version):
+            self.version = commit.version
             seen.append(self.version)
-            for action in actions:
+            for action in commit.actions:
                 if action.remove is not None:
                     for known in (self._fresh, self.damaged):
                         known.pop(key_of(action.remove), None)
-            for action in actions:
+            for action in commit.actions:
                 if action.add is not None:
                     self._fresh[key_of(action.add)] = action.add
-        if self._log is not None:
-            self._sync_commits(self._log, seen)
+        self._sync_commits(self._log, seen)
 
     def _log_goes_on(self) -> bool:
         assert self._log is not None
         return self._storage.exists(self._log.path(self.version + 1))
-
-    def _commit(self, version: int) -> list[Action] | None:
-        assert self._log is not None
-        try:
-            return self._log.commit(version)
-        except FileNotFoundError:
-            return None
 
     def _sync_commits(self, log: Log, versions: Sequence[int]) -> None:
         if not self._storage.local or not versions:
@@ -238,7 +232,7 @@ def span(damaged: Iterable[Damage]) -> tuple[int, int]:
 
 def _held(add: Add) -> str:
     stats = statistics(add)
-    rows = stats.rows - (add.deletionVector.cardinality if add.deletionVector is not None else 0)
+    rows = stats.rows - (add.deletion_vector.cardinality if add.deletion_vector is not None else 0)
     return f" ({rows} messages with sequences from {stats.min_seq} to {stats.max_seq})" if stats.max_seq else ""
 
 
@@ -271,8 +265,11 @@ def _vector(storage: Storage, table: str, add: Add, read: dict[str, bytes | str]
 
     `read` caches, by path, a file's content or the reason why it cannot be read: vectors of one commit share a file.
     """
-    vector = add.deletionVector
-    path = None if vector is None else vector_file(table, vector)
+    vector = add.deletion_vector
+    try:
+        path = None if vector is None else vector_file(table, vector)
+    except BadDeletionVector as error:
+        return Damage(locate(table, add.path), str(error), add)
     if vector is None or path is None:
         return None
     if path not in read:
@@ -286,7 +283,7 @@ def _vector(storage: Storage, table: str, add: Add, read: dict[str, bytes | str]
     if isinstance(content, str):
         return Damage(path, content, add)
     try:
-        deletion.stored(content, path, vector.offset or 0, vector.sizeInBytes)
+        deletion.stored(content, path, vector.offset or 0, vector.size_in_bytes)
     except BadDeletionVector as error:
         return Damage(path, str(error), add)
     return _synced(path, add)

@@ -20,11 +20,12 @@ from lakestream.lake.delta import batch as plan
 from lakestream.lake.delta import departures as departed
 from lakestream.lake.delta import policy as policies
 from lakestream.lake.delta import segments
+from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY
-from lakestream.lake.delta.position import application
+from lakestream.lake.delta.position import Progress, application
 from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_DDL, UID_PROPERTY, Layout, layout_of
 from lakestream.lake.delta.segments import Dead, Ending
-from lakestream.lake.delta.time_travel import CommitLog, NotATable, Progress
+from lakestream.lake.delta.time_travel import CommitLog, NotATable
 from lakestream.lake.errors import LakeError, SegmentGap
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files import quarantine as poison
@@ -434,7 +435,7 @@ def _was_deleted(storage: Storage, stream: str, account: str) -> bool:
 
 def _look(storage: Storage, path: str, uid: str) -> _Table | None:
     """The newest version of the stream's table; None when there is none, or it is another stream's."""
-    if not storage.names(f"{path}/_delta_log"):
+    if not storage.names(log_directory(path)):
         return None
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError

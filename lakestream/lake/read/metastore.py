@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from lakestream.lake.delta.log import has_log
 from lakestream.lake.delta.schema import quoted
 from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Storage, open_storage
@@ -88,7 +89,7 @@ def _tables(storage: Storage, account: str) -> list[tuple[str, str]]:
     return [
         (_TILDE.sub(lambda match: chr(int(match[1], 16)), name), f"{streams}/{name}")
         for name in storage.directories(streams)
-        if "_delta_log" in storage.directories(f"{streams}/{name}")
+        if has_log(storage, f"{streams}/{name}")
     ]
 
 

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta.log import has_log
 from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
 from lakestream.lake.delta.time_travel import (
     AsOf,
@@ -114,7 +115,7 @@ class Catalog:
         return [f"{base}{paths.STREAMS}/{name}" for name in sorted(names)]
 
     def _has_log(self, root: str, name: str) -> bool:
-        return "_delta_log" in self.storage.directories(f"{root}{paths.STREAMS}/{name}")
+        return has_log(self.storage, f"{root}{paths.STREAMS}/{name}")
 
     def state(self, stream: Stream) -> State:
         """How far a stream's table reaches, and how many messages are beyond it."""
@@ -151,7 +152,7 @@ class Catalog:
         stream = self.stream(name)
         base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
         staged = self.tails is not None and bool(stream.stream) and self.tails.staged(base + "/", directory)
-        return staged or "_delta_log" in self.storage.directories(stream.table)
+        return staged or has_log(self.storage, stream.table)
 
     def typed(self, name: str) -> TypedTable | None:
         """Return the stream's table, there or to come, if there is a schema for payloads."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.delta import clones
 from lakestream.lake.delta import deletion_vectors as deletion
-from lakestream.lake.delta.log import Log, State, locate
+from lakestream.lake.delta.actions import locate
+from lakestream.lake.delta.log import Log, State
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.read.history.index import DeletionVector
 from lakestream.lake.sql.dialect import TableAt
 from lakestream.lake.sql.uncompacted import quoted
 
@@ -51,8 +51,7 @@ class CloneViews:
         if not clones.is_registered(self._storage, path):
             return TableAt(path, version)
         # A table that was made anew may have the same version: the commit itself tells.
-        commit = open_storage(path).stat(f"{path}/_delta_log/{version:020d}.json")
-        key = path, commit.tag if commit is not None else str(version)
+        key = path, Log(open_storage(path), path).tag(version) or str(version)
         if (known := self._known.get(key)) is None:
             known = self._known[key] = TableAt(path, version, self._view(path, version))
         return known
@@ -63,7 +62,7 @@ class CloneViews:
         there = open_storage(path)
         delta = DeltaTable(path, version=version, storage_options=there.delta_options() or None)
         state = Log(there, path).state(version)
-        partition = state.metadata.partitionColumns
+        partition = state.metadata.partition_columns
         number = next(self._numbers)
         types = {field.name: _type(field.type) for field in delta.schema().fields}
         files, dead, view = f"clone_files_{number}", f"clone_dead_{number}", f"clone_{number}"
@@ -100,7 +99,7 @@ def _files(table: str, state: State, partition: list[str]) -> Any:
     adds = list(state.files.values())
     columns = {"filename": pa.array([locate(table, add.path) for add in adds], pa.string())}
     for name in partition:
-        columns[name] = pa.array([add.partitionValues.get(name) for add in adds], pa.string())
+        columns[name] = pa.array([add.partition_values.get(name) for add in adds], pa.string())
     return pa.table(columns)
 
 
@@ -110,13 +109,10 @@ def _dead(table: str, state: State) -> Any:
 
     names, rows = [], []
     for add in state.files.values():
-        vector = add.deletionVector
+        vector = add.deletion_vector
         if vector is None:
             continue
-        said = DeletionVector(
-            vector.storageType, vector.pathOrInlineDv, vector.sizeInBytes, vector.cardinality, vector.offset
-        )
-        gone = pa.array(deletion.load(said, table, open_storage(table).read).astype("int64"))
+        gone = pa.array(deletion.load(vector, table, open_storage(table).read).astype("int64"))
         names.append(pa.repeat(pa.scalar(locate(table, add.path)), len(gone)))
         rows.append(gone)
     shape = [pa.chunked_array(names, pa.string()), pa.chunked_array(rows, pa.int64())]

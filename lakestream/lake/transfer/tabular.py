@@ -15,15 +15,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.schema import UID_PROPERTY
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.transfer.mapping import encode_json, plain_rows
 from lakestream.log.record import Record
+from lakestream.protocol.instants import instant
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +65,7 @@ class Source:
         self.path = path if glob.has_magic(path) and not os.path.exists(path) else os.path.abspath(path)
         self.version: int | None = None
         self._order_by = order_by
-        self.delta = os.path.isdir(os.path.join(self.path, "_delta_log"))
+        self.delta = os.path.isdir(log_directory(self.path))
         if not self.delta and (version is not None or at):
             raise BadSource(f"{path} is no Delta table: only those have versions")
         try:
@@ -84,8 +86,7 @@ class Source:
         try:
             table = DeltaTable(self.path, version=version)
             if at:
-                moment = datetime.fromisoformat(at)
-                table.load_as_version(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+                table.load_as_version(datetime.fromtimestamp(0, UTC) + timedelta(microseconds=instant(at) // 1000))
         except DeltaError as error:
             raise BadSource(f"{self.path} cannot be read: {error}") from None
         self.version = int(table.version())
@@ -255,7 +256,7 @@ def _write_delta(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
     from deltalake.exceptions import DeltaError
 
     fresh = not os.path.exists(path)
-    if not fresh and os.listdir(path) and not os.path.isdir(os.path.join(path, "_delta_log")):
+    if not fresh and os.listdir(path) and not os.path.isdir(log_directory(path)):
         raise BadTarget(f"{path} has files and is no Delta table: an export does not overwrite that")
     if _is_a_streams(path):
         raise BadTarget(f"{path} is the table of a stream: the server reads old messages from it; export elsewhere")
@@ -290,7 +291,7 @@ def _is_a_streams(path: str) -> bool:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    if not os.path.isdir(os.path.join(path, "_delta_log")):
+    if not os.path.isdir(log_directory(path)):
         return False
     try:
         return UID_PROPERTY in DeltaTable(path).metadata().configuration

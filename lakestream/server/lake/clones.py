@@ -17,7 +17,8 @@ from typing import TypeVar
 import msgspec
 
 from lakestream.lake.delta import policy
-from lakestream.lake.delta.log import Log, statistics
+from lakestream.lake.delta.actions import statistics
+from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.policy import StreamPolicy
 from lakestream.lake.files import clone_request, paths, staging
 from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked

@@ -19,7 +19,7 @@ import msgspec
 from lakestream.lake.delta import departures as departed
 from lakestream.lake.delta.schema import REMOVED_COLUMN
 from lakestream.lake.delta.segments import Dead
-from lakestream.lake.delta.time_travel import AsOf, NotATable, as_of, rfc3339
+from lakestream.lake.delta.time_travel import AsOf, NotATable, as_of
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.storage import open_storage
@@ -27,6 +27,7 @@ from lakestream.lake.read import live_rows
 from lakestream.lake.read.history import rows as history_rows
 from lakestream.lake.read.live import LiveView, open_view
 from lakestream.log.record import Record
+from lakestream.protocol.instants import rfc3339
 
 if TYPE_CHECKING:
     import pyarrow as pa

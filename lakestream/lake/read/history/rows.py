@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.delta import deletion_vectors as deletion
+from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.schema import REMOVED_COLUMN, headers_type, join_headers
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.read.history.index import FileEntry, Wanted, locate
+from lakestream.lake.read.history.index import FileEntry, Wanted
 from lakestream.log.record import Record
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from lakestream.lake.delta import clones, layouts, policy
 from lakestream.lake.delta import departures as departed
 from lakestream.lake.delta.clones import CloneRefused
 from lakestream.lake.delta.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
-from lakestream.lake.delta.position import PositionWatch, application
+from lakestream.lake.delta.position import PositionWatch, Progress, application
 from lakestream.lake.delta.schema import (
     CREATED_PROPERTY,
     STREAM_PROPERTY,
@@ -41,7 +41,7 @@ from lakestream.lake.delta.schema import (
     subject_text,
 )
 from lakestream.lake.delta.segments import Dead
-from lakestream.lake.delta.time_travel import NotATable, Progress, TimeTravelError
+from lakestream.lake.delta.time_travel import NotATable, TimeTravelError
 from lakestream.lake.errors import StillCloned, TableBusy
 from lakestream.lake.files import clone_request, paths
 from lakestream.lake.files.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked

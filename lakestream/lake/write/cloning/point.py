@@ -17,14 +17,12 @@ from lakestream.lake.delta import departures as departed
 from lakestream.lake.delta.batch import Update
 from lakestream.lake.delta.clones import CloneRefused
 from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.position import PositionWatch, Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN, UID_PROPERTY
 from lakestream.lake.delta.time_travel import (
     CommitLog,
     NotKept,
-    Progress,
     TimeTravelError,
-    rfc3339,
     version_for_commit_time,
     version_for_message_time,
     version_of_point,
@@ -33,6 +31,7 @@ from lakestream.lake.files import paths
 from lakestream.lake.files.clone_request import REFUSED, CloneRequest, answered
 from lakestream.lake.files.storage import Storage
 from lakestream.log.departures import Point as StreamPoint
+from lakestream.protocol.instants import rfc3339
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.delta import verify
-from lakestream.lake.delta.log import Add, Key, Log, State, located
-from lakestream.lake.delta.position import application
-from lakestream.lake.delta.time_travel import CommitLog, Progress
+from lakestream.lake.delta.actions import Add, Key, located
+from lakestream.lake.delta.log import Log, State
+from lakestream.lake.delta.position import Progress, application
+from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.delta.verify import Damage
 from lakestream.lake.errors import DamagedTable
 from lakestream.lake.files import paths, staging

@@ -14,6 +14,7 @@ import msgspec
 
 from lakestream.lake.delta import policy as policies
 from lakestream.lake.delta.layouts import PAGE_SETTING, RUN_SEQS, SAMPLE
+from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import (
     MANAGED_PROPERTIES,
     ON_DELETE_PROPERTY,
@@ -109,7 +110,7 @@ class StreamTable:
         Raises:
             ForeignTable: a Delta table that lakestream did not make.
         """
-        if not self._storage.names(f"{self.path}/_delta_log"):
+        if not self._storage.names(log_directory(self.path)):
             return None
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
@@ -296,7 +297,7 @@ class StreamTable:
             self._storage.delete_tree(aside)
             return
         # Without its log it is no table; what is left when this is cut short goes when the table is made anew.
-        self._storage.delete_tree(f"{self.path}/_delta_log")
+        self._storage.delete_tree(log_directory(self.path))
         self._forget()
         self._storage.delete_tree(self.path)
 

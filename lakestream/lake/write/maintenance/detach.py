@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta.deletion_vectors import to_z85
-from lakestream.lake.delta.log import Add, Log, located, vector_file
+from lakestream.lake.delta.actions import Add, located, to_z85, vector_file
+from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage, open_storage
 from lakestream.lake.write.maintenance.rewrite import Rewriter, plain, removal
@@ -184,7 +184,7 @@ def _own(table: str, add: Add) -> dict[str, Any]:
     source = located(table, add)[0]
     if not source.startswith(table + "/"):
         found["path"] = _target(table, source)[len(table) + 1 :]
-    vector = add.deletionVector
+    vector = add.deletion_vector
     file = None if vector is None else vector_file(table, vector)
     if vector is not None and file is not None and not file.startswith(table + "/"):
         found["deletionVector"] = {**found["deletionVector"], **_named(file)}

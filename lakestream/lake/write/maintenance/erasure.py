@@ -21,7 +21,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from lakestream.lake.delta.log import Key, Log, State, Statistics, locate, located, statistics
+from lakestream.lake.delta.actions import Key, Statistics, locate, located, statistics
+from lakestream.lake.delta.log import Log, State
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.write.maintenance.vacuum import visible
 
@@ -120,7 +121,7 @@ def to_rewrite(storage: Storage, table: str, state: State, runs: Runs) -> set[Ke
     """The files of a version that hold rows to be erased. Only files with a deletion vector can."""
     found: set[Key] = set()
     for key, add in state.files.items():
-        deleted_from = add.deletionVector is not None and bool(runs)
+        deleted_from = add.deletion_vector is not None and bool(runs)
         if deleted_from and _may_hold(statistics(add), runs) and _holds(storage, locate(table, add.path), runs):
             found.add(key)
     return found

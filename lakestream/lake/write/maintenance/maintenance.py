@@ -34,9 +34,9 @@ import msgspec
 
 from lakestream.lake.delta import clones
 from lakestream.lake.delta import departures as departed
-from lakestream.lake.delta import log as deltalog
+from lakestream.lake.delta.actions import Key, located, statistics
 from lakestream.lake.delta.clones import CloneUnreadable, References
-from lakestream.lake.delta.log import Log, State, located
+from lakestream.lake.delta.log import Log, State, has_log
 from lakestream.lake.delta.policy import TIME_TRAVEL_PROPERTY
 from lakestream.lake.delta.schema import STREAM_PROPERTY, UID_PROPERTY
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
@@ -73,7 +73,6 @@ REST_NS = HOUR_NS
 """How long a table that needed nothing is left alone without new commits; only time could change that."""
 
 _DELETED_AT_ONCE = 1000
-_LOG_FILE = re.compile(r"^\.?(\d{20})\.")
 _CONFLICT = re.compile(r"DELTA_(CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception")
 
 
@@ -97,7 +96,7 @@ def tables(storage: Storage) -> list[str]:
 def _may_be_table(storage: Storage, directory: str) -> bool:
     """Return True also if that cannot be told: whoever looks after the table tells why."""
     try:
-        return "_delta_log" in storage.directories(directory)
+        return has_log(storage, directory)
     except OSError:
         return True
 
@@ -129,7 +128,7 @@ def look(
             uid=properties[UID_PROPERTY],
             incarnation=state.metadata.id,
             version=state.version,
-            partition_columns=state.metadata.partitionColumns,
+            partition_columns=state.metadata.partition_columns,
             files=data_files(state, erasure.to_rewrite(storage, table, state, to_erase)),
             since_checkpoint=state.version - (written[-1] if written else -1),
             oldest=commits.versions[0],
@@ -167,29 +166,26 @@ def expire(storage: Storage, table: str, keep_from: int) -> int:
     Invariant: `keep_from` has a checkpoint, so what is left can be read without the rest.
     Source: Delta protocol, "Metadata Cleanup".
     """
-    directory = f"{table}/_delta_log"
-    names = storage.names(directory)
-    assert keep_from in deltalog.checkpoints(names)
+    log = Log(storage, table)
+    assert keep_from in log.checkpoints
     # Whoever wrote it: what can be read only from it is not deleted before it is on disk.
-    needed = [name for name in names if name.startswith(f"{keep_from:020d}.checkpoint.")]
-    storage.sync_files(f"{directory}/{name}" for name in needed)
-    found = sorted((int(match[1]), name) for name in names if (match := _LOG_FILE.match(name)))
-    old = [name for version, name in found if version < keep_from]
+    storage.sync_files(log.parts(keep_from))
+    old = log.files_before(keep_from)
     # The table's lock is held: in an object store one request for many of them.
     for at in range(0, len(old), _DELETED_AT_ONCE):
-        storage.delete_all(f"{directory}/{name}" for name in old[at : at + _DELETED_AT_ONCE])
-    return sum(name[20:] == ".json" for name in old)
+        storage.delete_all(old[at : at + _DELETED_AT_ONCE])
+    return sum(version < keep_from for version in log.commits)
 
 
-def data_files(state: State, to_rewrite: Set[deltalog.Key] = frozenset()) -> list[DataFile]:
+def data_files(state: State, to_rewrite: Set[Key] = frozenset()) -> list[DataFile]:
     """The files of a state, as the plan sees them; from those in `to_rewrite` rows are to be erased."""
-    columns = state.metadata.partitionColumns
+    columns = state.metadata.partition_columns
     found = []
     for key, add in state.files.items():
-        statistics = deltalog.statistics(add)
-        deleted = 0 if add.deletionVector is None else add.deletionVector.cardinality
-        partition = tuple(add.partitionValues.get(column) for column in columns)
-        file = DataFile(partition, add.size, statistics.rows, deleted, statistics.min_seq, statistics.max_seq, key)
+        stats = statistics(add)
+        deleted = 0 if add.deletion_vector is None else add.deletion_vector.cardinality
+        partition = tuple(add.partition_values.get(column) for column in columns)
+        file = DataFile(partition, add.size, stats.rows, deleted, stats.min_seq, stats.max_seq, key)
         found.append(msgspec.structs.replace(file, erase=True) if key in to_rewrite else file)
     return found
 

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.lake.delta.actions import Add, locate
 from lakestream.lake.delta.layouts import PAGE_SETTING, RUN_ROWS
-from lakestream.lake.delta.log import Add, State, locate
+from lakestream.lake.delta.log import State
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.write.maintenance.plan import Bin, layers
@@ -99,7 +100,7 @@ class Rewriter:
             RowsDiffer: the new files would not have the rows of the old ones.
         """
         written: list[dict[str, Any]] = []
-        columns = state.metadata.partitionColumns
+        columns = state.metadata.partition_columns
         try:
             for layer in layers(bins, self._target):
                 adds = [state.files[file.key] for each in layer for file in each.files]

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from lakestream.lake.delta.log import Log, State, located
+from lakestream.lake.delta.actions import located
+from lakestream.lake.delta.log import Log, State
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.files.storage import Entry, Storage
 from lakestream.lake.write.maintenance.plan import MARGIN_NS, interval_ns, versions_until
@@ -50,7 +51,7 @@ def dead_files(
         return []
     cutoff_ms = cutoff_ns // 1_000_000
     for tombstone in log.tombstones(state.version):
-        if tombstone.deletionTimestamp is None or tombstone.deletionTimestamp >= cutoff_ms:
+        if tombstone.deletion_timestamp is None or tombstone.deletion_timestamp >= cutoff_ms:
             candidates.difference_update(located(table, tombstone))
     if retain_ns > interval_ns(state.metadata.configuration.get(TOMBSTONES_PROPERTY, DEFAULT_TOMBSTONES)):
         candidates -= _removed_since(log, commits, cutoff_ms)
@@ -67,7 +68,7 @@ def _removed_since(log: Log, commits: CommitLog, cutoff_ms: int) -> set[str]:
     """What commits after a time took out of the table: checkpoints no longer have all tombstones of so long ago."""
     found: set[str] = set()
     for version in commits.versions[versions_until(commits, cutoff_ms) :]:
-        for action in log.commit(version):
+        for action in log.commit(version).actions:
             if action.remove is not None:
                 found.update(located(log.table, action.remove))
     return found
