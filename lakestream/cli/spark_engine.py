@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+from lakestream.lake.delta.log import LOG_DIRECTORY
 from lakestream.lake.errors import JarsMissing
 from lakestream.lake.files import paths
 from lakestream.lake.spark import jars
@@ -132,7 +133,7 @@ class SparkEngine:
 
         def streams(parent: Any) -> list[str]:
             found = below(hadoop.Path(parent, "streams"))
-            return sorted(path.getName() for path in found if store.exists(hadoop.Path(path, "_delta_log")))
+            return sorted(path.getName() for path in found if store.exists(hadoop.Path(path, LOG_DIRECTORY)))
 
         names = [f"streams/{name}" for name in streams(root)]
         for account in sorted(below(hadoop.Path(root, "accounts")), key=lambda path: str(path.getName())):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,3 +61,15 @@ def test_every_folder_with_tests_is_run_by_make_test() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     folders = {path.relative_to(ROOT).parts[1] for path in ROOT.glob("tests/*/**/test_*.py")}
     assert [folder for folder in sorted(folders) if f"tests/{folder}" not in makefile] == []
+
+
+def test_transaction_logs_have_one_reader() -> None:
+    """Only lake/delta/log.py spells paths within `_delta_log`; everything else asks it."""
+    path_in_log = re.compile(r"(^|/)_delta_log(/|$)")
+    found = [
+        f"{_name(path)}:{node.lineno}"
+        for path, tree in _trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and path_in_log.search(node.value)
+    ]
+    assert {place.partition(":")[0] for place in found} == {"lakestream/lake/delta/log.py"}, found
