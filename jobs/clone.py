@@ -55,7 +55,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
 
     from lakestream.lake.delta import clones
     from lakestream.lake.delta.time_travel import CommitLog, NotATable, version_for_commit_time
-    from lakestream.lake.files import identity, paths
+    from lakestream.lake.files import lake as identity
+    from lakestream.lake.files import paths
 
     lake = paths.root(options.lake)
     identity.require(lake)

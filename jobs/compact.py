@@ -4,7 +4,7 @@
     python jobs/compact.py --lake ./data/lake                    (a Spark of its own on this machine)
     spark-submit jobs/compact.py --lake /mnt/lake --once         (the Spark that spark-submit was configured for)
 
-Belongs here: the command line and the loop. The work is lakestream.lake.write.compaction.compactor's, and upkeep's.
+Belongs here: the command line and the loop. The work is lakestream.lake.write.compactor's, and upkeep's.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if (ROOT / "lakestream").is_dir():
 from lakestream.lake.errors import StorageFailed  # noqa: E402
 from lakestream.lake.spark import job  # noqa: E402
 from lakestream.lake.spark.job import complain, say  # noqa: E402
-from lakestream.lake.write.maintenance.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
+from lakestream.lake.write.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakestream.lake.write.compaction.compactor import BatchReport, Compactor
-    from lakestream.lake.write.maintenance.maintenance import Done
+    from lakestream.lake.write.compactor import BatchReport, Compactor
+    from lakestream.lake.write.maintainer import Done
 
 DEFAULT_INTERVAL = 1.0
 DEFAULT_PARALLEL = 4
@@ -98,7 +98,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
 
     With --once and nothing to do there is no need of Spark.
     """
-    from lakestream.lake.files import identity, paths
+    from lakestream.lake.files import lake as identity
+    from lakestream.lake.files import paths
 
     lake = paths.root(options.lake)
     identity.require(lake, options.create)
@@ -107,8 +108,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         _say_result(0, 0, time.monotonic() - began)
         return 0
     spark = job.start_spark("lakestream compactor", lake, options, stop)
-    from lakestream.lake.write.compaction.compaction import Options
-    from lakestream.lake.write.compaction.compactor import Compactor
+    from lakestream.lake.write.compactor import Compactor
+    from lakestream.lake.write.stream_compaction import Options
 
     upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options.maintain_every, stop)
 
@@ -144,7 +145,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
 
 
 def _upkeep(spark: SparkSession, lake: str, every: float, stop: threading.Event) -> Upkeep:
-    from lakestream.lake.write.maintenance.maintenance import Maintainer
+    from lakestream.lake.write.maintainer import Maintainer
 
     return Upkeep(Maintainer(spark, lake, stopping=stop.is_set), every, _say_done)
 

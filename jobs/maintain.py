@@ -5,7 +5,7 @@
     spark-submit jobs/maintain.py --lake /mnt/lake --every 3600  (the Spark that spark-submit was configured for)
     python jobs/maintain.py --lake ./data/lake --detach MIRROR   (give a clone files of its own, then end)
 
-Belongs here: the command line and the loop. The work is lakestream.lake.write.maintenance.maintenance's.
+Belongs here: the command line and the loop. The work is lakestream.lake.write.maintainer's.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if (ROOT / "lakestream").is_dir():
 
 from lakestream.lake.spark import job  # noqa: E402
 from lakestream.lake.spark.job import complain, say  # noqa: E402
-from lakestream.lake.write.maintenance import plan as maintenance_plan  # noqa: E402
-from lakestream.lake.write.maintenance.plan import Policy  # noqa: E402
+from lakestream.lake.write import maintenance_plan
+from lakestream.lake.write.maintenance_plan import Policy  # noqa: E402
 
 if TYPE_CHECKING:
-    from lakestream.lake.write.maintenance.detach import Detached
-    from lakestream.lake.write.maintenance.maintenance import Done, Maintainer
+    from lakestream.lake.write.detach import Detached
+    from lakestream.lake.write.maintainer import Done, Maintainer
 
 DEFAULT_EVERY = 3600.0
 PROGRESS_SECONDS = 1.0
@@ -90,7 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Start Spark, become the lake's maintainer, work until `stop` (or until done, with --once)."""
-    from lakestream.lake.files import identity, paths
+    from lakestream.lake.files import lake as identity
+    from lakestream.lake.files import paths
 
     lake = paths.root(options.lake)
     identity.require(lake)
@@ -105,7 +106,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     if options.dry_run:
         return _dry_run(lake, policy, options.stream)
     spark = job.start_spark("lakestream maintainer", lake, options, stop)
-    from lakestream.lake.write.maintenance.maintenance import Maintainer
+    from lakestream.lake.write.maintainer import Maintainer
 
     try:
         maintainer = Maintainer(spark, lake, policy, stop.is_set)
@@ -170,7 +171,7 @@ def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
 
 def _dry_run(lake: str, policy: Policy, stream: str | None) -> int:
     from lakestream.lake.files.storage import open_storage
-    from lakestream.lake.write.maintenance import maintenance
+    from lakestream.lake.write import maintainer as maintenance
 
     storage = open_storage(lake)
     for table in maintenance.tables(storage):

@@ -19,7 +19,8 @@ import typer
 
 from lakestream.cli.results import WRITERS, Rows
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import identity, paths
+from lakestream.lake.files import lake as identity
+from lakestream.lake.files import paths
 from lakestream.lake.read.flush import Credentials
 from lakestream.lake.sql.dialect import split
 from lakestream.lake.sql.session import Session

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from lakestream.lake.delta import batch as plan
 from lakestream.lake.delta import segments
 from lakestream.lake.files import paths, staging
-from lakestream.lake.write.compaction.compaction import Options, StreamCompaction
-from lakestream.lake.write.compaction.compactor import BatchReport, Compactor
+from lakestream.lake.write.compactor import BatchReport, Compactor
+from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from tests.bench.draw import bars
 from tests.bench.lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
 from tests.lake.model import StreamModel

@@ -216,8 +216,8 @@ def run(commits: int, every: int, retain_hours: float | None, spark: Any) -> lis
 
         look_after: Callable[[], object] = nothing
         if retain_hours is not None:
-            from lakestream.lake.write.maintenance.maintenance import Maintainer
-            from lakestream.lake.write.maintenance.plan import HOUR_NS, Policy
+            from lakestream.lake.write.maintainer import Maintainer
+            from lakestream.lake.write.maintenance_plan import HOUR_NS, Policy
 
             policy = Policy(retain_ns=int(retain_hours * HOUR_NS))
             maintainer = Maintainer(spark, str(lake), policy, clock=lambda: simulation.now_ns)

@@ -24,9 +24,9 @@ from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.delta.log import Log
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.maintenance.maintenance import data_files
-from lakestream.lake.write.maintenance.plan import MIB, Policy, decide_bins
-from lakestream.lake.write.maintenance.rewrite import Rewriter
+from lakestream.lake.write.maintainer import data_files
+from lakestream.lake.write.maintenance_plan import MIB, Policy, decide_bins
+from lakestream.lake.write.rewrite import Rewriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.lake.files import paths, staging
 from lakestream.lake.sql.session import Session
-from lakestream.lake.write.compaction.compaction import StreamCompaction
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.bench.draw import bars
 from tests.bench.lake_streams import (
     STEP_NS,

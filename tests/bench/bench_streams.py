@@ -105,8 +105,8 @@ def object_store(count: int) -> None:
 def fairness(lake: str, work: Path, commits: int) -> None:
     """A backlog of many commits, and one message of another stream."""
     from lakestream.lake.spark import session as sessions
-    from lakestream.lake.write.compaction.compaction import Options
-    from lakestream.lake.write.compaction.compactor import Compactor
+    from lakestream.lake.write.compactor import Compactor
+    from lakestream.lake.write.stream_compaction import Options
 
     busy, quiet = StreamModel(work / "busy", "BUSY", "busy"), StreamModel(work / "quiet", "QUIET", "quiet")
     for model in (busy, quiet):  # both have a table, and Spark is warm

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.files import identity
+from lakestream.lake.files import lake as identity
 from lakestream.lake.spark import session as sessions
 
 SMALL = {

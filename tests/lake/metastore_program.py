@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 from lakestream.lake.files import paths, staging
 from lakestream.lake.read.metastore import register
 from lakestream.lake.spark import session as sessions
-from lakestream.lake.write.compaction.compaction import StreamCompaction
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.lake.model import StreamModel, flights
 
 

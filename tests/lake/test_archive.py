@@ -13,8 +13,8 @@ from lakestream.lake.errors import StillCloned
 from lakestream.lake.files import staging
 from lakestream.lake.files.storage import open_storage
 from lakestream.lake.read.history.history import TableHistory
-from lakestream.lake.write.compaction.table import StreamTable
-from lakestream.lake.write.maintenance.maintenance import Maintainer
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.table import StreamTable
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, records, rows
 from tests.lake.test_compaction import check, compact, compaction

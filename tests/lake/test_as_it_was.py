@@ -26,9 +26,9 @@ from lakestream.lake.read.history.past import open_past
 from lakestream.lake.sql.session import Session
 from lakestream.lake.sql.spark_functions import as_of as spark_as_of
 from lakestream.lake.sql.uncompacted import Server as Asked
-from lakestream.lake.write.compaction.compaction import StreamCompaction
-from lakestream.lake.write.compaction.table import StreamTable
-from lakestream.lake.write.maintenance.maintenance import Maintainer, Policy
+from lakestream.lake.write.maintainer import Maintainer, Policy
+from lakestream.lake.write.stream_compaction import StreamCompaction
+from lakestream.lake.write.table import StreamTable
 from lakestream.log.segment import HEADER_SIZE
 from tests.lake.tables import records
 from tests.lake.test_end_to_end import Compaction, eventually

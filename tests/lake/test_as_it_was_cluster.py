@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.js.errors import APIError
 
 from lakestream.lake.files import staging
-from lakestream.lake.write.compaction.compaction import StreamCompaction
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.cluster.nodes import Cluster
 from tests.lake.test_end_to_end import eventually
 from tests.lake.was import Model, held, rfc3339

@@ -24,15 +24,16 @@ from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.files.storage import open_storage
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.sql.session import Session
-from lakestream.lake.write.cloning import making as clone_making
-from lakestream.lake.write.cloning.making import CloneMaker
-from lakestream.lake.write.compaction import compaction
-from lakestream.lake.write.compaction.compaction import StreamCompaction
-from lakestream.lake.write.compaction.compactor import Compactor
-from lakestream.lake.write.maintenance import detach, erasure, maintenance
-from lakestream.lake.write.maintenance.detach import Detached, DetachStopped
-from lakestream.lake.write.maintenance.maintenance import Maintainer
-from lakestream.lake.write.maintenance.rewrite import Rewriter
+from lakestream.lake.write import clone_maker as clone_making
+from lakestream.lake.write import detach, erasure
+from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.write import stream_compaction as compaction
+from lakestream.lake.write.clone_maker import CloneMaker
+from lakestream.lake.write.compactor import Compactor
+from lakestream.lake.write.detach import Detached, DetachStopped
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.rewrite import Rewriter
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.log.record import Record
 from tests.lake.conftest import job
 from tests.lake.model import T0, StreamModel, flights

@@ -16,7 +16,7 @@ from lakestream.lake.delta import position, schema
 from lakestream.lake.errors import ForeignTable, PoisonedSegment, SegmentGap
 from lakestream.lake.files import staging
 from lakestream.lake.read.history.history import TableHistory
-from lakestream.lake.write.compaction.compaction import Options, Outcome, StreamCompaction
+from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, partition_columns, records, rows, version
 

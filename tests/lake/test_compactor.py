@@ -20,8 +20,8 @@ from lakestream.lake.errors import LakeError, LeaseLost
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.clone_request import ANSWER_FILE, REQUEST_FILE
 from lakestream.lake.files.locks import JvmLock
-from lakestream.lake.write.compaction import compactor as compactor_module
-from lakestream.lake.write.compaction.compactor import WORKER_LATE, WORKER_TRIES, BatchReport, Compactor
+from lakestream.lake.write import compactor as compactor_module
+from lakestream.lake.write.compactor import WORKER_LATE, WORKER_TRIES, BatchReport, Compactor
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records, version
 

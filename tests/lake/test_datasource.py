@@ -14,7 +14,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.lake.read import live, live_rows
 from lakestream.lake.read.datasource import PUSHDOWN, register
-from lakestream.lake.write.compaction.compactor import Compactor
+from lakestream.lake.write.compactor import Compactor
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.lake

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.lake.files import paths, staging
-from lakestream.lake.write.compaction.compactor import BatchReport, Compactor
+from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.log.segment import HEADER_SIZE
 from lakestream.log.upkeep import CHECKPOINT_FACTOR
 from tests.lake import tables
@@ -227,7 +227,7 @@ async def test_what_age_and_time_to_live_end_leaves_the_table_too(spark: Any, se
 
 
 async def test_what_is_deleted_securely_leaves_every_file(spark: Any, server: Server) -> None:
-    from lakestream.lake.write.maintenance.maintenance import Maintainer
+    from lakestream.lake.write.maintainer import Maintainer
 
     compaction = Compaction(spark, server)
     client = await nats.connect(server.url)

@@ -13,10 +13,11 @@ import pytest
 
 from lakestream.lake.delta import clones
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.compaction.compaction import StreamCompaction
-from lakestream.lake.write.maintenance import erasure, maintenance
-from lakestream.lake.write.maintenance.maintenance import Done, Maintainer
-from lakestream.lake.write.maintenance.plan import Policy, decide
+from lakestream.lake.write import erasure
+from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.write.maintainer import Done, Maintainer
+from lakestream.lake.write.maintenance_plan import Policy, decide
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.lake.model import StreamModel
 from tests.lake.test_maintenance import KEEP, check, compact, maintain
 

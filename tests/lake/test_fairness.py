@@ -11,9 +11,9 @@ import pytest
 from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.errors import LeaseLost
-from lakestream.lake.write.compaction import compactor as module
-from lakestream.lake.write.compaction.compaction import Options
-from lakestream.lake.write.compaction.compactor import Compactor
+from lakestream.lake.write import compactor as module
+from lakestream.lake.write.compactor import Compactor
+from lakestream.lake.write.stream_compaction import Options
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records
 

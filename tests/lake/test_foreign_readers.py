@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from lakestream.lake.delta import schema
 from lakestream.lake.files import staging
 from lakestream.lake.read import readers
-from lakestream.lake.write.compaction.compaction import Options, StreamCompaction
+from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from lakestream.log.record import Record
 from tests.lake.foreign import COLUMNS, Readers, micros, record
 from tests.lake.model import StreamModel

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lakestream.lake.files import paths
-from lakestream.lake.write.compaction.compactor import Compactor
+from lakestream.lake.write.compactor import Compactor
 from tests.chaos.copies import contents
 from tests.lake import tables
 from tests.servers import Kind, Server

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.write.maintenance.maintenance import Maintainer
-from lakestream.lake.write.maintenance.plan import HOUR_NS, MARGIN_NS, Policy
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.maintenance_plan import HOUR_NS, MARGIN_NS, Policy
 from tests.bench.bench_growth import CHECKPOINT_EVERY, STEP_NS, SUBJECTS, Sample, Simulation
 
 pytestmark = pytest.mark.lake

@@ -18,8 +18,8 @@ from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import TableIndex
-from lakestream.lake.write.compaction import table as tables_of_streams
-from lakestream.lake.write.compaction.compaction import Options, StreamCompaction
+from lakestream.lake.write import table as tables_of_streams
+from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from lakestream.log.record import Record
 from tests.lake.model import StreamModel
 from tests.lake.tables import ALL, records

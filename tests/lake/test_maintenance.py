@@ -22,11 +22,11 @@ from lakestream.lake.files import paths, staging
 from lakestream.lake.files.locks import open_lock, table_lock
 from lakestream.lake.files.storage import open_storage
 from lakestream.lake.read.history.history import TableHistory
-from lakestream.lake.write.compaction.compaction import Options, StreamCompaction
-from lakestream.lake.write.maintenance import maintenance
-from lakestream.lake.write.maintenance.maintenance import Done, Maintainer
-from lakestream.lake.write.maintenance.plan import HOUR_NS, Policy
-from lakestream.lake.write.maintenance.rewrite import Rewriter
+from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.write.maintainer import Done, Maintainer
+from lakestream.lake.write.maintenance_plan import HOUR_NS, Policy
+from lakestream.lake.write.rewrite import Rewriter
+from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import ALL, records, rows, version
@@ -268,7 +268,7 @@ def test_a_commit_in_between_is_in_the_way_only_if_it_took_the_same_files(
 def test_a_table_under_maintenance_is_not_committed_to(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestream.lake.write.compaction.compaction.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("lakestream.lake.write.stream_compaction.BUSY_SECONDS", 0.1)
     model = StreamModel(tmp_path / "log")
     model.publish(flights(10))
     model.stage(lake)

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from lakestream.lake.files import paths
-from lakestream.lake.write.compaction.compactor import Compactor
-from lakestream.lake.write.maintenance.maintenance import Maintainer, Policy
+from lakestream.lake.write.compactor import Compactor
+from lakestream.lake.write.maintainer import Maintainer, Policy
 from tests import copied
 from tests.cluster.nodes import Cluster, until
 from tests.copied import Mirror, Origin, Sources

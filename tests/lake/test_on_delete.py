@@ -19,7 +19,7 @@ from nats.js.errors import APIError, NotFoundError
 
 from lakestream.lake.errors import PoisonedSegment
 from lakestream.lake.files import paths, staging
-from lakestream.lake.write.compaction.compactor import Compactor
+from lakestream.lake.write.compactor import Compactor
 from tests.cluster.nodes import Cluster, Node
 from tests.conftest import StartServer
 from tests.lake.model import StreamModel, flights

@@ -22,8 +22,8 @@ import pytest
 from nats.js.api import StreamConfig
 
 from lakestream.lake.files import paths, staging
-from lakestream.lake.write.compaction.compaction import Options, StreamCompaction
-from lakestream.lake.write.maintenance.maintenance import Maintainer, Policy
+from lakestream.lake.write.maintainer import Maintainer, Policy
+from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from tests.lake import tables
 from tests.servers import Kind, Server
 

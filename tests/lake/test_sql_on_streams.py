@@ -18,7 +18,7 @@ from lakestream.lake.delta.time_travel import CommitLog, as_of
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import staging
 from lakestream.lake.sql.session import Session
-from lakestream.lake.write.compaction.compaction import StreamCompaction
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.log.record import Record
 from lakestream.protocol.instants import rfc3339
 from tests.lake.model import StreamModel

@@ -13,7 +13,7 @@ from lakestream.lake.delta import schema
 from lakestream.lake.files import staging
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.sql.session import Session
-from lakestream.lake.write.compaction.compaction import StreamCompaction
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.lake.foreign import Readers, record
 from tests.lake.model import StreamModel
 from tests.lake.tables import ALL, partition_columns

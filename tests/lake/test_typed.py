@@ -17,7 +17,7 @@ from lakestream.lake.files import staging
 from lakestream.lake.sql import typed
 from lakestream.lake.sql.session import Session, SqlError
 from lakestream.lake.sql.typed import BadJsonSchema, Fit, NoTypedView
-from lakestream.lake.write.compaction.compaction import StreamCompaction
+from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.lake.model import StreamModel
 
 pytestmark = pytest.mark.lake

@@ -14,10 +14,10 @@ import pytest
 
 from lakestream.lake.delta import position
 from lakestream.lake.delta.time_travel import CommitLog
-from lakestream.lake.write.compaction.compactor import BatchReport, Compactor
-from lakestream.lake.write.maintenance.maintenance import Done, Maintainer
-from lakestream.lake.write.maintenance.plan import Policy
-from lakestream.lake.write.maintenance.upkeep import Upkeep
+from lakestream.lake.write.compactor import BatchReport, Compactor
+from lakestream.lake.write.maintainer import Done, Maintainer
+from lakestream.lake.write.maintenance_plan import Policy
+from lakestream.lake.write.upkeep import Upkeep
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records

@@ -21,10 +21,10 @@ from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.schema import UID_PROPERTY
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.maintenance import maintenance
-from lakestream.lake.write.maintenance.maintenance import Maintainer
-from lakestream.lake.write.maintenance.plan import HOUR_NS, MARGIN_NS, Policy
-from lakestream.lake.write.maintenance.vacuum import dead_files
+from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.maintenance_plan import HOUR_NS, MARGIN_NS, Policy
+from lakestream.lake.write.vacuum import dead_files
 from tests.lake.conftest import job
 from tests.lake.model import StreamModel
 from tests.lake.tables import version

@@ -69,9 +69,9 @@ class LakeJob:
 def main() -> None:
     """Take commands until there are none."""
     from lakestream.lake.spark import session as sessions
-    from lakestream.lake.write.compaction.compactor import Compactor
-    from lakestream.lake.write.maintenance.maintenance import Maintainer
-    from lakestream.lake.write.maintenance.plan import Policy
+    from lakestream.lake.write.compactor import Compactor
+    from lakestream.lake.write.maintainer import Maintainer
+    from lakestream.lake.write.maintenance_plan import Policy
     from tests.lake.conftest import SMALL
 
     answers = os.fdopen(os.dup(1), "w")

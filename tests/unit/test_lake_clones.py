@@ -16,8 +16,8 @@ from lakestream.lake.delta import clones
 from lakestream.lake.delta.actions import Add, DeletionVector
 from lakestream.lake.delta.clones import Clone, References
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.maintenance import erasure
-from lakestream.lake.write.maintenance.detach import foreign
+from lakestream.lake.write import erasure
+from lakestream.lake.write.detach import foreign
 
 
 def write_log(table: Path, *files: str) -> None:

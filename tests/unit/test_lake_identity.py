@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import NotALake
-from lakestream.lake.files import identity, paths
+from lakestream.lake.files import lake as identity
+from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Storage, open_storage
 from lakestream.lake.read.flush import ServerFile, name_server, named_servers, unname_server
 from tests.s3_server import S3Server

@@ -14,8 +14,8 @@ from lakestream.lake.delta.verify import Damage
 from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StagedSegment, StreamIdentity
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.compaction import repair
-from lakestream.lake.write.compaction.repair import staged_from
+from lakestream.lake.write import repair
+from lakestream.lake.write.repair import staged_from
 
 pytestmark = pytest.mark.unit
 

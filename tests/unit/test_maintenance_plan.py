@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.maintenance import maintenance
-from lakestream.lake.write.maintenance import plan as maintenance_plan
-from lakestream.lake.write.maintenance.plan import MIB, DataFile, Facts, Plan, Policy, decide
+from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.write import maintenance_plan
+from lakestream.lake.write.maintenance_plan import MIB, DataFile, Facts, Plan, Policy, decide
 
 pytestmark = pytest.mark.unit
 

@@ -20,7 +20,7 @@ from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.rows import COLUMNS
 from lakestream.lake.read.live import LiveView
 from lakestream.lake.read.live_rows import schema
-from lakestream.lake.write.maintenance import erasure
+from lakestream.lake.write import erasure
 from lakestream.log.departures import Departures, Point
 
 pytestmark = pytest.mark.unit

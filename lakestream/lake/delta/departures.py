@@ -20,7 +20,7 @@ from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import AsOf, CommitLog
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.write.maintenance import erasure
+from lakestream.lake.write import erasure
 from lakestream.log.departures import Departures, Point
 from lakestream.log.segment import Footer
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import identity, paths
+from lakestream.lake.files import lake as identity
+from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Storage
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from lakestream.logging import Logger
 from lakestream.meta.shared import GLOBAL
 from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
-from lakestream.server.lake import leaving
+from lakestream.server.lake import deleted_streams as leaving
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
-from lakestream.server.lake.kept import Found, Kept, Lag
+from lakestream.server.lake.stream_sync import Found, Kept, Lag
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.stream import Stream

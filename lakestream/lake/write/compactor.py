@@ -29,9 +29,9 @@ from lakestream.lake.files.locks import COMPACTOR_LOCK, open_lock
 from lakestream.lake.files.scan import Scanner
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.cloning.worker import CloneDesk
-from lakestream.lake.write.compaction.compaction import Options, Outcome, StreamCompaction, clear_removed
-from lakestream.lake.write.compaction.source import NAME, SegmentsSource
+from lakestream.lake.write.clone_worker import CloneDesk
+from lakestream.lake.write.source import NAME, SegmentsSource
+from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction, clear_removed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

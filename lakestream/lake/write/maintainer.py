@@ -43,9 +43,9 @@ from lakestream.lake.delta.time_travel import CommitLog, NotATable
 from lakestream.lake.files import paths
 from lakestream.lake.files.locks import MAINTAINER_LOCK, open_lock, table_lock
 from lakestream.lake.files.storage import Storage, open_storage
-from lakestream.lake.write.maintenance import erasure
-from lakestream.lake.write.maintenance.detach import Detached, Detacher, of_others
-from lakestream.lake.write.maintenance.plan import (
+from lakestream.lake.write import erasure
+from lakestream.lake.write.detach import Detached, Detacher, of_others
+from lakestream.lake.write.maintenance_plan import (
     HOUR_NS,
     LEAST_RETAIN_HOURS,
     DataFile,
@@ -56,9 +56,9 @@ from lakestream.lake.write.maintenance.plan import (
     first_round,
     log_floor,
 )
-from lakestream.lake.write.maintenance.plan import Policy as Policy
-from lakestream.lake.write.maintenance.rewrite import Rewriter
-from lakestream.lake.write.maintenance.vacuum import dead_files, with_checksum
+from lakestream.lake.write.maintenance_plan import Policy as Policy
+from lakestream.lake.write.rewrite import Rewriter
+from lakestream.lake.write.vacuum import dead_files, with_checksum
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ import msgspec
 from lakestream.lake.delta.actions import Key, Statistics, locate, located, statistics
 from lakestream.lake.delta.log import Log, State
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.write.maintenance.vacuum import visible
+from lakestream.lake.write.vacuum import visible
 
 DIRECTORY = "_erasures"
 """Beside the table's files. Delta, and whoever reads the table, leaves names that begin with `_` alone."""

@@ -21,7 +21,7 @@ from lakestream.lake.delta.actions import located
 from lakestream.lake.delta.log import Log, State
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.files.storage import Entry, Storage
-from lakestream.lake.write.maintenance.plan import MARGIN_NS, interval_ns, versions_until
+from lakestream.lake.write.maintenance_plan import MARGIN_NS, interval_ns, versions_until
 
 CHANGE_DATA = "_change_data"
 TOMBSTONES_PROPERTY = "delta.deletedFileRetentionDuration"

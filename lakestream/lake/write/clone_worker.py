@@ -21,8 +21,8 @@ from lakestream.lake.files import clone_request
 from lakestream.lake.files.clone_request import MADE, REFUSED, CloneAnswer
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.cloning.making import CloneMaker
-from lakestream.lake.write.maintenance.maintenance import Maintainer, TableInUse
+from lakestream.lake.write.clone_maker import CloneMaker
+from lakestream.lake.write.maintainer import Maintainer, TableInUse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

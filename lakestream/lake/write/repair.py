@@ -31,7 +31,7 @@ from lakestream.lake.errors import DamagedTable
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.staging import StagedSegment, StreamIdentity
 from lakestream.lake.files.storage import Storage, open_storage
-from lakestream.lake.write.maintenance.rewrite import Rewriter, plain, removal
+from lakestream.lake.write.rewrite import Rewriter, plain, removal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from lakestream.lake.write.maintenance.maintenance import Done, Maintainer
-from lakestream.lake.write.maintenance.plan import Plan
+from lakestream.lake.write.maintainer import Done, Maintainer
+from lakestream.lake.write.maintenance_plan import Plan
 
 DEFAULT_EVERY_SECONDS = 600.0
 DEFAULT_COMMITS = 100

@@ -52,9 +52,8 @@ from lakestream.lake.files import quarantine as poison
 from lakestream.lake.files.locks import Lock, open_lock, table_lock
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.compaction import repair
-from lakestream.lake.write.compaction.table import Found, StreamTable
-from lakestream.lake.write.maintenance import erasure
+from lakestream.lake.write import erasure, repair
+from lakestream.lake.write.table import Found, StreamTable
 
 if TYPE_CHECKING:
     import pyarrow as pa

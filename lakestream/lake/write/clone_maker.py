@@ -48,11 +48,11 @@ from lakestream.lake.files.clone_request import MADE, MAKING, REFUSED, WITHDRAWN
 from lakestream.lake.files.locks import Lock, open_lock, table_lock
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.files.storage import Storage, open_storage
-from lakestream.lake.write.cloning.point import Point, find_point, rows_at
-from lakestream.lake.write.compaction.table import SET_PROPERTY, StreamTable, wanted_properties
-from lakestream.lake.write.maintenance import erasure
-from lakestream.lake.write.maintenance.detach import Detacher
-from lakestream.lake.write.maintenance.rewrite import Rewriter
+from lakestream.lake.write import erasure
+from lakestream.lake.write.clone_point import Point, find_point, rows_at
+from lakestream.lake.write.detach import Detacher
+from lakestream.lake.write.rewrite import Rewriter
+from lakestream.lake.write.table import SET_PROPERTY, StreamTable, wanted_properties
 from lakestream.protocol.subjects import is_literal, matches
 from lakestream.protocol.transforms import Transform, TransformError
 

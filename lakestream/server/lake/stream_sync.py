@@ -23,7 +23,7 @@ from lakestream.lake.files import quarantine as poison
 from lakestream.lake.files.grace import Grace
 from lakestream.lake.files.staging import StagedSegment
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.compaction import repair
+from lakestream.lake.write import repair
 from lakestream.log.errors import LogError
 from lakestream.log.segment import SealedSegment
 from lakestream.server.lake.history import ThreadHistory

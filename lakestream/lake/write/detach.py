@@ -27,7 +27,7 @@ from lakestream.lake.delta.actions import Add, located, to_z85, vector_file
 from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage, open_storage
-from lakestream.lake.write.maintenance.rewrite import Rewriter, plain, removal
+from lakestream.lake.write.rewrite import Rewriter, plain, removal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from lakestream.lake.errors import StagingConflict
 from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.compaction import repair
+from lakestream.lake.write import repair
 from lakestream.log.files import Files
 from lakestream.log.leaving import sealed_in
 from lakestream.logging import Logger

@@ -29,7 +29,7 @@ from lakestream.lake.delta.layouts import PAGE_SETTING, RUN_ROWS
 from lakestream.lake.delta.log import State
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.write.maintenance.plan import Bin, layers
+from lakestream.lake.write.maintenance_plan import Bin, layers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
