@@ -53,13 +53,13 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Find the version, start Spark, make the clone."""
     import time
 
-    from lakestream.lake.delta import clones
     from lakestream.lake.delta.time_travel import CommitLog, NotATable, version_for_commit_time
-    from lakestream.lake.files import lake as identity
+    from lakestream.lake.files import lake as lakes
     from lakestream.lake.files import paths
+    from lakestream.lake.write import clone_maker
 
     lake = paths.root(options.lake)
-    identity.require(lake)
+    lakes.require(lake)
     table = paths.table(lake, options.stream, options.account)
     version = options.version
     try:
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         raise CloneRefused(f"there is no table of a stream {options.stream}") from None
     spark = job.start_spark("lakestream clone", lake, options, stop)
     try:
-        made = clones.clone(spark, lake, table, options.target, version)
+        made = clone_maker.clone(spark, lake, table, options.target, version)
     finally:
         spark.stop()
     job.say(f"{options.target} is a clone of {options.stream} at version {made}")

@@ -98,11 +98,11 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
 
     With --once and nothing to do there is no need of Spark.
     """
-    from lakestream.lake.files import lake as identity
+    from lakestream.lake.files import lake as lakes
     from lakestream.lake.files import paths
 
     lake = paths.root(options.lake)
-    identity.require(lake, options.create)
+    lakes.require(lake, options.create)
     began, moved = time.monotonic(), 0
     if options.once and not _has_work(lake):
         _say_result(0, 0, time.monotonic() - began)
@@ -178,10 +178,10 @@ def _serve(compactor: Compactor, upkeep: Upkeep | None, interval: float, stop: t
 
 def _has_work(lake: str) -> bool:
     """Return True if the lake may have something to compact; also when that cannot be told, which is then said."""
-    from lakestream.lake.write.compaction import backlog
+    from lakestream.lake.delta import batch as pending
 
     try:
-        return backlog.has_work(lake)
+        return pending.has_work(lake)
     except StorageFailed:
         raise
     except Exception:  # a damaged table, say: the compactor names the stream, and goes on with the others

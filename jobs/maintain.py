@@ -23,7 +23,7 @@ if (ROOT / "lakestream").is_dir():
 
 from lakestream.lake.spark import job  # noqa: E402
 from lakestream.lake.spark.job import complain, say  # noqa: E402
-from lakestream.lake.write import maintenance_plan
+from lakestream.lake.write import maintenance_plan  # noqa: E402
 from lakestream.lake.write.maintenance_plan import Policy  # noqa: E402
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Start Spark, become the lake's maintainer, work until `stop` (or until done, with --once)."""
-    from lakestream.lake.files import lake as identity
+    from lakestream.lake.files import lake as lakes
     from lakestream.lake.files import paths
 
     lake = paths.root(options.lake)
-    identity.require(lake)
+    lakes.require(lake)
     warning = maintenance_plan.check_retention(options.retain_hours)
     if warning is not None:
         complain(warning)
@@ -170,12 +170,12 @@ def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
 
 
 def _dry_run(lake: str, policy: Policy, stream: str | None) -> int:
-    from lakestream.lake.files.storage import open_storage
-    from lakestream.lake.write import maintainer as maintenance
+    from lakestream.lake.files.lake import open_storage
+    from lakestream.lake.write import maintainer
 
     storage = open_storage(lake)
-    for table in maintenance.tables(storage):
-        facts = maintenance.look(storage, table, policy, time.time_ns())
+    for table in maintainer.tables(storage):
+        facts = maintainer.look(storage, table, policy, time.time_ns())
         if facts is not None and stream in (None, facts.stream):
             plan = maintenance_plan.decide(facts, policy)
             say(f"{facts.stream}: {len(facts.files)} files at version {facts.version}: {plan.describe()}")

@@ -33,7 +33,7 @@ LAKE_VARIABLE = "LAKESTREAM_LAKE"
 
 DEFAULT_LAKE = "data/lake"
 
-_ADDITIONS = ("lakestream.lake.read.datasource", "lakestream.lake.sql.spark_functions", "lakestream.lake.sql.typed")
+_ADDITIONS = ("lakestream.lake.read.datasource", "lakestream.lake.sql.spark_functions")
 """Modules with a `register(spark, lake)`: the data source `lakestream`, functions such as as_of, and typed views."""
 
 

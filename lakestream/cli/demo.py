@@ -25,7 +25,7 @@ from lakestream.cli import flights
 from lakestream.lake.delta.time_travel import latest_progress
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
-from lakestream.lake.spark import java
+from lakestream.lake.spark import jars
 from lakestream.lake.sql.session import Session
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def demo(
 @contextlib.contextmanager
 def _own_server(directory: Path, console: Console) -> Iterator[tuple[str, str]]:
     """A server with its compactor over a fresh directory, on a free port; gives (url, lake)."""
-    java.find()
+    jars.find_java()
     log = directory / "server.log"
     command = [sys.executable, "-m", "lakestream.cli.main", "up", "-a", "127.0.0.1", "-p", "-1"]
     command += ["-sd", str(directory), "--ports_file_dir", str(directory)]

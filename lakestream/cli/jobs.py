@@ -138,11 +138,11 @@ def clone(
 
 def _become(name: str, lake: str | None, options: Sequence[str], needs_java: bool = True) -> None:
     """Run a program in this process's place: the scheduler that started us then watches, signals and reaps it."""
-    from lakestream.lake.spark import java
+    from lakestream.lake.spark import jars
 
     try:
         if needs_java:
-            java.find()
+            jars.find_java()
         command = [sys.executable, str(find(name)), "--lake", lake or str(default_lake()), *options]
     except (JavaMissing, JobMissing) as error:
         print(f"lakestream: {error}", file=sys.stderr)

@@ -19,7 +19,7 @@ import typer
 
 from lakestream.cli.results import WRITERS, Rows
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import lake as identity
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
 from lakestream.lake.read.flush import Credentials
 from lakestream.lake.sql.dialect import split
@@ -100,7 +100,7 @@ def sql(
     try:
         root = lake or default_lake()
         if paths.is_local(paths.root(os.fspath(root))):  # in an object store the answer would cost each query requests
-            identity.require(os.fspath(root))
+            lakes.require(os.fspath(root))
         asked = Server(server, Credentials(user=user, password=password, creds=creds))
         with contextlib.closing(_session(engine, root, committed, asked, tail_bytes)) as session:
             shell = _Shell(session, format)

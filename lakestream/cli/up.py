@@ -123,10 +123,10 @@ class Compaction:
         """The command line. Raises Waiting without Java 17 or newer, or without the program."""
         from lakestream.cli import jobs
         from lakestream.lake.errors import JavaMissing
-        from lakestream.lake.spark import java
+        from lakestream.lake.spark import jars
 
         try:
-            found = java.find()
+            found = jars.find_java()
             command = jobs.compactor(self._lake, *self._options())
         except JavaMissing as error:
             raise Waiting(f"{error}. The server serves without it; the compactor starts by itself then") from None

@@ -94,7 +94,7 @@ class BadSegment(LakeError):
         super().__init__(f"{path} at offset {offset}: {reason}. Restore the file from the server's log or a replica")
 
 
-class PoisonedSegment(LakeError):
+class QuarantinedSegment(LakeError):
     """A staged segment was set aside because it does not decode; its stream waits for a good copy."""
 
     def __init__(self, path: str, reason: str) -> None:
@@ -181,3 +181,10 @@ class UnfitSubject(LakeError):
 
     def __reduce__(self) -> tuple[type[UnfitSubject], tuple[str]]:
         return UnfitSubject, (self.subject,)
+
+
+class BadPolicy(LakeError):
+    """A `lakestream.*` metadata value that means nothing; the text names the key and what it may be."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.delta import batch as plan
 from lakestream.lake.delta import segments
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from tests.bench.draw import bars
@@ -101,7 +101,7 @@ def into_partitions(partitions: int) -> list[float]:
         for _ in range(PARTITION_COMMITS):
             model.publish([(b"orders.%d" % (n % partitions), b"", os.urandom(128)) for n in range(PARTITION_MESSAGES)])
             model.stage(lake)
-            [stream] = staging.scan(str(lake))
+            [stream] = scan.scan(str(lake))
             began = time.perf_counter()
             StreamCompaction(spark, str(lake), stream, Options(tasks=2)).run()
             seconds.append(time.perf_counter() - began)

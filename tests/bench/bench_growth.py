@@ -31,7 +31,7 @@ from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import message_schema
 from lakestream.lake.files import paths
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 
 SUBJECTS = ("sensor.1", "sensor.2", "sensor.3")
 ROWS = 10

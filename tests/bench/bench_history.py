@@ -79,7 +79,7 @@ def index_bytes(table: str) -> float:
     """What the index of a table holds for each file."""
     import tracemalloc
 
-    from lakestream.lake.files.storage import open_storage
+    from lakestream.lake.files.lake import open_storage
     from lakestream.lake.read.history.index import TableIndex
 
     tracemalloc.start()

@@ -24,9 +24,9 @@ import msgspec
 
 from lakestream.lake.delta import position
 from lakestream.lake.files import paths, staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import SETTLED_NS, Scanner
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import open_storage
 from tests.lake.model import StreamModel, flights
 
 ROOT = Path(__file__).resolve().parents[2]

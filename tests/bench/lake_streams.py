@@ -220,7 +220,7 @@ def cpu_seconds() -> float:
 def table_files(table: str) -> tuple[int, int]:
     """Data files of a table's newest version, and their bytes."""
     from lakestream.lake.delta.log import Log
-    from lakestream.lake.files.storage import open_storage
+    from lakestream.lake.files.lake import open_storage
     from lakestream.lake.write.maintainer import data_files
 
     files = list(data_files(Log(open_storage(table), table).state()))

@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.js.api import StorageType, StreamConfig
 
 from lakestream.lake.files import staging
-from lakestream.lake.read import live
+from lakestream.lake.read import live, live_rows
 from lakestream.lake.read.flush import Credentials, ServerFile, StreamNotFound
 from lakestream.lake.sql.session import Session, SqlError
 from lakestream.lake.sql.uncompacted import Server as SqlServer
@@ -45,7 +45,7 @@ def segments(server: Server, stream: str) -> list[str]:
     return sorted(path.name for path in (server.store / "lake" / "segments" / stream).rglob("*.seg"))
 
 
-def seqs(view: live.LiveView) -> list[int]:
+def seqs(view: live_rows.LiveView) -> list[int]:
     return [seq for batch in view.tail_batches() for seq in batch.column("seq").to_pylist()]
 
 
@@ -136,7 +136,7 @@ async def test_a_reader_finds_the_server_by_itself(server: Server, tmp_path: Pat
     await js.add_stream(name="A", subjects=["A"])
     await js.publish("A", b"1")
 
-    def look(**options: Any) -> live.LiveView:
+    def look(**options: Any) -> live_rows.LiveView:
         return live.open_view(lake, "A", **options)
 
     view = await asyncio.to_thread(look)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from lakestream.lake.spark import java
+from lakestream.lake.spark import jars
 
 START_SECONDS = 300.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -84,7 +84,7 @@ class Cluster:
         self._wanted = workers
         self.environ = {
             **environ,
-            "JAVA_HOME": java.find().home,
+            "JAVA_HOME": jars.find_java().home,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYTHONPATH": str(Path(__file__).resolve().parents[2]),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.files import lake as identity
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.spark import session as sessions
 
 SMALL = {
@@ -32,7 +32,7 @@ def spark() -> Iterator[Any]:
 def lake(tmp_path: Path) -> Path:
     """An empty lake's root; its spelling is not the easiest."""
     root = tmp_path / "lake of $X #1"
-    identity.require(str(root), create=True)
+    lakes.require(str(root), create=True)
     return root
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan
 from lakestream.lake.read.metastore import register
 from lakestream.lake.spark import session as sessions
 from lakestream.lake.write.stream_compaction import StreamCompaction
@@ -39,7 +39,7 @@ class Program:
 
     def compact(self) -> None:
         self.orders.stage(self.lake)
-        [stream] = staging.scan(str(self.lake))
+        [stream] = scan.scan(str(self.lake))
         StreamCompaction(self.spark, str(self.lake), stream).run()
 
     def seqs(self, query: str) -> list[int]:

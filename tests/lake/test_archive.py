@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.lake.delta import clones
 from lakestream.lake.errors import StillCloned
 from lakestream.lake.files import staging
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.write import clone_maker
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.table import StreamTable
 from tests.lake.model import StreamModel, flights
@@ -130,7 +130,7 @@ def test_a_table_goes_once_its_clones_have_files_of_their_own(spark: Any, lake: 
     model.stage(lake)
     compact(spark, lake, model)
     target = str(lake / "copies" / "orders")
-    clones.clone(spark, str(lake), model.table(lake), target)
+    clone_maker.clone(spark, str(lake), model.table(lake), target)
     with pytest.raises(StillCloned):
         compaction(spark, lake, model).drop_table()
     assert spark.read.format("delta").load(target).count() == 10

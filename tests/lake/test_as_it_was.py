@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from nats.js.api import StreamConfig
 
 from lakestream.lake.delta.time_travel import latest_progress
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan
 from lakestream.lake.read.history.past import open_past
 from lakestream.lake.sql.session import Session
 from lakestream.lake.sql.spark_functions import as_of as spark_as_of
@@ -82,7 +82,7 @@ class Tables(Compaction):
         await eventually(done, CATCH_UP_S)
 
     def compact(self) -> None:
-        for stream in staging.scan(self.lake):
+        for stream in scan.scan(self.lake):
             if stream.directory not in self._streams:
                 self._streams[stream.directory] = StreamCompaction(self._spark, self.lake, stream)
             self._streams[stream.directory].run()

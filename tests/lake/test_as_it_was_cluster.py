@@ -12,7 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.errors import APIError
 
-from lakestream.lake.files import staging
+from lakestream.lake.files import scan, staging
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.cluster.nodes import Cluster
 from tests.lake.test_end_to_end import eventually
@@ -81,10 +81,10 @@ async def test_every_replica_knows_the_past_also_after_its_leader_died(spark: An
         cluster.wait_current("WAS")
 
         async def staged() -> bool:
-            return any(staging.segments(stream.directory) for stream in staging.scan(str(lake)))
+            return any(staging.segments(stream.directory) for stream in scan.scan(str(lake)))
 
         await eventually(staged)
-        (stream,) = staging.scan(str(lake))
+        (stream,) = scan.scan(str(lake))
         await asyncio.to_thread(StreamCompaction(spark, str(lake), stream).run)
         await compare(cluster, model, dice, 12)
         await client.close()

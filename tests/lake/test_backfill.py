@@ -9,7 +9,7 @@ import nats
 import pytest
 
 from lakestream.cli.link import Link
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan, staging
 from lakestream.log.record import Record
 from lakestream.log.segment import HEADER_SIZE
 from tests.lake import tables
@@ -49,7 +49,7 @@ async def history(server: Server) -> None:
 async def all_staged(server: Server, stream: str) -> bool:
     """Whether every entry of a stream's log is in a sealed segment, and those are staged from the first one on."""
     segments = sorted((server.store / "jetstream" / "$G" / "streams" / stream / "log").glob("*.seg"))
-    found = [each for each in staging.scan(str(server.store / "lake")) if each.identity.name == stream]
+    found = [each for each in scan.scan(str(server.store / "lake")) if each.identity.name == stream]
     staged = staging.segments(found[0].directory) if found else []
     return segments[-1].stat().st_size == HEADER_SIZE and len(staged) == len(segments) - 1
 
@@ -75,7 +75,7 @@ async def test_a_stream_from_before_the_lake_is_compacted_from_its_first_message
         try:
             for name in expected:
                 await eventually(lambda name=name: all_staged(server, name))
-            assert all(staging.segments(each.directory)[0].first_index == 1 for each in staging.scan(compaction.lake))
+            assert all(staging.segments(each.directory)[0].first_index == 1 for each in scan.scan(compaction.lake))
             await compaction.run()
             for name, messages in expected.items():
                 assert tables.records(paths.table(compaction.lake, name)) == messages

@@ -13,24 +13,24 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake.delta import position
+from lakestream.lake.delta import erasures, position
 from lakestream.lake.delta.clones import References
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.time_travel import as_of
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.files import clone_request, staging
+from lakestream.lake.files import clone_request, scan, staging
 from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedStream
-from lakestream.lake.files.storage import open_storage
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.sql.session import Session
 from lakestream.lake.write import clone_maker as clone_making
-from lakestream.lake.write import detach, erasure
-from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.write import detach
 from lakestream.lake.write import stream_compaction as compaction
 from lakestream.lake.write.clone_maker import CloneMaker
 from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.detach import Detached, DetachStopped
+from lakestream.lake.write import maintainer as maintainer_module
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.rewrite import Rewriter
 from lakestream.lake.write.stream_compaction import StreamCompaction
@@ -68,7 +68,7 @@ def ask(lake: Path, mirror: StreamModel, origin: StreamModel, **more: Any) -> No
 
 
 def staged(lake: Path, model: StreamModel) -> StagedStream:
-    (found,) = [each for each in staging.scan(str(lake)) if each.identity.uid == model.identity.uid]
+    (found,) = [each for each in scan.scan(str(lake)) if each.identity.uid == model.identity.uid]
     return found
 
 
@@ -370,7 +370,7 @@ def test_detaching_that_is_killed_goes_on_where_it_was(
     def killed(*_: Any) -> None:
         raise Killed
 
-    places: list[tuple[object, str]] = [(Rewriter, "commit"), (maintenance, "expire")]
+    places: list[tuple[object, str]] = [(Rewriter, "commit"), (maintainer_module, "expire")]
     for owner, name in places:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, name, killed)
@@ -410,7 +410,7 @@ def test_a_secure_delete_in_the_origin_leaves_its_clone_whole(
     done = {each.stream: each for each in Maintainer(spark, str(lake), WEEK).once()}
     assert (done["ORDERS"].failure, done["ORDERS"].plan.erase) == (None, 3)
     table = origin.table(lake)
-    assert not erasure.notes(open_storage(lake), table)
+    assert not erasures.notes(open_storage(lake), table)
     assert not [path for path in data_files(table) if {10, 20} & seqs(path)]
     check(lake, origin)
     cloned.stage(lake)

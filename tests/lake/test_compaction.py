@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lakestream.lake.delta import position, schema
-from lakestream.lake.errors import ForeignTable, PoisonedSegment, SegmentGap
-from lakestream.lake.files import staging
+from lakestream.lake.errors import ForeignTable, QuarantinedSegment, SegmentGap
+from lakestream.lake.files import scan, staging
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction
 from tests.lake.model import StreamModel, flights
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.lake
 
 
 def compaction(spark: Any, lake: Path, model: StreamModel, **options: int) -> StreamCompaction:
-    found = [stream for stream in staging.scan(str(lake)) if stream.identity.uid == model.identity.uid]
+    found = [stream for stream in scan.scan(str(lake)) if stream.identity.uid == model.identity.uid]
     return StreamCompaction(spark, str(lake), found[0], Options(**options))
 
 
@@ -278,7 +278,7 @@ def test_a_damaged_segment_adds_nothing(spark: Any, lake: Path, tmp_path: Path) 
     Path(sealed.path).write_bytes(damaged)
     staged = model.stage(lake, sealed)
     for _ in range(2):  # it stays out of the way, and goes on saying why
-        with pytest.raises(PoisonedSegment, match=r"set aside.*crc of the frame does not match"):
+        with pytest.raises(QuarantinedSegment, match=r"set aside.*crc of the frame does not match"):
             compact(spark, lake, model)
         assert not os.path.exists(staged)
     assert records(model.table(lake)) == before
@@ -287,7 +287,7 @@ def test_a_damaged_segment_adds_nothing(spark: Any, lake: Path, tmp_path: Path) 
     check(lake, model)
     model.operation()
     Path(model.stage(lake)).write_bytes(b"not a segment")
-    with pytest.raises(PoisonedSegment):
+    with pytest.raises(QuarantinedSegment):
         compact(spark, lake, model)
 
 

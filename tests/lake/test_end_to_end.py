@@ -14,7 +14,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.log.segment import HEADER_SIZE
 from lakestream.log.upkeep import CHECKPOINT_FACTOR
@@ -77,7 +77,7 @@ class Compaction:
         return await asyncio.to_thread(self._compactor.once)
 
     def staged(self) -> list[Any]:
-        return [each for stream in staging.scan(self.lake) for each in staging.segments(stream.directory)]
+        return [each for stream in scan.scan(self.lake) for each in staging.segments(stream.directory)]
 
     def stop(self) -> None:
         self._compactor.stop()

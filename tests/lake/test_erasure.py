@@ -11,10 +11,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.lake.delta import clones
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write import erasure
-from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.delta import erasures
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.write import clone_maker, maintainer
 from lakestream.lake.write.maintainer import Done, Maintainer
 from lakestream.lake.write.maintenance_plan import Policy, decide
 from lakestream.lake.write.stream_compaction import StreamCompaction
@@ -66,7 +65,7 @@ def test_one_deleted_message_of_many_leaves_all_files(spark: Any, lake: Path, tm
     model.remove([121], shred=True)
     stored(spark, lake, model, secrets(210)[200:])
     assert len(holders(table, payloads[120])) == 3, "a DELETE leaves the bytes"
-    facts = maintenance.look(open_storage(lake), table, WEEK, time.time_ns())
+    facts = maintainer.look(open_storage(lake), table, WEEK, time.time_ns())
     assert facts is not None
     assert decide(facts, WEEK).describe().endswith("erase 1 messages")
     done = maintain(spark, lake, WEEK)
@@ -93,7 +92,7 @@ def test_a_file_that_holds_nothing_else_goes(spark: Any, lake: Path, tmp_path: P
     compact(spark, lake, model)
     table = model.table(lake)
     assert holders(table, payloads[0])
-    (note,) = erasure.notes(open_storage(lake), table)
+    (note,) = erasures.notes(open_storage(lake), table)
     assert note.runs == [(1, 20)]
     assert maintain(spark, lake, WEEK).plan.erase == 20
     assert [payload for payload in payloads if holders(table, payload)] == payloads[20:44] + payloads[45:]
@@ -114,7 +113,7 @@ def test_a_kill_behind_the_delete_or_behind_the_note_is_made_good(spark: Any, la
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(erasure, "leave_note", killed)
+        patch.setattr(erasures, "leave_note", killed)
         with pytest.raises(Killed):
             compact(spark, lake, model)
     assert maintain(spark, lake, WEEK).plan.erase == 0, "nobody knows of it yet"
@@ -122,12 +121,12 @@ def test_a_kill_behind_the_delete_or_behind_the_note_is_made_good(spark: Any, la
         patch.setattr(StreamCompaction, "_append", killed)
         with pytest.raises(Killed):
             compact(spark, lake, model)
-    assert len(erasure.notes(storage, table)) == 1
+    assert len(erasures.notes(storage, table)) == 1
     assert maintain(spark, lake, WEEK).plan.erase == 1
     assert holders(table, payloads[6]) == []
     compact(spark, lake, model)
     maintain(spark, lake, WEEK)
-    assert erasure.notes(storage, table) == [], "the note that was written once more"
+    assert erasures.notes(storage, table) == [], "the note that was written once more"
     check(lake, model)
 
 
@@ -135,7 +134,7 @@ def test_a_clone_keeps_its_files_and_the_note(spark: Any, lake: Path, tmp_path: 
     model, payloads = StreamModel(tmp_path / "log"), secrets(30)
     stored(spark, lake, model, payloads)
     table = model.table(lake)
-    clones.clone(spark, str(lake), table, str(lake / "copy"))
+    clone_maker.clone(spark, str(lake), table, str(lake / "copy"))
     model.remove([7], shred=True)
     model.stage(lake)
     compact(spark, lake, model)

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.delta import schema
-from lakestream.lake.files import staging
+from lakestream.lake.files import scan
 from lakestream.lake.read import readers
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from lakestream.log.record import Record
@@ -71,7 +71,7 @@ class Table:
 
     def compact(self, **options: int) -> None:
         self.model.stage(self.lake)
-        [stream] = staging.scan(str(self.lake))
+        [stream] = scan.scan(str(self.lake))
         StreamCompaction(self.spark, str(self.lake), stream, Options(**options)).run()
 
     def sql(self, statement: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.delta.actions import locate
-from lakestream.lake.files import staging
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files import scan
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import TableHistory
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.lake
 
 
 def compact(spark: Any, lake: Path, model: StreamModel) -> None:
-    found = [stream for stream in staging.scan(str(lake)) if stream.identity.uid == model.identity.uid]
+    found = [stream for stream in scan.scan(str(lake)) if stream.identity.uid == model.identity.uid]
     StreamCompaction(spark, str(lake), found[0], Options(commit_bytes=1)).run()
 
 

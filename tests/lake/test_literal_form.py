@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.spark import jars, java
+from lakestream.lake.spark import jars
 from lakestream.lake.spark.session import JAVA_OPTIONS
 from lakestream.spark import LakeNotFound, session
 
@@ -196,7 +196,7 @@ def environment(**more: str) -> dict[str, str]:
     ours = ("PYSPARK_", "LAKESTREAM_", "SPARK_", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = os.pathsep.join([sysconfig.get_path("scripts"), kept["PATH"]])
-    return {**kept, "PATH": path, "JAVA_HOME": java.find().home, "SPARK_LOCAL_IP": "127.0.0.1", **more}
+    return {**kept, "PATH": path, "JAVA_HOME": jars.find_java().home, "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
 def test_the_stock_spark_sql_shell(lake: Path, tmp_path: Path) -> None:

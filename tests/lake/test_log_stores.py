@@ -25,7 +25,7 @@ from py4j.protocol import Py4JJavaError
 
 from lakestream.lake.delta.actions import to_z85
 from lakestream.lake.files import s3
-from lakestream.lake.spark import jars, java
+from lakestream.lake.spark import jars
 from tests.lake.tables import version
 from tests.s3_server import S3Server
 
@@ -59,7 +59,7 @@ def jvm(*options: str, s3: bool = False) -> Iterator[Any]:
     """A Java process with Hadoop, Delta and our classes; no Spark in it."""
     brought = Path(pyspark.__file__).parent / "jars"
     classes = [str(path) for path in sorted(brought.iterdir()) if path.name.startswith(NEEDED)] + jars.ensure(s3)
-    found = java.find()
+    found = jars.find_java()
     port, process = launch_gateway(
         classpath=os.pathsep.join(classes),
         javaopts=list(options),

@@ -15,14 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from lakestream.lake.delta import position
-from lakestream.lake.delta import time_travel as timetravel
+from lakestream.lake.delta import position, time_travel
 from lakestream.lake.errors import TableBusy
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import open_lock, table_lock
-from lakestream.lake.files.storage import open_storage
 from lakestream.lake.read.history.history import TableHistory
-from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.write import maintainer
 from lakestream.lake.write.maintainer import Done, Maintainer
 from lakestream.lake.write.maintenance_plan import HOUR_NS, Policy
 from lakestream.lake.write.rewrite import Rewriter
@@ -40,7 +39,7 @@ NAMES = [b"a'b\\c", b"x%y=z", "größe.»".encode(), b"plain"]
 
 
 def compact(spark: Any, lake: Path, model: StreamModel, **options: int) -> None:
-    found = [stream for stream in staging.scan(str(lake)) if stream.identity.uid == model.identity.uid]
+    found = [stream for stream in scan.scan(str(lake)) if stream.identity.uid == model.identity.uid]
     StreamCompaction(spark, str(lake), found[0], Options(**options)).run()
 
 
@@ -107,7 +106,7 @@ def test_deletion_vectors_are_counted_and_purged(spark: Any, lake: Path, tmp_pat
     model.stage(lake)
     compact(spark, lake, model)
     table = model.table(lake)
-    facts = maintenance.look(open_storage(lake), table, NOW, time.time_ns())
+    facts = maintainer.look(open_storage(lake), table, NOW, time.time_ns())
     assert facts is not None
     assert [(file.partition, file.rows, file.deleted) for file in facts.files] == [(("s",), 1000, 500)]
     (vector,) = {str(path) for path in Path(table).rglob("*.bin")} - set(facts.stale)  # it is in use
@@ -130,7 +129,7 @@ def test_new_files_are_in_runs_with_statistics(spark: Any, lake: Path, tmp_path:
     assert [done.failure for done in Maintainer(spark, str(lake), KEEP).once()] == [None, None]
     for name in ("FEW", "MANY"):
         table = paths.table(str(lake), name)
-        assert timetravel.CommitLog(table).commit(version(table)).operation == "OPTIMIZE"
+        assert time_travel.CommitLog(table).commit(version(table)).operation == "OPTIMIZE"
         actions = pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
         assert sum(action["num_records"] for action in actions) == 600
         for action in actions:
@@ -159,11 +158,11 @@ def test_a_running_reader_survives_optimize_vacuum_and_log_cleanup(spark: Any, l
     assert history.read(110, 160, 1000) == model.expected()[109:160]
     grow(spark, lake, model, 1)
     assert maintain(spark, lake, NOW).plan.expired >= 3
-    assert timetravel.CommitLog(table).versions[0] > 0
+    assert time_travel.CommitLog(table).versions[0] > 0
     assert history.read(1, ALL, 10_000) == model.expected()
     assert history.max_seq() == model.expected()[-1].seq
     assert watch.read() == model.sealed[-1].last_index
-    progress = timetravel.latest_progress(table)
+    progress = time_travel.latest_progress(table)
     assert progress is not None
     assert progress.last_seq == model.next_seq - 1
     assert spark.read.format("delta").load(table).count() == len(model.expected())
@@ -178,11 +177,11 @@ def test_time_travel_works_across(spark: Any, lake: Path, tmp_path: Path) -> Non
     table = model.table(lake)
     for seq in (1, 60, 61, 120, 121, 180):
         at_ns = model.live[seq].time_ns
-        found = timetravel.as_of(table, at_ns)
+        found = time_travel.as_of(table, at_ns)
         assert found.version is not None
         held = spark.read.format("delta").option("versionAsOf", found.version).load(table)
         assert sorted(row.seq for row in held.filter(f"time_ns <= {at_ns}").collect()) == list(range(1, seq + 1))
-    assert timetravel.latest_progress(table) == timetravel.CommitLog(table).progress(version(table))
+    assert time_travel.latest_progress(table) == time_travel.CommitLog(table).progress(version(table))
 
 
 def test_a_table_may_say_how_long_its_versions_stay(spark: Any, lake: Path, tmp_path: Path) -> None:
@@ -312,4 +311,4 @@ def test_the_program(spark: Any, lake: Path, tmp_path: Path) -> None:
     assert "ORDERS: optimized 8 files into 4, checkpoint, " in done.stdout
     assert "looked after 1 table" in done.stdout
     check(lake, model)
-    assert paths.table(str(lake), "OTHER", "ACC") in maintenance.tables(open_storage(lake))
+    assert paths.table(str(lake), "OTHER", "ACC") in maintainer.tables(open_storage(lake))

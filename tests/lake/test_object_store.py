@@ -11,11 +11,12 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from lakestream.lake.files import clone_request, paths, staging
+from lakestream.lake.files import clone_request, paths, scan, staging
 from lakestream.lake.files.clone_request import CloneRequest
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.storage import Storage
 from tests.lake.tables import records
 from tests.lake.test_compact_job import Job
 from tests.lake.test_end_to_end import publish, replay
@@ -157,7 +158,7 @@ def _rows(storage: Storage, lake: str, stream: str = "HIST") -> dict[int, tuple[
 
 
 def _owner(lake: str, stream: str) -> str:
-    (found,) = [each for each in staging.scan(lake) if each.identity.name == stream]
+    (found,) = [each for each in scan.scan(lake) if each.identity.name == stream]
     return found.identity.uid
 
 

@@ -21,7 +21,7 @@ import nats
 import pytest
 from nats.js.api import StreamConfig
 
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.maintainer import Maintainer, Policy
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from tests.lake import tables
@@ -189,7 +189,7 @@ class World:
 
     def compact(self, crash: bool) -> None:
         """What a compactor does with the streams of the lake; with `crash`, one that ends at a random step."""
-        live, gone = staging.current(staging.scan(self.lake))
+        live, gone = staging.current(scan.scan(self.lake))
         for stream in gone:
             StreamCompaction(self.spark, self.lake, stream).drop_table()
             staging.discard(stream.directory)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from lakestream.cli.app import app
 from lakestream.lake.delta.time_travel import CommitLog, as_of
 from lakestream.lake.errors import UnsupportedLake
-from lakestream.lake.files import staging
+from lakestream.lake.files import scan
 from lakestream.lake.sql.session import Session
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.log.record import Record
@@ -56,7 +56,7 @@ class Lake:
         self.stored += self.model.publish(messages)
         self.model.remove(removed)
         self.model.stage(self.root)
-        [stream] = staging.scan(str(self.root))
+        [stream] = scan.scan(str(self.root))
         StreamCompaction(self.spark, str(self.root), stream).run()
 
     def by_spark(self, **options: object) -> list[int]:

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lakestream.lake.files import staging
-from lakestream.lake.sql import typed
+from lakestream.lake.delta import json_schema
+from lakestream.lake.delta.json_schema import BadJsonSchema
+from lakestream.lake.files import scan
+from lakestream.lake.sql import spark_functions, typed
 from lakestream.lake.sql.session import Session, SqlError
-from lakestream.lake.sql.typed import BadJsonSchema, Fit, NoTypedView
+from lakestream.lake.sql.typed import Fit, NoTypedView
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.lake.model import StreamModel
 
@@ -87,12 +89,12 @@ class Engines:
     """The view of payloads, by each engine."""
 
     def __init__(self, spark: Any, ddl: str) -> None:
-        self.schema = typed.parse(ddl)
+        self.schema = json_schema.parse(ddl)
         self._spark = spark
         self._duckdb = duckdb.connect()
         self._duckdb.execute("SET TimeZone = 'UTC'")
         typed.prepare_duckdb(self._duckdb, self.schema)
-        typed.prepare_spark(spark, self.schema)
+        spark_functions.prepare_spark(spark, self.schema)
 
     def by_duckdb(self, payloads: list[bytes]) -> list[dict[str, Any]]:
         rows = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary())})
@@ -142,7 +144,7 @@ fitting = st.fixed_dictionaries(
         "at": st.datetimes().map(lambda at: at.isoformat() + "Z"),
     },
 )
-columns = st.sampled_from([*typed.parse(DDL).names, "other"])
+columns = st.sampled_from([*json_schema.parse(DDL).names, "other"])
 objects = st.one_of(fitting, st.dictionaries(columns, anything, max_size=4))
 encoded = st.builds(lambda value, escaped: json.dumps(value, ensure_ascii=escaped), objects, st.booleans()).map(
     lambda text: text.encode("utf-8", "surrogatepass")
@@ -184,7 +186,7 @@ class Stream:
 
     def compact(self, schema: str | None, payloads: list[bytes], **metadata: str) -> None:
         self.stage(schema, payloads, **metadata)
-        [stream] = [each for each in staging.scan(str(self.lake)) if each.identity.name == self.model.identity.name]
+        [stream] = [each for each in scan.scan(str(self.lake)) if each.identity.name == self.model.identity.name]
         StreamCompaction(self.spark, str(self.lake), stream).run()
 
     def by_duckdb(self, name: str) -> list[dict[str, Any]]:
@@ -210,7 +212,7 @@ def test_views_follow_the_table_and_its_schema(spark: Any, stream: Stream) -> No
     good = [b'{"price":1.5,"qty":2}', b"{}", b'{"qty":3,"more":[]}']
     bad = [b"no json", b'{"qty":"many"}']
     stream.compact("price DOUBLE, qty INT", good + bad)
-    assert typed.register_views(spark, str(stream.lake)) == ["ORDERS_json", "ORDERS_json_misfits"]
+    assert spark_functions.register_views(spark, str(stream.lake)) == ["ORDERS_json", "ORDERS_json_misfits"]
     rows = stream.by_spark("ORDERS_json")
     assert [(row["seq"], row["price"], row["qty"]) for row in rows] == [(1, 1.5, 2), (2, None, None), (3, None, 3)]
     assert list(rows[0]) == ["subject", "seq", "time", "time_ns", "headers", "price", "qty"]
@@ -227,7 +229,7 @@ def test_views_follow_the_table_and_its_schema(spark: Any, stream: Stream) -> No
     assert stream.by_spark("ORDERS_json") == stream.by_duckdb("ORDERS_json")
     # Another schema: the same rows fit it or not.
     stream.compact("qty STRING", [], **{"lakestream.retention": "archive"})
-    assert typed.register_views(spark, str(stream.lake)) == ["ORDERS_json", "ORDERS_json_misfits"]
+    assert spark_functions.register_views(spark, str(stream.lake)) == ["ORDERS_json", "ORDERS_json_misfits"]
     assert [(row["seq"], row["qty"]) for row in stream.by_spark("ORDERS_json")] == [(2, None), (5, "many")]
     assert "removed_time_ns" in stream.by_spark("ORDERS_json")[0]
     assert stream.by_spark("ORDERS_json") == stream.by_duckdb("ORDERS_json")
@@ -237,7 +239,7 @@ def test_views_follow_the_table_and_its_schema(spark: Any, stream: Stream) -> No
 def test_views_are_there_before_the_table_is(spark: Any, stream: Stream) -> None:
     lake = str(stream.lake)
     stream.stage("price DOUBLE", [b'{"price":1.5}', b"no json"])
-    assert typed.register_views(spark, lake) == ["ORDERS_json", "ORDERS_json_misfits"]
+    assert spark_functions.register_views(spark, lake) == ["ORDERS_json", "ORDERS_json_misfits"]
     assert [(row["seq"], row["price"]) for row in stream.by_spark("ORDERS_json")] == [(1, 1.5)]
     assert [row["seq"] for row in stream.by_spark("ORDERS_json_misfits")] == [2]
     assert typed.fit(lake, "ORDERS") == Fit(0, 0)
@@ -257,6 +259,6 @@ def test_streams_without_a_schema_or_with_a_wrong_one_have_no_views(spark: Any, 
         stream.by_duckdb("ORDERS_json")
     table = f"delta.`{stream.model.table(stream.lake)}`"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('lakestream.json_schema' = 'seq INT')")
-    assert typed.register_views(spark, lake) == []
+    assert spark_functions.register_views(spark, lake) == []
     with pytest.raises(BadJsonSchema, match="'seq'"):
         typed.fit(lake, "ORDERS")

@@ -20,8 +20,8 @@ from lakestream.lake.delta.clones import CloneRefused, CloneUnreadable, Referenc
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.schema import UID_PROPERTY
 from lakestream.lake.delta.time_travel import CommitLog
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write import maintainer as maintenance
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.write import clone_maker, maintainer
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.maintenance_plan import HOUR_NS, MARGIN_NS, Policy
 from lakestream.lake.write.vacuum import dead_files
@@ -142,7 +142,7 @@ def test_vacuum_keeps_the_files_of_a_clone_made_through_a_symbolic_link(spark: A
     link.symlink_to(lake)
     inside, outside = str(link / "clones" / "one"), str(tmp_path / "outside")
     for target in (inside, outside):
-        clones.clone(spark, str(link), model.table(link), target, 1)
+        clone_maker.clone(spark, str(link), model.table(link), target, 1)
     before = {path: count(path) for path in (inside, outside)}
     for _ in range(3):
         maintain(spark, lake, NOW)
@@ -157,7 +157,7 @@ def test_a_version_whose_files_vacuum_has_taken_is_not_cloned(spark: Any, lake: 
             path.unlink()
             break
     with pytest.raises(CloneRefused, match="VACUUM has taken files of version"):
-        clones.clone(spark, str(lake), model.table(lake), str(lake / "clones" / "broken"))
+        clone_maker.clone(spark, str(lake), model.table(lake), str(lake / "clones" / "broken"))
     assert not (lake / "clones").exists()
     assert not (lake / clones.CLONES).exists()
 
@@ -170,15 +170,15 @@ def test_clones_survive_maintenance_of_their_origin(spark: Any, lake: Path, tmp_
     table, root = model.table(lake), str(lake)
     registered, plain, second = (str(lake / "clones" / name) for name in ("registered", "by hand", "of a clone"))
     outside = str(tmp_path / "outside")
-    assert clones.clone(spark, root, table, registered, 1) == 1
+    assert clone_maker.clone(spark, root, table, registered, 1) == 1
     done = clone_job("--lake", root, "--stream", "ORDERS", "--target", outside)
     assert (done.returncode, done.stdout) == (0, f"{outside} is a clone of ORDERS at version {version(table)}\n")
     done = clone_job("--lake", root, "--stream", "NONE", "--target", outside)
     assert (done.returncode, done.stderr) == (1, "lakestream: there is no table of a stream NONE\n")
     with pytest.raises(CloneRefused, match="a table already"):
-        clones.clone(spark, root, table, registered)
+        clone_maker.clone(spark, root, table, registered)
     with pytest.raises(CloneRefused, match="no version 99"):
-        clones.clone(spark, root, table, str(lake / "new"), 99)
+        clone_maker.clone(spark, root, table, str(lake / "new"), 99)
     spark.sql(f"CREATE TABLE delta.`{plain}` SHALLOW CLONE delta.`{table}` VERSION AS OF 2").collect()
     spark.sql(f"CREATE TABLE delta.`{second}` SHALLOW CLONE delta.`{registered}`").collect()
     before = {path: count(path) for path in (registered, plain, second, outside)}
@@ -206,7 +206,7 @@ def test_clones_survive_maintenance_of_their_origin(spark: Any, lake: Path, tmp_
     open_storage(second).delete_tree(second)
     open_storage(plain).delete_tree(plain)
     maintain(spark, lake, NOW)
-    facts = maintenance.look(open_storage(lake), table, NOW, time.time_ns())
+    facts = maintainer.look(open_storage(lake), table, NOW, time.time_ns())
     assert facts is not None
     assert facts.stale == []
     assert on_disk(table) == len(facts.files) < kept

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from lakestream.lake.files import clone_request, paths, staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import open_storage
 from lakestream.logging import Logger
 from lakestream.protocol.api.errors import ApiError
 from lakestream.server.lake.clones import LakeClones, _Flushed

@@ -13,7 +13,7 @@ import pytest
 from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan, staging
 from lakestream.log.files import Files
 from lakestream.log.names import RESERVED, account_directory, account_of
 from lakestream.logging import Logger
@@ -296,9 +296,9 @@ def test_purging_an_account_takes_what_is_not_served_too(tmp_path: Path) -> None
     world.engines.purge("A")
     world.settle()
     world.stop()
-    assert [
-        (each.identity.account, each.identity.uid, each.deleted) for each in staging.scan(str(tmp_path / "lake"))
-    ] == [("A", uid, True)]
+    assert [(each.identity.account, each.identity.uid, each.deleted) for each in scan.scan(str(tmp_path / "lake"))] == [
+        ("A", uid, True)
+    ]
     again = World(tmp_path, "A")
     assert not again.engines.of("A").streams
     assert again.log.warnings == []

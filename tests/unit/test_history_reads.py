@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lakestream.lake.delta import schema
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import rows as history_rows
 from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import END, BlockCache

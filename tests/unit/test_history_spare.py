@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files import paths, staging
 from lakestream.lake.read.history.history import TableHistory
-from lakestream.lake.read.history.staged import Spare, SparedHistory
+from lakestream.lake.read.history.staged import FallbackHistory, StagedRows
 from lakestream.log.record import Record
 from tests.lake.model import StreamModel, flights
 from tests.unit.test_live import Table
@@ -42,15 +42,15 @@ class Half:
         staged = staging.segments(table.directory)
         for segment in staged[: STAGES // 2]:
             Path(segment.path).unlink()
-        self.spare = Spare(paths.staging(str(tmp_path / "lake"), "ORDERS", "UID1"))
+        self.spare = StagedRows(paths.staging(str(tmp_path / "lake"), "ORDERS", "UID1"))
         self.begins = EACH * (STAGES // 2) + 1
         for path in DeltaTable(table.path).file_uris():
             if min(pq.read_table(path, columns=["seq"])["seq"].to_pylist()) >= self.begins:
                 Path(path).write_bytes(b"")
         self.live = [record for record in self.model.expected() if record.seq in self.model.live]
 
-    def history(self) -> SparedHistory:
-        return SparedHistory(TableHistory(self.path, below=self.spare.begins()), self.spare)
+    def history(self) -> FallbackHistory:
+        return FallbackHistory(TableHistory(self.path, below=self.spare.begins()), self.spare)
 
     def between(self, first: int, last: int) -> list[Record]:
         return [record for record in self.live if first <= record.seq <= last]
@@ -109,6 +109,6 @@ def test_the_last_of_a_subject_and_the_first_of_a_time_are_found_in_either(half:
 
 
 def test_nothing_staged_is_nothing_spare(tmp_path: Path) -> None:
-    spare = Spare(str(tmp_path / "none"))
+    spare = StagedRows(str(tmp_path / "none"))
     assert spare.begins() == 0
     assert spare.read(1, 10, 10) == []

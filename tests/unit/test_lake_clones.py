@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakestream.lake.delta import clones
+from lakestream.lake.delta import clones, erasures
 from lakestream.lake.delta.actions import Add, DeletionVector
 from lakestream.lake.delta.clones import Clone, References
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write import erasure
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.write.detach import foreign
 
 
@@ -53,7 +52,7 @@ def test_what_is_registered_after_the_look_is_seen_by_the_second_one(lake: Path)
     references = References(storage)
     assert references.into(str(origin)) == set()
     entry = Clone(str(origin), str(mirror), 0, 1 << 62)
-    storage.write(clones._entry(storage, entry.target), msgspec.json.encode(entry))
+    storage.write(clones.entry_path(storage, entry.target), msgspec.json.encode(entry))
     everything = {f"{origin}/old.parquet", f"{origin}/new.parquet"}
     assert references.newly(str(origin)) == everything, "it is being made"
     assert references.into(str(origin)) == everything
@@ -65,7 +64,7 @@ def test_what_is_registered_after_the_look_is_seen_by_the_second_one(lake: Path)
 def test_messages_that_a_clone_has_not_are_found_among_those_to_be_erased(tmp_path: Path) -> None:
     table = str(tmp_path / "t")
     write_deltalake(table, pa.table({"seq": pa.array([1, 2, 5, 6, 9], pa.int64())}))
-    missing = erasure.missing(open_storage(table), table, [(1, 3), (5, 6), (8, 10), (20, 21)])
+    missing = erasures.missing(open_storage(table), table, [(1, 3), (5, 6), (8, 10), (20, 21)])
     assert missing == [(3, 3), (8, 8), (10, 10), (20, 21)]
 
 

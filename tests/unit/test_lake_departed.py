@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from lakestream.lake.delta import batch as plan
-from lakestream.lake.delta import departures as departed
-from lakestream.lake.delta import time_travel as timetravel
+from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta import time_travel
 from lakestream.lake.delta.departures import DeparturesGone
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import CommitLog, NotKept, TimeTravelError, as_of, version_of_point
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.log.departures import Departures, Point
 from lakestream.log.segment import Footer
@@ -62,15 +62,15 @@ def reached(last_seq: int, moment_ns: int, departed_: int = 0, deletes: int = 0)
 
 def test_what_was_gone_at_a_point_is_in_the_file(tmp_path: Path) -> None:
     storage, table = open_storage(tmp_path), str(tmp_path / "streams" / "S")
-    departed.write(storage, table, 77, left())
-    again = departed.read(storage, table, 77)
-    assert departed.gone(again, Point(seq=8)) == Dead(runs=[])
-    assert departed.gone(again, Point(seq=9)) == Dead(runs=[(4, 4)])
-    assert departed.gone(again, Point(before_ns=201)) == Dead(runs=[(1, 4)]), "neighbours are one run, ascending"
-    assert departed.gone(again) == Dead(runs=[(1, 4), (9, 9)])
-    assert departed.sequences(departed.gone(again)).tolist() == [1, 2, 3, 4, 9]
+    departure_files.write(storage, table, 77, left())
+    again = departure_files.read(storage, table, 77)
+    assert departure_files.gone(again, Point(seq=8)) == Dead(runs=[])
+    assert departure_files.gone(again, Point(seq=9)) == Dead(runs=[(4, 4)])
+    assert departure_files.gone(again, Point(before_ns=201)) == Dead(runs=[(1, 4)]), "neighbours are one run, ascending"
+    assert departure_files.gone(again) == Dead(runs=[(1, 4), (9, 9)])
+    assert departure_files.sequences(departure_files.gone(again)).tolist() == [1, 2, 3, 4, 9]
     with pytest.raises(DeparturesGone, match="00078"):
-        departed.read(storage, table, 78)
+        departure_files.read(storage, table, 78)
 
 
 def test_a_point_is_in_the_first_commit_that_reaches_it(tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ def test_files_go_with_the_commits_that_log_cleanup_takes(tmp_path: Path) -> Non
     storage = open_storage(tmp_path)
     for version, seq in ((3, 10), (4, 20), (5, 30)):
         commit(tmp_path, version, reached(seq, seq * 100, 3, 1))
-        departed.write(storage, str(tmp_path), seq * 10, left())
-    assert departed.sweep(storage, str(tmp_path)) == 0
+        departure_files.write(storage, str(tmp_path), seq * 10, left())
+    assert departure_files.sweep(storage, str(tmp_path)) == 0
     (tmp_path / "_delta_log" / f"{3:020d}.json").unlink()
-    assert departed.sweep(storage, str(tmp_path)) == 1
+    assert departure_files.sweep(storage, str(tmp_path)) == 1
     with pytest.raises(DeparturesGone):
-        departed.read(storage, str(tmp_path), 100)
-    assert len(departed.read(storage, str(tmp_path), 200)) == 3
+        departure_files.read(storage, str(tmp_path), 100)
+    assert len(departure_files.read(storage, str(tmp_path), 200)) == 3
 
 
 def unkept(last_seq: int, last_time_ns: int, moment_ns: int = 0) -> Progress:
@@ -135,7 +135,7 @@ def test_commits_that_come_while_a_point_is_looked_for_do_not_move_it(
     commit(tmp_path, 1, reached(10, 1000), first_ns=500)
     past = TablePast(str(tmp_path), "U")
     past._find(Point(seq=1))
-    bisect = timetravel.bisect_left
+    bisect = time_travel.bisect_left
 
     def meanwhile(*arguments: Any) -> int:
         found = bisect(*arguments)
@@ -146,7 +146,7 @@ def test_commits_that_come_while_a_point_is_looked_for_do_not_move_it(
             asking.join()
         return found
 
-    monkeypatch.setattr(timetravel, "bisect_left", meanwhile)
+    monkeypatch.setattr(time_travel, "bisect_left", meanwhile)
     kept = past._find(Point(seq=25))
     assert (kept.version, kept.progress) == (None, reached(10, 1000)), "beyond the table as it was listed"
     assert past._find(Point(seq=15)).version == 2

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.errors import NotALake
-from lakestream.lake.files import lake as identity
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.flush import ServerFile, name_server, named_servers, unname_server
 from tests.s3_server import S3Server
 
@@ -31,17 +32,17 @@ def server(name: str, port: int = 4222, server_id: str = "") -> ServerFile:
 
 def test_servers_that_make_a_lake_at_the_same_time_agree_about_its_id(storage: Storage) -> None:
     with ThreadPoolExecutor(8) as threads:
-        found = set(threads.map(lambda _: identity.identify(storage), range(32)))
-    assert found == {identity.read_id(storage)}
+        found = set(threads.map(lambda _: lakes.identify(storage), range(32)))
+    assert found == {lakes.read_id(storage)}
     assert found != {""}
 
 
 def test_an_id_that_cannot_be_read_is_made_anew(storage: Storage) -> None:
     storage.write(paths.lake_file(storage.root), b"{")
-    assert identity.read_id(storage) == ""
-    made = identity.identify(storage)
+    assert lakes.read_id(storage) == ""
+    made = lakes.identify(storage)
     assert made
-    assert identity.identify(storage) == made
+    assert lakes.identify(storage) == made
 
 
 @pytest.mark.parametrize("there", ["_lake.json", "_server.json", "streams/", "segments/", "accounts/", "_compactor/"])
@@ -51,24 +52,24 @@ def test_a_lake_is_told_by_what_a_server_leaves_in_it(tmp_path: Path, there: str
         path.mkdir()
     else:
         path.touch()
-    identity.require(str(tmp_path))
+    lakes.require(str(tmp_path))
 
 
 def test_a_bucket_or_prefix_without_a_lake_is_refused(storage: Storage) -> None:
     with pytest.raises(NotALake):
-        identity.require(storage.root)
-    identity.require(storage.root, create=True)
-    identity.require(storage.root)
+        lakes.require(storage.root)
+    lakes.require(storage.root, create=True)
+    lakes.require(storage.root)
 
 
 def test_what_is_no_lake_is_refused_unless_one_is_to_be_made(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for place in (tmp_path, tmp_path / "none", tmp_path / "photos"):
         with pytest.raises(NotALake, match="there is no lake at"):
-            identity.require(str(place))
+            lakes.require(str(place))
     assert not (tmp_path / "none").exists()
-    identity.require(str(tmp_path / "none"), create=True)
-    identity.require(str(tmp_path / "none"))
+    lakes.require(str(tmp_path / "none"), create=True)
+    lakes.require(str(tmp_path / "none"))
 
 
 def test_every_server_has_a_file_that_it_finds_again(storage: Storage) -> None:

@@ -13,8 +13,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from lakestream.lake.delta.verify import Budget
 from lakestream.lake.files import paths
-from lakestream.lake.files.grace import Grace
-from lakestream.server.lake.stream_sync import Found, Kept
+from lakestream.server.lake.stream_sync import Found, Grace, Kept
 from lakestream.stream.core.config import StreamConfig
 
 pytestmark = pytest.mark.unit

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake.delta import layouts, policy, schema
-from lakestream.lake.delta.policy import BadPolicy, Partition
+from lakestream.lake.delta import policy, schema
+from lakestream.lake.delta.policy import Partition
 from lakestream.lake.delta.schema import Layout
+from lakestream.lake.errors import BadPolicy
 
 pytestmark = pytest.mark.unit
 
@@ -105,17 +106,17 @@ AUTO, BY_SUBJECT, TOKENS, BUCKET = Partition(), Partition("subject"), Partition(
     ],
 )
 def test_the_rule_by_number_of_subjects(asked: Partition, subjects: int, kind: str) -> None:
-    assert layouts.wanted(asked, subjects).kind == kind
+    assert policy.wanted_partition(asked, subjects).kind == kind
 
 
 def test_a_table_leaves_buckets_only_when_something_else_is_asked_for() -> None:
     buckets = Layout("bucket", bounds=("m",))
-    assert layouts.wanted(AUTO, 3, buckets, "auto").kind == "bucket"
-    assert layouts.wanted(BY_SUBJECT, 3, buckets, "auto").kind == "subject"
-    assert layouts.agrees(buckets, layouts.wanted(AUTO, 3, buckets, "auto"), AUTO, "auto")
-    assert not layouts.agrees(buckets, Partition("bucket", buckets=16), Partition("bucket", buckets=16), "auto")
-    assert layouts.agrees(buckets, Partition("bucket", buckets=16), Partition("bucket", buckets=16), "bucket:16")
-    assert not layouts.agrees(Layout("tokens", (1,)), TOKENS, TOKENS, "tokens:1")
+    assert policy.wanted_partition(AUTO, 3, buckets, "auto").kind == "bucket"
+    assert policy.wanted_partition(BY_SUBJECT, 3, buckets, "auto").kind == "subject"
+    assert policy.layout_agrees(buckets, policy.wanted_partition(AUTO, 3, buckets, "auto"), AUTO, "auto")
+    assert not policy.layout_agrees(buckets, Partition("bucket", buckets=16), Partition("bucket", buckets=16), "auto")
+    assert policy.layout_agrees(buckets, Partition("bucket", buckets=16), Partition("bucket", buckets=16), "bucket:16")
+    assert not policy.layout_agrees(Layout("tokens", (1,)), TOKENS, TOKENS, "tokens:1")
 
 
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8"), max_size=8), max_size=300), st.integers(1, 64))

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from lakestream.lake.delta import verify
 from lakestream.lake.delta.actions import Add
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.verify import Damage
 from lakestream.lake.files import staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedSegment, StreamIdentity
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write import repair
 from lakestream.lake.write.repair import staged_from
 
 pytestmark = pytest.mark.unit
@@ -71,17 +71,17 @@ def test_a_version_has_its_own_position_and_metadata_also_behind_a_checkpoint(tm
 def test_a_request_is_written_once_and_one_that_was_cut_counts(tmp_path: Path) -> None:
     lake, stream = str(tmp_path), StreamIdentity("S", "$G", "u1", 1)
     storage, directory = open_storage(lake), staging.directory_of(lake, stream)
-    assert repair.asked(storage, directory) is None
+    assert verify.asked(storage, directory) is None
     damaged = [Damage("/t/a", "it is missing", Add("a", {}, 1)), Damage("/t/b", "no", Add("b", {}, 1), lasting=True)]
-    repair.ask(lake, stream, damaged)
-    file = Path(directory, repair.REQUEST_FILE)
+    verify.ask(lake, stream, damaged)
+    file = Path(directory, verify.REQUEST_FILE)
     written = file.stat().st_mtime_ns
-    repair.ask(lake, stream, damaged)
+    verify.ask(lake, stream, damaged)
     assert file.stat().st_mtime_ns == written
-    said = repair.asked(storage, directory)
+    said = verify.asked(storage, directory)
     assert said is not None
     assert said.lasting == ["/t/b"]
     file.write_bytes(b"")
-    assert repair.asked(storage, directory) == repair.Request()
-    repair.settle(storage, directory)
-    assert not repair.is_asked(storage, directory)
+    assert verify.asked(storage, directory) == verify.Request()
+    verify.settle(storage, directory)
+    assert not verify.is_asked(storage, directory)

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan, staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import SETTLED_NS, Scanner
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import open_storage
 from tests.s3_server import S3Server
 
 
@@ -69,7 +69,7 @@ def test_it_sees_what_comes_and_goes(lake: str, segment: Path) -> None:
     assert seen(scanner) == [("u1", False, 0), ("u2", True, 0)]
     staging.discard(paths.staging(paths.root(lake), "S.2", "u2", "A/B"))
     assert seen(scanner) == [("u1", False, 0)]
-    assert staging.scan(lake) == scanner.scan()
+    assert scan.scan(lake) == scanner.scan()
 
 
 def test_an_idle_stream_is_not_read_again(lake: str, segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lakestream.lake.errors import JarsMissing, JavaMissing
 from lakestream.lake.files import s3
-from lakestream.lake.spark import jars, java
+from lakestream.lake.spark import jars
 from lakestream.lake.spark import session as spark
 
 pytestmark = pytest.mark.unit
@@ -50,7 +50,7 @@ def fake_java(directory: Path, banner: str, code: int = 0) -> Path:
     ],
 )
 def test_versions_are_read_from_the_banner(tmp_path: Path, banner: str, version: int | None) -> None:
-    assert java.version_of(str(fake_java(tmp_path, banner))) == version
+    assert jars.java_version(str(fake_java(tmp_path, banner))) == version
 
 
 def test_java_home_comes_first_but_an_old_one_is_passed_over(tmp_path: Path) -> None:
@@ -58,12 +58,12 @@ def test_java_home_comes_first_but_an_old_one_is_passed_over(tmp_path: Path) -> 
     good = fake_java(tmp_path / "good", 'openjdk version "17.0.1"')
     better = fake_java(tmp_path / "better", 'openjdk version "21.0.1"')
     both = {"JAVA_HOME": str(tmp_path / "better"), "PATH": str(good.parent)}
-    assert java.find(both).program == str(better)
-    assert java.find({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(good.parent)}).home == str(tmp_path / "good")
+    assert jars.find_java(both).program == str(better)
+    assert jars.find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(good.parent)}).home == str(tmp_path / "good")
     with pytest.raises(JavaMissing, match=r"is Java 8.*install"):
-        java.find({"PATH": str(old.parent)})
+        jars.find_java({"PATH": str(old.parent)})
     with pytest.raises(JavaMissing, match="found none"):
-        java.find({"PATH": str(tmp_path)})
+        jars.find_java({"PATH": str(tmp_path)})
 
 
 def test_kept_jars_are_used_without_asking_anybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ from lakestream.lake.delta import verify
 from lakestream.lake.delta.actions import Add, to_z85
 from lakestream.lake.delta.verify import Budget, TableFiles, check, describe, span
 from lakestream.lake.errors import DamagedLog, StorageFailed
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, is_held
-from lakestream.lake.files.storage import open_storage
 from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.unit

@@ -18,7 +18,7 @@ import pytest
 from lakestream.config.options import LakeOptions
 from lakestream.lake.delta import segments
 from lakestream.lake.errors import OlderStore
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan, staging
 from lakestream.log.files import Files
 from lakestream.meta import leaving as jetstream_leaving
 from tests.unit.stream_world import CLIENT
@@ -311,7 +311,7 @@ def test_what_comes_while_a_place_is_cleared_is_a_deleted_streams_again(
         patched.setattr(os, "unlink", unlink)
         staging.discard_through(directory, identity, first.last_index)
     assert staging.segments(directory) == [last]
-    (found,) = staging.scan(lake_of(world))
+    (found,) = scan.scan(lake_of(world))
     assert (found.identity, found.deleted) == (identity, True)
     staging.discard_through(directory, identity, first.last_index)
     assert staging.segments(directory) == [last], "the table does not hold it"

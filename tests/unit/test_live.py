@@ -16,14 +16,14 @@ from lakestream.lake.delta import batch as plan
 from lakestream.lake.delta import segments
 from lakestream.lake.delta.position import PositionWatch, application
 from lakestream.lake.delta.schema import BOUNDS_METADATA, REMOVED_COLUMN, SUBJECT, UID_PROPERTY, Layout
-from lakestream.lake.errors import PoisonedSegment, SegmentGap
+from lakestream.lake.errors import QuarantinedSegment, SegmentGap
 from lakestream.lake.files import paths, staging
-from lakestream.lake.files.grace import Grace
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live, live_rows
 from lakestream.lake.read.flush import FlushFailed, ServerFile, StreamNotFound, name_server
-from lakestream.lake.read.live import LiveView, SegmentGone, open_view
-from lakestream.lake.read.live_rows import VersionGone
+from lakestream.lake.read.live import open_view
+from lakestream.lake.read.live_rows import LiveView, SegmentGone, VersionGone
+from lakestream.server.lake.stream_sync import Grace
 from tests.lake.model import StreamModel, flights
 
 
@@ -57,7 +57,7 @@ class Table:
             shaped
             for part in parts
             for decoded in segments.decode(part.path, part.after, batch.dead, endings=batch.endings)
-            for shaped in live_rows.shaped(decoded, columns, self.layout, 1, live.END)
+            for shaped in live_rows.shaped(decoded, columns, self.layout, 1, live_rows.END)
         ]
         write_deltalake(
             self.path,
@@ -94,7 +94,7 @@ def rows(view: LiveView) -> dict[int, tuple[Any, ...]]:
     """What the view says that the stream holds, by two engines that have to agree."""
     table: list[pa.RecordBatch] = []
     if view.version is not None:
-        spans = live_rows.ranges(view, 1, live.END)
+        spans = live_rows.ranges(view, 1, live_rows.END)
         table = list(live_rows.table_batches(view, spans, view.columns))
         arrow = pa.table(
             QueryBuilder()
@@ -209,7 +209,7 @@ def test_thousands_of_runs_that_ended_in_an_archive_do_not_end_the_process(tmp_p
     ended = model.seal()
     model.stage(lake, ended)
     view = open_view(str(lake), "ORDERS", flush=False)
-    spans = live_rows.ranges(view, 1, live.END)
+    spans = live_rows.ranges(view, 1, live_rows.END)
     marked = {
         row["seq"]: row[REMOVED_COLUMN]
         for batch in live_rows.table_batches(view, spans, ["seq", REMOVED_COLUMN])
@@ -242,7 +242,7 @@ def test_a_hundred_thousand_removed_sequences_are_still_a_condition(tmp_path: Pa
     assert len(view.removed) == 100_000
     assert len(view.hidden_conditions()) == 100_000 // plan.CONDITION_TERMS
     left = list(range(1, 200_002, 2))
-    spans = live_rows.ranges(view, 1, live.END)
+    spans = live_rows.ranges(view, 1, live_rows.END)
     batches = list(live_rows.table_batches(view, spans, ["seq"]))
     assert sorted(seq for batch in batches for seq in batch.column("seq").to_pylist()) == left
     connection = duckdb.connect()
@@ -270,7 +270,7 @@ def test_a_view_says_when_its_version_has_gone(tmp_path: Path, lake: Path) -> No
     model.stage(lake)
     table.commit()
     view = open_view(str(lake), "ORDERS", flush=False)
-    spans = live_rows.ranges(view, 1, live.END)
+    spans = live_rows.ranges(view, 1, live_rows.END)
     for file in Path(table.path).rglob("*.parquet"):
         file.unlink()
     with pytest.raises(VersionGone, match="retain-hours"):
@@ -278,7 +278,7 @@ def test_a_view_says_when_its_version_has_gone(tmp_path: Path, lake: Path) -> No
     for file in Path(table.path).rglob("*.json"):
         file.unlink()
     with pytest.raises(VersionGone):
-        live_rows.ranges(view, 1, live.END)
+        live_rows.ranges(view, 1, live_rows.END)
 
 
 def test_a_table_whose_commits_say_nothing_is_read_all_the_same(tmp_path: Path, lake: Path) -> None:
@@ -307,11 +307,11 @@ def test_pieces_of_a_table_are_all_of_it_once(tmp_path: Path, lake: Path, monkey
         table.commit()
     monkeypatch.setattr(live_rows, "RANGE_ROWS", 40)
     view = open_view(str(lake), "ORDERS", flush=False)
-    for first, last in ((1, live.END), (137, 391), (500, 500), (501, 600)):
+    for first, last in ((1, live_rows.END), (137, 391), (500, 500), (501, 600)):
         spans = live_rows.ranges(view, first, last)
         numbers = [seq for low, high in spans for seq in range(low, high + 1)]
         assert numbers == list(range(first, min(last, 500) + 1))
-    assert len(live_rows.ranges(view, 1, live.END)) > 10
+    assert len(live_rows.ranges(view, 1, live_rows.END)) > 10
     assert rows(view) == expected(model)
 
 
@@ -344,7 +344,7 @@ def test_what_is_missing_or_damaged_is_an_error(tmp_path: Path, lake: Path, monk
     with pytest.raises(SegmentGap):
         open_view(str(lake), "ORDERS", flush=False)
     Path(f"{staged[1]}.why").write_text("it is torn")
-    with pytest.raises(PoisonedSegment, match="torn"):
+    with pytest.raises(QuarantinedSegment, match="torn"):
         open_view(str(lake), "ORDERS", flush=False)
 
 

@@ -65,11 +65,11 @@ def test_pieces_together_are_the_view(tmp_path: Path, lake: Path, monkeypatch: p
     monkeypatch.setattr(datasource, "TASK_BYTES", 1)
     whole = {seq: row[0] for seq, row in expected(model).items()}
     view = open_view(str(lake), "ORDERS", flush=False)
-    found = pieces(view, 1, live.END)
+    found = pieces(view, 1, live_rows.END)
     assert len([piece for piece in found if piece.ranges]) > 3
     assert len([piece for piece in found if piece.view.parts]) == 2
     assert read(list(found)) == whole
-    for first, last in ((1, 10), (250, 333), (301, 301), (299, 302), (400, live.END), (421, live.END)):
+    for first, last in ((1, 10), (250, 333), (301, 301), (299, 302), (400, live_rows.END), (421, live_rows.END)):
         some = read(list(pieces(view, first, last)))
         assert some == {seq: subject for seq, subject in whole.items() if first <= seq <= last}
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.delta import segments
-from lakestream.lake.files import quarantine as poison
-from lakestream.lake.files import staging
+from lakestream.lake.files import quarantine, staging
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log import packed
 from lakestream.log.errors import CorruptLog
@@ -180,7 +179,7 @@ def test_invariant_3_damage_is_noticed(tmp_path: Path, at: int) -> None:
     assert told in ([], [caught.value]), "on opening or on reading"
     assert told or not 64 <= at < 3000
     assert caught.value.file == path
-    assert poison.is_sound(path) is False
+    assert quarantine.is_sound(path) is False
 
 
 def test_invariant_3_damage_that_comes_while_it_is_open_is_told(tmp_path: Path) -> None:
@@ -213,7 +212,7 @@ def test_the_lake_takes_it_as_it_is(plain: Path, tmp_path: Path) -> None:
     rows = [batch.to_pydict() for batch in segments.decode(path)]
     assert rows == [batch.to_pydict() for batch in segments.decode(str(copy))]
     assert segments.footer(path) == segments.footer(str(copy))
-    assert poison.is_sound(path)
+    assert quarantine.is_sound(path)
     stream = StreamIdentity(name="ORDERS", account="$G", uid="U", created_ns=1)
     footer = read_footer(path)[0]
     for each in (path, copy):  # two replicas stage the same entries

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.time_travel import CommitLog
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write import maintainer as maintenance
-from lakestream.lake.write import maintenance_plan
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.write import maintainer, maintenance_plan
 from lakestream.lake.write.maintenance_plan import MIB, DataFile, Facts, Plan, Policy, decide
 
 pytestmark = pytest.mark.unit
@@ -150,11 +149,11 @@ def test_intervals_as_delta_spells_them() -> None:
 
 
 def test_a_table_may_say_its_own_retention() -> None:
-    assert maintenance.retention({}, Policy(retain_ns=7)) == 7
-    assert maintenance.retention(
-        {"lakestream.time_travel": str(9 * maintenance_plan.HOUR_NS)}, Policy(retain_ns=7)
-    ) == (9 * maintenance_plan.HOUR_NS)
-    assert maintenance.retention({"lakestream.time_travel": "0"}, Policy()) == maintenance_plan.HOUR_NS
+    assert maintainer.retention({}, Policy(retain_ns=7)) == 7
+    assert maintainer.retention({"lakestream.time_travel": str(9 * maintenance_plan.HOUR_NS)}, Policy(retain_ns=7)) == (
+        9 * maintenance_plan.HOUR_NS
+    )
+    assert maintainer.retention({"lakestream.time_travel": "0"}, Policy()) == maintenance_plan.HOUR_NS
 
 
 def test_a_short_retention_is_warned_about_and_a_very_short_one_refused() -> None:
@@ -176,14 +175,14 @@ def test_only_conflicts_are_tried_again_and_not_for_ever() -> None:
         return len(tried)
 
     conflict = RuntimeError("[DELTA_CONCURRENT_DELETE_DELETE] ...")
-    assert maintenance.retry(lambda: work(conflict, 3), maintenance.is_conflict) == 3
+    assert maintainer.retry(lambda: work(conflict, 3), maintainer.is_conflict) == 3
     tried.clear()
     with pytest.raises(RuntimeError):
-        maintenance.retry(lambda: work(conflict, 9), maintenance.is_conflict)
-    assert len(tried) == maintenance.ATTEMPTS
+        maintainer.retry(lambda: work(conflict, 9), maintainer.is_conflict)
+    assert len(tried) == maintainer.ATTEMPTS
     tried.clear()
     with pytest.raises(OSError, match="full"):
-        maintenance.retry(lambda: work(OSError("disk full"), 2), maintenance.is_conflict)
+        maintainer.retry(lambda: work(OSError("disk full"), 2), maintainer.is_conflict)
     assert len(tried) == 1
 
 
@@ -253,7 +252,7 @@ def test_a_checkpoint_is_on_disk_before_what_it_stands_for_is_deleted(
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "unlink", unlink)
-    assert maintenance.expire(open_storage(tmp_path), str(tmp_path), 1) == 1
+    assert maintainer.expire(open_storage(tmp_path), str(tmp_path), 1) == 1
     assert calls == [f"{log}/{1:020d}.checkpoint.parquet", str(log), f"deleted {log}/{0:020d}.json"]
 
 
@@ -261,19 +260,19 @@ def test_expired_commits_leave_and_nothing_else(tmp_path: Path) -> None:
     write_log(tmp_path, 30, [10, 20])
     log = tmp_path / "_delta_log"
     (log / "_last_checkpoint").touch()
-    assert maintenance.expire(open_storage(tmp_path), str(tmp_path), 20) == 20
+    assert maintainer.expire(open_storage(tmp_path), str(tmp_path), 20) == 20
     left = sorted(path.name for path in log.iterdir())
     assert [name for name in left if name.endswith(".json")] == [f"{version:020d}.json" for version in range(20, 30)]
     assert len(left) == 10 + 10 + 2
-    assert maintenance.expire(open_storage(tmp_path), str(tmp_path), 20) == 0
+    assert maintainer.expire(open_storage(tmp_path), str(tmp_path), 20) == 0
     with pytest.raises(AssertionError):
-        maintenance.expire(open_storage(tmp_path), str(tmp_path), 25)
+        maintainer.expire(open_storage(tmp_path), str(tmp_path), 25)
 
 
 def test_tables_are_found_in_all_accounts(tmp_path: Path) -> None:
     for name in ("streams/A", "streams/B", "accounts/X/streams/A"):
         (tmp_path / name / "_delta_log").mkdir(parents=True)
     (tmp_path / "streams/NONE").mkdir()
-    found = [str(Path(table).relative_to(tmp_path)) for table in maintenance.tables(open_storage(tmp_path))]
+    found = [str(Path(table).relative_to(tmp_path)) for table in maintainer.tables(open_storage(tmp_path))]
     assert found == ["streams/A", "streams/B", "accounts/X/streams/A"]
-    assert maintenance.tables(open_storage(tmp_path / "nowhere")) == []
+    assert maintainer.tables(open_storage(tmp_path / "nowhere")) == []

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.lake.files import staging
+from lakestream.lake.files import scan, staging
 from lakestream.log.files import Io
 from lakestream.log.frame import Kind
 from lakestream.logging import Logger
@@ -170,6 +170,6 @@ def test_the_lake_hears_of_a_stream_that_was_deleted_while_it_was_offline(tmp_pa
     world.engines.lake = LakeKeeper(lake, LakeOptions(), world.clock, world.io, Logger())  # type: ignore[arg-type]
     assert world.ask("STREAM.DELETE.S")["success"]
     world.settle()
-    living, gone = staging.current(staging.scan(lake))
+    living, gone = staging.current(scan.scan(lake))
     assert not living
     assert [(stream.identity.name, stream.identity.account) for stream in gone] == [("S", "$G")]

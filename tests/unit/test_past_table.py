@@ -11,16 +11,15 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta import erasures
 from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import as_of
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import past_table
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.rows import COLUMNS
-from lakestream.lake.read.live import LiveView
-from lakestream.lake.read.live_rows import schema
-from lakestream.lake.write import erasure
+from lakestream.lake.read.live_rows import LiveView, schema
 from lakestream.log.departures import Departures, Point
 
 pytestmark = pytest.mark.unit
@@ -43,7 +42,7 @@ def table_of(path: Path, subjects: Sequence[str], data: bytes = b"x", departures
     told = {"uid": "U", "last_index": count, "last_seq": count, "last_time_ns": count, "moment_ns": count}
     told["departed"] = 0 if departures is None else len(departures)
     if departures is not None:
-        departed.write(open_storage(path), table, count, departures)
+        departure_files.write(open_storage(path), table, count, departures)
     write_deltalake(table, rows, commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(told)}))
     return table
 
@@ -53,12 +52,12 @@ def test_what_is_to_be_erased_is_no_part_of_the_past(tmp_path: Path) -> None:
     past = TablePast(table, "U")
     assert past.was([b"K.>"], Point(seq=3), 9).newest == [2, 3]
     DeltaTable(table).delete("seq = 2")
-    erasure.leave_note(open_storage(tmp_path), table, "U", 4, [(2, 2)])
+    erasures.leave_note(open_storage(tmp_path), table, "U", 4, [(2, 2)])
     assert past.was([b"K.>"], Point(seq=3), 9).newest == [1, 3], "of K.a there is the message before it"
     assert [record.seq for record in past.rows([1, 2, 3], Point(seq=3), 1 << 20)] == [1, 3]
     assert past.was([b"K.>"], Point(seq=3), 9, [(1, 1)]).newest == [3], "the log knows of another one"
     found = as_of(table, 3)
-    assert departed.gone_as_of(open_storage(tmp_path), table, found) == Dead(runs=[(2, 2)]), "nor of SQL's"
+    assert departure_files.gone_as_of(open_storage(tmp_path), table, found) == Dead(runs=[(2, 2)]), "nor of SQL's"
 
 
 def test_what_was_deleted_securely_beyond_the_table_is_no_part_of_sqls_past() -> None:
@@ -135,13 +134,13 @@ def test_departures_are_read_once_for_a_client_that_pages(tmp_path: Path, monkey
     departures.note((1,), 2, 2)
     departures.note((2,), 3, 3)
     past = TablePast(table_of(tmp_path, ["K.a", "K.a", "K.a"], departures=departures), "U")
-    reads, read = [], departed.read
+    reads, read = [], departure_files.read
 
     def counted(*arguments: Any) -> Departures:
         reads.append(arguments)
         return read(*arguments)
 
-    monkeypatch.setattr(departed, "read", counted)
+    monkeypatch.setattr(departure_files, "read", counted)
     for _ in range(3):
         assert past.was([b"K.a"], Point(seq=2), 9).newest == [2]
     assert len(reads) == 1

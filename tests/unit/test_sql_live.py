@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.files import staging
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live, live_rows
 from lakestream.lake.sql.catalog import Snapshot
 from lakestream.lake.sql.dialect import parse, rewrite

@@ -13,9 +13,10 @@ import pytest
 
 from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
 from lakestream.lake.files import paths, s3
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, Lease, lease_seconds, table_lock
 from lakestream.lake.files.object_storage import describe
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.storage import Storage
 from tests.s3_server import S3Server
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakestream.lake.delta import json_schema
+from lakestream.lake.delta.json_schema import BadJsonSchema
 from lakestream.lake.sql import typed
-from lakestream.lake.sql.typed import BadJsonSchema
 
 pytestmark = pytest.mark.unit
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.unit
 def decoded(ddl: str, payload: bytes) -> Any:
     """The columns, or the reason why there are none."""
     try:
-        return typed.parse(ddl).decode(payload)
+        return json_schema.parse(ddl).decode(payload)
     except ValueError as misfit:
         return str(misfit)
 
@@ -65,7 +66,7 @@ def decoded(ddl: str, payload: bytes) -> Any:
 )
 def test_what_fits(ddl: str, payload: bytes, value: Any) -> None:
     assert decoded(ddl, payload) == value
-    schema = typed.parse(ddl)
+    schema = json_schema.parse(ddl)
     [row] = schema.values(pa.array([payload], pa.binary())).to_pylist()
     assert row is not None
     assert schema.reasons(pa.array([payload], pa.binary())).to_pylist() == [None]
@@ -112,7 +113,7 @@ def test_what_fits(ddl: str, payload: bytes, value: Any) -> None:
     ],
 )
 def test_what_does_not_fit_and_why(ddl: str, payload: bytes, reason: str) -> None:
-    schema = typed.parse(ddl)
+    schema = json_schema.parse(ddl)
     with pytest.raises(ValueError, match=reason):
         schema.decode(payload)
     assert schema.values(pa.array([payload], pa.binary())).to_pylist() == [None]
@@ -145,18 +146,18 @@ def test_what_does_not_fit_and_why(ddl: str, payload: bytes, reason: str) -> Non
 )
 def test_schemas_that_mean_nothing_are_refused_in_words(ddl: str, reason: str) -> None:
     with pytest.raises(BadJsonSchema, match=reason):
-        typed.parse(ddl)
+        json_schema.parse(ddl)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_fit_or_do_not(payload: bytes) -> None:
-    schema = typed.parse("a INT, b STRING, c ARRAY<DOUBLE>, d MAP<STRING, TIMESTAMP>, e DECIMAL(4, 1)")
+    schema = json_schema.parse("a INT, b STRING, c ARRAY<DOUBLE>, d MAP<STRING, TIMESTAMP>, e DECIMAL(4, 1)")
     payloads = pa.array([payload], pa.binary())
     assert schema.values(payloads).null_count == 1 - schema.reasons(payloads).null_count
 
 
 def test_names_are_quoted_in_the_views() -> None:
-    schema = typed.parse("`a b` INT, `c``d` STRING, `select` INT")
+    schema = json_schema.parse("`a b` INT, `c``d` STRING, `select` INT")
     assert "`a b`, " in typed.view_sql(schema, "t", ["subject", "seq"]).replace("AS `a b`", "`a b`")
     assert "`c``d`: STRING" in schema.spark
 
@@ -164,4 +165,4 @@ def test_names_are_quoted_in_the_views() -> None:
 @pytest.mark.parametrize("text", ["a DECIMAL(" + "1" * 5000 + ", 1)", "`` DOUBLE", "a `` INT", "DECIMAL( `` 1"])
 def test_what_upsets_the_parser_is_refused_like_anything_else(text: str) -> None:
     with pytest.raises(BadJsonSchema):
-        typed.parse(text)
+        json_schema.parse(text)

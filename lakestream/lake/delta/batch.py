@@ -11,14 +11,19 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from lakestream.lake.delta import departures as departed
-from lakestream.lake.delta import policy as policies
-from lakestream.lake.delta.policy import StreamPolicy
-from lakestream.lake.delta.position import Progress
+from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta import policy
+from lakestream.lake.delta.policy import StreamPolicy, of_config
+from lakestream.lake.delta.position import PositionWatch, Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN
 from lakestream.lake.delta.segments import Dead, Ending
+from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.errors import BadSegment, SegmentGap
-from lakestream.lake.files.staging import StagedSegment
+from lakestream.lake.files import clone_request, paths, quarantine, staging
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.scan import Scanner
+from lakestream.lake.files.staging import StagedSegment, StagedStream
+from lakestream.lake.files.storage import Storage
 from lakestream.log.departures import Departures
 from lakestream.log.runs import stretches
 from lakestream.log.segment import Footer
@@ -146,7 +151,7 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
         undone=before.undone if before else [],
     )
     # The newest segment's configuration: the order of log entries decides what holds, not when files were written.
-    policy = policies.of_config(footers[-1].config)
+    policy = of_config(footers[-1].config)
     endings = None
     dead = Dead(floor, sorted(seq for seq in removed if seq >= floor))
     if policy.archive:
@@ -157,7 +162,7 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
     shredded = sorted({run for footer in footers for run in footer.shredded})
     departures = None
     if policy.time_travel_ns is not None and not policy.archive:
-        departures = departed.of_footers(footers)
+        departures = departure_files.of_footers(footers)
     batch = Batch(list(parts), progress, dead, footers[-1].subjects, size, rows, policy, endings, shredded, departures)
     return batch if departures is None else _with_past(batch, floor_before=before.floor if before else 0)
 
@@ -284,3 +289,30 @@ def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
         listed = ", ".join(map(str, some))
         conditions.append(f"seq BETWEEN {some[0]} AND {some[-1]} AND seq IN ({listed})")
     return conditions
+
+
+def has_work(lake: str) -> bool:
+    """Return True if a compactor may have something to do in a lake now."""
+    storage = open_storage(lake)
+    live, gone = staging.current(Scanner(lake).scan())
+    if gone or storage.directories(f"{storage.root}/{paths.REMOVED}"):
+        return True
+    return any(_is_behind(storage, stream) for stream in live)
+
+
+def _is_behind(storage: Storage, stream: StagedStream) -> bool:
+    """Return True if a stream's table may lack something that is staged, or hold rows that have died."""
+    directory, identity = stream.directory, stream.identity
+    if clone_request.is_open(storage, directory) or quarantine.find(directory, 0) is not None:
+        return True
+    keeps_past = policy.of_config(bytes(identity.config)).time_travel_ns is not None
+    if not stream.last_index and not keeps_past:
+        return False
+    table = paths.table(storage.root, identity.name, identity.account)
+    watch = PositionWatch(table, identity.uid)
+    if stream.last_index > (watch.read() or 0):
+        return True
+    if watch.progress is None or not watch.progress.departed:
+        return False
+    log = CommitLog(table)
+    return log.uncleared(log.latest) is not None

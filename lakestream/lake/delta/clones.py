@@ -20,29 +20,25 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.lake.delta.actions import located
 from lakestream.lake.delta.log import LOG_DIRECTORY, Log, State, log_directory
-from lakestream.lake.delta.schema import quoted
-from lakestream.lake.errors import LakeError, TableBusy
+from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
-from lakestream.lake.files.locks import open_lock, table_lock
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.storage import Storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 CLONES = "_clones"
 """Directory of the registry, in the lake's root."""
 FRESH_NS = 3_600_000_000_000
 """An entry younger than this may belong to a clone that is still being made."""
-LOCK_SECONDS = 30.0
-"""How long it waits for the lock of the origin's table."""
 DEPTH = 6
 """How deep below the lake's root tables are looked for."""
 
@@ -71,83 +67,14 @@ class Clone(msgspec.Struct, frozen=True):
     made: bool = False
 
 
-def clone(
-    spark: SparkSession,
-    lake: str,
-    origin: str,
-    target: str,
-    version: int | None = None,
-    properties: Mapping[str, str] | None = None,
-) -> int:
-    """Make `target` a shallow clone of the table `origin` of this lake, and register it; returns the version it has.
-
-    The clone is a table of its own: commits to it leave the origin alone, and the other way round. It needs the files
-    of its origin until it is detached (maintenance/detach.py), and its log has absolute paths: neither can be moved.
-
-    Args:
-        spark: a session with Delta.
-        lake: the lake's root, a directory or URL.
-        origin: path of a table in it.
-        target: where the clone shall be, a path or URL; nothing may be there.
-        version: of the origin; its newest by default.
-        properties: what the clone's table properties shall be, where not the origin's.
-
-    Raises:
-        CloneRefused: something is at `target`, or the origin has no such version, or not its files any more.
-        TableBusy: the origin's table is locked for longer than it should be.
-    """
-    storage = open_storage(lake)
-    there = open_storage(target)
-    if there.names(log_directory(there.root)):
-        raise CloneRefused(f"{there.root} is a table already; clone to another place, or remove it")
-    with _locked(spark, storage, origin):
-        try:
-            state = Log(storage, origin).state(version)
-        except FileNotFoundError:
-            raise CloneRefused(f"{origin} has no version {version}; versions that are gone cannot be cloned") from None
-        version = state.version
-        if lacks_files(storage, origin, state):
-            raise CloneRefused(f"VACUUM has taken files of version {version} of {origin}: it cannot be cloned any more")
-        entry = Clone(origin, there.root, version, time.time_ns())
-        storage.write(_entry(storage, entry.target), msgspec.json.encode(entry))
-    set_here = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in (properties or {}).items())
-    # Shallow clones of clones name the files of the first origin, which keeps its list of them through the scan.
-    spark.sql(
-        f"CREATE TABLE delta.`{there.spark_path(there.root)}` SHALLOW CLONE "
-        f"delta.`{storage.spark_path(origin)}` VERSION AS OF {version}"
-        + (f" TBLPROPERTIES ({set_here})" if set_here else "")
-    ).collect()
-    storage.write(_entry(storage, entry.target), msgspec.json.encode(msgspec.structs.replace(entry, made=True)))
-    return version
-
-
-@contextmanager
-def _locked(spark: SparkSession, storage: Storage, table: str) -> Iterator[None]:
-    """Hold a table's lock.
-
-    Raises:
-        TableBusy: it was not to be had.
-    """
-    lock = open_lock(spark, table_lock(storage.root, table))
-    until = time.monotonic() + LOCK_SECONDS
-    while not lock.acquire():
-        if time.monotonic() >= until:
-            raise TableBusy(table)
-        time.sleep(0.05)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def is_registered(storage: Storage, table: str) -> bool:
     """Whether a table is a clone that the registry knows."""
-    return storage.exists(_entry(storage, table))
+    return storage.exists(entry_path(storage, table))
 
 
 def forget(storage: Storage, target: str) -> None:
     """A clone needs no files of others any more: its entry goes."""
-    storage.delete(_entry(storage, target))
+    storage.delete(entry_path(storage, target))
 
 
 def lacks_files(storage: Storage, table: str, state: State) -> bool:
@@ -236,7 +163,7 @@ class References:
         """
         if not entry.target.startswith(self._storage.root + "/"):
             if self._real(entry.origin) == self._real(table):
-                raise CloneUnreadable(_entry(self._storage, entry.target), entry.target)
+                raise CloneUnreadable(entry_path(self._storage, entry.target), entry.target)
             return frozenset()
         try:
             adds = Log(self._storage, entry.origin).state(entry.version).files.values()
@@ -297,5 +224,5 @@ def tables_below(storage: Storage, directory: str, depth: int = DEPTH) -> Iterat
             yield from tables_below(storage, f"{directory}/{name}", depth - 1)
 
 
-def _entry(storage: Storage, target: str) -> str:
+def entry_path(storage: Storage, target: str) -> str:
     return f"{storage.root}/{CLONES}/{hashlib.sha256(target.encode()).hexdigest()[:32]}.json"

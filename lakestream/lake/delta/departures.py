@@ -16,11 +16,11 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lakestream.lake.delta import erasures
 from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import AsOf, CommitLog
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.write import erasure
 from lakestream.log.departures import Departures, Point
 from lakestream.log.segment import Footer
 
@@ -110,7 +110,7 @@ def gone_as_of(storage: Storage, table: str, found: AsOf) -> Dead:
 
 def erased(storage: Storage, table: str, more: Sequence[tuple[int, int]] = ()) -> Dead:
     """What was deleted securely, as far as versions may still have it; and `more` runs of such sequences."""
-    return Dead(runs=erasure.joined([*erasure.merged(erasure.notes(storage, table)), *more]))
+    return Dead(runs=erasures.joined([*erasures.merged(erasures.notes(storage, table)), *more]))
 
 
 def sequences(dead: Dead) -> Any:
@@ -124,7 +124,7 @@ def both(one: Dead, other: Dead) -> Dead:
     """What is dead by either; of `other` only its runs are looked at."""
     if not other.runs:
         return one
-    return Dead(one.floor, one.removed, erasure.joined([*one.runs, *other.runs]))
+    return Dead(one.floor, one.removed, erasures.joined([*one.runs, *other.runs]))
 
 
 def _joined(firsts: Any, lasts: Any) -> list[tuple[int, int]]:

@@ -20,16 +20,15 @@ from collections.abc import Mapping
 
 import msgspec
 
+from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, SUBJECT_LIMIT, SUBJECT_MOST, Layout
 from lakestream.lake.delta.time_travel import TimeTravelError, instant
-from lakestream.lake.errors import LakeError
+from lakestream.lake.errors import BadPolicy
 
 PREFIX = "lakestream."
 PROPERTIES = "lakestream.properties."
-
 RETENTION_PROPERTY = "lakestream.retention"
 TIME_TRAVEL_PROPERTY = "lakestream.time_travel"
 ON_DELETE_PROPERTY = "lakestream.on_delete"
-JSON_SCHEMA_PROPERTY = "lakestream.json_schema"
 PARTITION_KEY = "lakestream.partition"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
@@ -43,7 +42,6 @@ MANAGED_PROPERTIES = (
     PARTITION_KEY,
 )
 """Table properties that follow from the metadata; a table does not have those whose keys it does not have."""
-
 MAX_TOKENS = 4
 """Subject tokens that a table may be partitioned by."""
 MAX_TOKEN = 32
@@ -53,7 +51,6 @@ DEFAULT_BUCKETS = 8
 _HOUR_NS = 3_600_000_000_000
 LEAST_TIME_TRAVEL_NS = _HOUR_NS
 """Below an hour, VACUUM would take files of commits and queries that are under way."""
-
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d{1,9})([mhdw])")
 _BOOLEAN = re.compile(r"true|false")
@@ -79,13 +76,14 @@ _REASONS = {
     "delta.settransactionretentionduration": "the compactor's position is a transaction identifier",
 }
 _OF_THE_CATALOG = frozenset({"location", "provider", "owner", "external", "comment", "path"})
-
-
-class BadPolicy(LakeError):
-    """A `lakestream.*` metadata value that means nothing; the text names the key and what it may be."""
-
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"{key}: {reason}")
+SAMPLE = 20_000
+"""Subjects that bounds are made of, at most."""
+RUN_ROWS = 16_384
+"""Rows of a run: large enough that a subject's rows lie together, small enough to be read for one of them."""
+RUN_SEQS = 8 * RUN_ROWS
+"""Sequences of a run in what the compactor writes, whose files each have a part of them."""
+PAGE_SETTING = ("parquet.page.row.count.limit", "2048")
+"""Rows of a page, as a setting of Spark: of a file, readers take the pages whose bounds hold what they want."""
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -254,9 +252,9 @@ def _as_of(text: str) -> AsOfAsked:
 def _schema(text: str) -> str:
     if not text.strip():
         raise BadPolicy(JSON_SCHEMA_PROPERTY, "a list of columns like `price DOUBLE, qty INT` is expected")
-    from lakestream.lake.sql import typed
+    from lakestream.lake.delta import json_schema
 
-    return typed.parse(text.strip()).text
+    return json_schema.parse(text.strip()).text
 
 
 def _property(key: str, value: str) -> str:
@@ -273,3 +271,40 @@ def _property(key: str, value: str) -> str:
     if not pattern.fullmatch(value):
         raise BadPolicy(key, f"{value[:40]!r} is not {expected}")
     return name
+
+
+def wanted_partition(
+    partition: Partition,
+    subjects: int,
+    current: Layout | None = None,
+    decided_for: str | None = None,
+    limit: int = SUBJECT_LIMIT,
+) -> Partition:
+    """What the table is to be partitioned by: `subject`, `tokens` or `bucket`, never `auto`.
+
+    Args:
+        partition: what the stream asks for.
+        subjects: how many subjects it has.
+        current: how its table is partitioned; None without a table.
+        decided_for: the request (`Partition.text`) that `current` was chosen for.
+        limit: subjects up to which `auto` means by subject.
+    """
+    buckets = Partition("bucket", buckets=partition.buckets if partition.kind == "bucket" else DEFAULT_BUCKETS)
+    if partition.kind == "bucket":
+        return buckets
+    if current is not None and current.kind == "bucket" and decided_for == partition.text:
+        return buckets
+    if partition.kind == "tokens":
+        return partition
+    most = limit if partition.kind == "auto" else SUBJECT_MOST
+    return Partition("subject") if subjects <= most else buckets
+
+
+def layout_agrees(current: Layout, want: Partition, asked: Partition, decided_for: str | None) -> bool:
+    """Whether a table of this layout can stay as it is, when `want` came of what was `asked`."""
+    if current.kind != want.kind:
+        return False
+    if want.kind == "tokens":
+        return current.tokens == want.tokens
+    # Fewer buckets than asked for are right where there were not enough subjects to cut.
+    return want.kind != "bucket" or decided_for == asked.text or len(current.bounds) + 1 == want.buckets

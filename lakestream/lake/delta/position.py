@@ -11,8 +11,11 @@ from __future__ import annotations
 import msgspec
 
 from lakestream.lake.delta.actions import CommitInfo
-from lakestream.lake.delta.log import Commit, Log
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.delta.log import Commit, Log, log_directory
+from lakestream.lake.files import paths
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.staging import StreamIdentity
+from lakestream.lake.files.storage import Storage
 
 _LINES = (b'{"txn"', b'{"commitInfo"')
 """Lines of a commit that tell the position. The others may be thousands, and are checked elsewhere (verify.py)."""
@@ -141,3 +144,24 @@ class PositionWatch:
         table = DeltaTable(self._table, storage_options=self._storage.delta_options())
         found = table.transaction_version(self._app)
         return None if found is None else int(found)
+
+
+def own(storage: Storage, stream: StreamIdentity) -> str:
+    """Where the table of a living stream is."""
+    return paths.table(storage.root, stream.name, stream.account)
+
+
+def aside(storage: Storage, stream: StreamIdentity) -> str:
+    """Where it is once a new stream has taken the name, if it was to be kept."""
+    return paths.kept(storage.root, stream.name, stream.uid, stream.account)
+
+
+def is_aside(storage: Storage, stream: StreamIdentity) -> bool:
+    """Whether the table was moved, or is being made, there."""
+    return bool(storage.names(log_directory(aside(storage, stream))))
+
+
+def reached(storage: Storage, stream: StreamIdentity) -> int:
+    """The log index through which a table holds the stream, wherever it is; 0 when none does."""
+    places = (own(storage, stream), aside(storage, stream))
+    return max(PositionWatch(place, stream.uid).read() or 0 for place in places)

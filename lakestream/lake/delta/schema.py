@@ -41,6 +41,7 @@ MAX_PARTITION_NAME = 240
 UID_PROPERTY = "lakestream.uid"
 STREAM_PROPERTY = "lakestream.stream"
 CREATED_PROPERTY = "lakestream.created_ns"
+JSON_SCHEMA_PROPERTY = "lakestream.json_schema"
 """Delta table properties that say whose table it is."""
 BOUNDS_METADATA = "lakestream.bounds"
 """Metadata of the column `bucket`: the bounds of the buckets. Being part of the schema, they change with the data."""

@@ -18,7 +18,7 @@ import msgspec
 
 from lakestream.lake.delta.schema import fits_partition, message_schema, split_headers, subject_text
 from lakestream.lake.errors import BadSegment, UnfitSubject
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.frame import Kind

@@ -24,7 +24,7 @@ from lakestream.lake.delta.actions import statistics
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import Progress, progress_of
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.log.departures import Point
 from lakestream.protocol import instants
 from lakestream.protocol.instants import rfc3339

@@ -22,12 +22,15 @@ from itertools import islice
 
 import msgspec
 
-from lakestream.lake.delta import deletion_vectors as deletion
+from lakestream.lake.delta import deletion_vectors
 from lakestream.lake.delta.actions import Add, Key, key_of, locate, statistics, vector_file
 from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.position import PositionWatch, aside, own
 from lakestream.lake.errors import BadDeletionVector
-from lakestream.lake.files import paths
+from lakestream.lake.files import paths, staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.local_storage import sync_directory, sync_path
+from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
 
 FILES_A_LOOK = 500
@@ -35,7 +38,6 @@ FILES_A_LOOK = 500
 so that a start is not about that."""
 NAMED_FILES = 3
 """Damaged files that a text names; the others are counted."""
-
 _STEP_FILES = 50
 _END_BYTES = 64 * 1024  # of a Parquet file, read at once: holds all of most footers
 _MAGIC = b"PAR1"
@@ -283,7 +285,7 @@ def _vector(storage: Storage, table: str, add: Add, read: dict[str, bytes | str]
     if isinstance(content, str):
         return Damage(path, content, add)
     try:
-        deletion.stored(content, path, vector.offset or 0, vector.size_in_bytes)
+        deletion_vectors.stored(content, path, vector.offset or 0, vector.size_in_bytes)
     except BadDeletionVector as error:
         return Damage(path, str(error), add)
     return _synced(path, add)
@@ -316,8 +318,6 @@ def _sync_directories(root: str, directories: Iterable[str]) -> None:
 
 
 # ---------------------------------------------------------------------- the Parquet footer
-
-
 def _rows(storage: Storage, path: str, end: bytes, size: int) -> int:
     """The number of rows in a Parquet file, of which the last bytes are given. Raises ValueError, IndexError."""
     if len(end) < 8 or end[-4:] != _MAGIC:
@@ -401,3 +401,56 @@ class _Compact:
     def _zigzag(self) -> int:
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
+
+
+def damaged(storage: Storage, stream: StreamIdentity) -> list[Damage]:
+    """Check the files of the stream's table, wherever it is; return those that are damaged."""
+    for place in (own(storage, stream), aside(storage, stream)):
+        if PositionWatch(place, stream.uid).read() is not None:
+            return look_over(storage, place)
+    return []
+
+
+REQUEST_FILE = paths.DAMAGED_FILE
+
+
+class Request(msgspec.Struct, frozen=True):
+    """The files that a server has found damaged, by path, with what is wrong with each. `lasting` are those of them
+    where a look does not tell it: the disk refused to take them (`Damage.lasting`)."""
+
+    files: dict[str, str] = {}
+    lasting: list[str] = []
+
+
+# ---------------------------------------------------------------------- the server's side
+def ask(lake: str, stream: StreamIdentity, damaged: Sequence[Damage]) -> None:
+    """Ask the compactor to make the table whole. What is staged has to stay from before this call on."""
+    storage = open_storage(lake)
+    directory = staging.directory_of(lake, stream)
+    files = {each.path: each.reason for each in damaged}
+    request = Request(files, sorted({each.path for each in damaged if each.lasting}))
+    if asked(storage, directory) != request:
+        staging.introduce(storage, directory, stream)
+        storage.write(f"{directory}/{REQUEST_FILE}", msgspec.json.encode(request))
+
+
+def settle(storage: Storage, directory: str) -> None:
+    """The table is whole: take the request away."""
+    storage.delete(f"{directory}/{REQUEST_FILE}")
+
+
+def asked(storage: Storage, directory: str) -> Request | None:
+    """The request in a staging directory; None when there is none."""
+    try:
+        content = storage.read(f"{directory}/{REQUEST_FILE}")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return msgspec.json.decode(content, type=Request)
+    except msgspec.DecodeError:  # cut by the very power loss; the server writes it anew
+        return Request()
+
+
+def is_asked(storage: Storage, directory: str) -> bool:
+    """Return True if there is a request."""
+    return storage.exists(f"{directory}/{REQUEST_FILE}")

@@ -19,8 +19,9 @@ from __future__ import annotations
 import msgspec
 
 from lakestream.lake.files import paths
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity, introduce
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.storage import Storage
 
 REQUEST_FILE = paths.CLONE_FILE
 ANSWER_FILE = "cloned.json"

@@ -1,12 +1,13 @@
-"""The identity of a lake.
+"""Opening a lake: its storage and its identity.
 
-Belongs here: the file `_lake.json`, which has the lake's id and by which a lake is told from any other directory or
-prefix. A server writes it into its lake at its start. Lakes of older releases do not have it; they are recognised by
-the directories that every lake has.
+Belongs here: choosing the storage of an address, and the file `_lake.json`, which has the lake's id and tells a lake
+from any other directory or prefix. A server writes it into its lake at its start. Lakes of older releases do not have
+it; they are recognised by the directories that every lake has.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 
@@ -14,9 +15,21 @@ import msgspec
 
 from lakestream.lake.errors import NotALake
 from lakestream.lake.files import paths
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.local_storage import LocalStorage
+from lakestream.lake.files.object_storage import ObjectStorage
+from lakestream.lake.files.storage import Storage
 
 _DIRECTORIES = frozenset((paths.STREAMS, paths.SEGMENTS, paths.ACCOUNTS, paths.CHECKPOINT))
+
+
+def open_storage(lake: str | os.PathLike[str]) -> Storage:
+    """Return the storage of a lake, or of anything below one (a table, a staging directory). No request is made.
+
+    Raises:
+        UnsupportedLake: an address that cannot hold a lake; see `paths.root`.
+    """
+    root = paths.root(os.fspath(lake))
+    return LocalStorage(root) if paths.is_local(root) else ObjectStorage(root)
 
 
 class LakeFile(msgspec.Struct, frozen=True):

@@ -33,31 +33,26 @@ class LocalStorage(Storage):
         self.root = root
 
     def read(self, path: str) -> bytes:
-        """See `Storage.read`."""
         with open(path, "rb") as file:
             return file.read()
 
     def read_entry(self, path: str) -> tuple[bytes, Entry]:
-        """See `Storage.read_entry`."""
         with open(path, "rb") as file:
             return file.read(), _entry(path, os.fstat(file.fileno()))
 
     def read_end(self, path: str, size: int) -> tuple[bytes, int]:
-        """See `Storage.read_end`."""
         with open(path, "rb") as file:
             whole = file.seek(0, os.SEEK_END)
             file.seek(max(0, whole - size))
             return file.read(size), whole
 
     def stat(self, path: str) -> Entry | None:
-        """See `Storage.stat`."""
         try:
             return _entry(path, os.stat(path))
         except _ABSENT:
             return None
 
     def list(self, directory: str) -> Entries:
-        """See `Storage.list`."""
         found: Entries = []
         try:
             with os.scandir(directory) as entries:
@@ -77,7 +72,6 @@ class LocalStorage(Storage):
             return []
 
     def directories(self, directory: str) -> Names:
-        """See `Storage.directories`."""
         try:
             with os.scandir(directory) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir())
@@ -85,7 +79,6 @@ class LocalStorage(Storage):
             return []
 
     def tree(self, directory: str) -> Entries:
-        """See `Storage.tree`."""
         found = []
         for parent, _, names in os.walk(directory):
             for name in names:
@@ -95,13 +88,11 @@ class LocalStorage(Storage):
         return sorted(found)
 
     def write(self, path: str, data: bytes) -> None:
-        """See `Storage.write`."""
         partial = self._written(path, data)
         os.replace(partial, path)
         sync_directory(os.path.dirname(path))
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `Storage.create`."""
         partial = self._written(path, data)
         try:
             os.link(partial, path)
@@ -113,7 +104,6 @@ class LocalStorage(Storage):
         return True
 
     def swap(self, path: str, data: bytes, tag: str | None) -> str | None:
-        """See `Storage.swap`."""
         if tag is None:
             if not self.create(path, data):
                 return None
@@ -147,7 +137,6 @@ class LocalStorage(Storage):
         return True
 
     def make_directory(self, path: str) -> None:
-        """See `Storage.make_directory`."""
         above = path
         while f"{above}/".startswith(self.root + "/") or not os.path.isdir(above):
             above = os.path.dirname(above)
@@ -161,7 +150,6 @@ class LocalStorage(Storage):
                 sync_directory(below)
 
     def move(self, source: str, target: str) -> None:
-        """See `Storage.move`."""
         self.make_directory(os.path.dirname(target))
         os.rename(source, target)
         # The new name first: what a power failure leaves under both can be told apart, what is under none is gone.
@@ -170,7 +158,6 @@ class LocalStorage(Storage):
             sync_directory(os.path.dirname(source))
 
     def sync_files(self, files: Iterable[str]) -> None:
-        """See `Storage.sync_files`."""
         directories = set()
         for path in files:
             sync_path(path)
@@ -184,25 +171,20 @@ class LocalStorage(Storage):
         yield path
 
     def delete(self, path: str) -> None:
-        """See `Storage.delete`."""
         with contextlib.suppress(*_ABSENT):
             os.unlink(path)
 
     def delete_all(self, files: Iterable[str]) -> None:
-        """See `Storage.delete_all`."""
         for path in files:
             self.delete(path)
 
     def delete_tree(self, directory: str) -> None:
-        """See `Storage.delete_tree`."""
         shutil.rmtree(directory, ignore_errors=True)
 
     def spark_path(self, path: str) -> str:
-        """See `Storage.spark_path`."""
         return path
 
     def delta_options(self) -> dict[str, str]:
-        """See `Storage.delta_options`."""
         return {}
 
     def _written(self, path: str, data: bytes) -> str:

@@ -30,8 +30,9 @@ import msgspec
 
 from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
 from lakestream.lake.files import paths
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.local_storage import FILE_MODE
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.storage import Storage
 from lakestream.log.files import Files
 
 if TYPE_CHECKING:
@@ -98,7 +99,6 @@ class JvmLock:
         self._file: tuple[int, int] | None = None
 
     def acquire(self) -> bool:
-        """See `Lock.acquire`."""
         assert self._channel is None
         if not self._reserve():
             return False
@@ -121,7 +121,6 @@ class JvmLock:
         return False
 
     def release(self) -> None:
-        """See `Lock.release`."""
         if self._channel is not None:
             try:
                 self._channel.close()
@@ -183,7 +182,6 @@ class Lease:
         self._renewer: threading.Thread | None = None
 
     def acquire(self) -> bool:
-        """See `Lock.acquire`."""
         assert self._tag is None
         now = time.monotonic()
         if now - self._looked < _LOOK_SECONDS:
@@ -219,7 +217,6 @@ class Lease:
                 self._storage.swap(self._path, free, tag)
 
     def check(self) -> None:
-        """See `Lock.check`."""
         if self._renewer is not None and (self._lost or time.monotonic() >= self._sure_until):
             raise LeaseLost(self._path)
 

@@ -70,11 +70,9 @@ class ObjectStorage(Storage):
         return f"ObjectStorage({self.root!r})"
 
     def read(self, path: str) -> bytes:
-        """See `Storage.read`."""
         return self.read_entry(path)[0]
 
     def read_entry(self, path: str) -> tuple[bytes, Entry]:
-        """See `Storage.read_entry`."""
 
         def ask(store: S3Store, key: str) -> tuple[bytes, Entry]:
             import obstore
@@ -85,7 +83,6 @@ class ObjectStorage(Storage):
         return self._do("read", path, ask)
 
     def read_end(self, path: str, size: int) -> tuple[bytes, int]:
-        """See `Storage.read_end`."""
 
         def ask(store: S3Store, key: str) -> tuple[bytes, int]:
             import obstore
@@ -99,7 +96,6 @@ class ObjectStorage(Storage):
         return self._do("read", path, ask)
 
     def stat(self, path: str) -> Entry | None:
-        """See `Storage.stat`."""
 
         def ask(store: S3Store, key: str) -> Entry:
             import obstore
@@ -112,11 +108,9 @@ class ObjectStorage(Storage):
             return None
 
     def list(self, directory: str) -> Entries:
-        """See `Storage.list`."""
         return sorted(self._children(directory)[0])
 
     def directories(self, directory: str) -> Names:
-        """See `Storage.directories`."""
         return sorted(self._children(directory)[1])
 
     def tree(self, directory: str) -> Entries:
@@ -131,7 +125,6 @@ class ObjectStorage(Storage):
         return self._do("list", directory, ask)
 
     def write(self, path: str, data: bytes) -> None:
-        """See `Storage.write`."""
         self._do("write", path, lambda store, key: self._put(store, key, data, None))
 
     def create(self, path: str, data: bytes) -> bool:
@@ -148,7 +141,6 @@ class ObjectStorage(Storage):
             return None
 
     def put_file(self, path: str, local_file: str | os.PathLike[str]) -> bool:
-        """See `Storage.put_file`."""
         size = os.path.getsize(local_file)
         if size > SINGLE_PUT_BYTES:
             entry = self.stat(path)
@@ -163,10 +155,10 @@ class ObjectStorage(Storage):
         self._compare(path, local_file, size)
         return False
 
-    def copy_file(self, path: str, source: str) -> None:
+    def copy_file(self, path: str, source: str, storage: Storage) -> None:
         """See `Storage.copy_file`; the store itself copies what is in the same bucket."""
         if not source.startswith(self._start):
-            super().copy_file(path, source)
+            super().copy_file(path, source, storage)
             return
 
         def ask(store: S3Store, key: str) -> None:
@@ -203,11 +195,9 @@ class ObjectStorage(Storage):
             yield target
 
     def delete(self, path: str) -> None:
-        """See `Storage.delete`."""
         self.delete_all([path])
 
     def delete_all(self, files: Iterable[str]) -> None:
-        """See `Storage.delete_all`."""
         waiting = [self._key(path) for path in files]
         for at in range(0, len(waiting), DELETE_BATCH):
             some = waiting[at : at + DELETE_BATCH]
@@ -221,7 +211,6 @@ class ObjectStorage(Storage):
                 self._do("delete", f"{self._start}{some[0]}", ask)
 
     def delete_tree(self, directory: str) -> None:
-        """See `Storage.delete_tree`."""
         self.delete_all(entry.path for entry in self.tree(directory))
 
     def spark_path(self, path: str) -> str:
@@ -229,7 +218,6 @@ class ObjectStorage(Storage):
         return "s3a://" + path.removeprefix("s3://")
 
     def delta_options(self) -> dict[str, str]:
-        """See `Storage.delta_options`."""
         return {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT}
 
     # Requests

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from lakestream.lake.errors import BadSegment, PoisonedSegment
+from lakestream.lake.errors import BadSegment, QuarantinedSegment
 from lakestream.lake.files import paths
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.storage import Storage
 from lakestream.log.errors import CorruptLog
 from lakestream.log.files import Files
 from lakestream.log.packed import read_plain
@@ -21,7 +22,7 @@ BAD = ".bad"
 WHY = ".why"
 
 
-def set_aside(path: str, bad: BadSegment) -> PoisonedSegment:
+def set_aside(path: str, bad: BadSegment) -> QuarantinedSegment:
     """Take a damaged segment out of the staging area's order; returns the error to raise.
 
     Repeated after a crash it does the rest.
@@ -34,10 +35,10 @@ def set_aside(path: str, bad: BadSegment) -> PoisonedSegment:
     else:
         storage.write(f"{path}{BAD}", storage.read(path))
         storage.delete(path)
-    return PoisonedSegment(path, reason)
+    return QuarantinedSegment(path, reason)
 
 
-def poisoned(directory: str, position: int) -> PoisonedSegment | None:
+def find(directory: str, position: int) -> QuarantinedSegment | None:
     """The first segment beyond a log index that was set aside and not replaced since; None when there is none."""
     storage = open_storage(directory)
     names = {entry.name: entry.path for entry in storage.list(directory)}
@@ -48,7 +49,7 @@ def poisoned(directory: str, position: int) -> PoisonedSegment | None:
         indexes = paths.parse_segment_name(segment)
         if indexes is not None and indexes[1] > position and segment not in names:
             path = names[name].removesuffix(WHY)
-            return PoisonedSegment(path, storage.read(names[name]).decode(errors="replace"))
+            return QuarantinedSegment(path, storage.read(names[name]).decode(errors="replace"))
     return None
 
 

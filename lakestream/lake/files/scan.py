@@ -13,8 +13,9 @@ import time
 import msgspec
 
 from lakestream.lake.files import paths, staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedStream, StreamIdentity
-from lakestream.lake.files.storage import Entry, open_storage
+from lakestream.lake.files.storage import Entry
 
 SETTLED_NS = 2_000_000_000
 """A directory changed later than this before it was listed is listed again: its time may be too coarse to tell of one
@@ -147,6 +148,14 @@ class Scanner:
             found.append(_staged(directory, known[1], list(named)))
         self._identities = identities
         return found
+
+
+def scan(lake: str) -> list[StagedStream]:
+    """Return every stream that has a staging directory, of all accounts, oldest stream first.
+
+    To ask repeatedly, keep a `Scanner`, for which streams where nothing has happened cost next to nothing.
+    """
+    return Scanner(lake).scan()
 
 
 def _staged(directory: str, identity: StreamIdentity, names: list[str]) -> StagedStream:

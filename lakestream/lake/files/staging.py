@@ -18,7 +18,8 @@ import msgspec
 
 from lakestream.lake.errors import StagingConflict
 from lakestream.lake.files import paths
-from lakestream.lake.files.storage import Entry, Storage, open_storage
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.storage import Entry, Storage
 from lakestream.log.errors import CorruptLog
 from lakestream.log.segment import read_footer
 
@@ -140,16 +141,6 @@ def missing(lake: str, stream: StreamIdentity, ends: list[int]) -> list[int]:
 def segments(directory: str) -> list[StagedSegment]:
     """The staged segments of one stream in log order; none when the directory is not there."""
     return staged_segments(open_storage(directory).list(directory))
-
-
-def scan(lake: str) -> list[StagedStream]:
-    """Every stream that has a staging directory, of all accounts, oldest stream first.
-
-    To ask repeatedly, keep a `scan.Scanner`, for which streams where nothing has happened cost next to nothing.
-    """
-    from lakestream.lake.files.scan import Scanner
-
-    return Scanner(lake).scan()
 
 
 def current(streams: list[StagedStream]) -> tuple[list[StagedStream], list[StagedStream]]:

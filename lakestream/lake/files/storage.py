@@ -18,8 +18,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from lakestream.lake.files import paths
-
 
 class Entry(msgspec.Struct, frozen=True, order=True):
     """A file: its path, its bytes, what identifies this content of it (`tag`), and when it was written."""
@@ -124,12 +122,15 @@ class Storage(ABC):
         Nothing to do in an object store: what it has confirmed is durable.
         """
 
-    def copy_file(self, path: str, source: str) -> None:
-        """Make `path` a copy of another file of any storage that never changes; nothing happens when it is there.
+    def copy_file(self, path: str, source: str, storage: Storage) -> None:
+        """Make `path` a copy of a file of any storage that never changes; nothing happens when `path` exists.
 
-        A hard link in a directory where that is possible, so that no byte is copied.
+        Args:
+            path: the copy.
+            source: the file to copy.
+            storage: the storage of the source.
         """
-        with open_storage(source).fetch(source) as local_file:
+        with storage.fetch(source) as local_file:
             self.put_file(path, local_file)
 
     @abstractmethod
@@ -163,19 +164,3 @@ class Storage(ABC):
     def exists(self, path: str) -> bool:
         """Whether there is a file."""
         return self.stat(path) is not None
-
-
-def open_storage(lake: str | os.PathLike[str]) -> Storage:
-    """The storage of a lake, or of anything below one (a table, a staging directory); no request is made.
-
-    Raises:
-        UnsupportedLake: an address that cannot hold a lake; see `paths.root`.
-    """
-    root = paths.root(os.fspath(lake))
-    if paths.is_local(root):
-        from lakestream.lake.files.local_storage import LocalStorage
-
-        return LocalStorage(root)
-    from lakestream.lake.files.object_storage import ObjectStorage
-
-    return ObjectStorage(root)

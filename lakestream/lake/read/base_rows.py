@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.delta.schema import HEADER_LINE, REMOVED_COLUMN
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.log.base import BaseWriter, Origin
 from lakestream.log.files import Files
 from lakestream.log.outline import Outline

@@ -37,7 +37,7 @@ from lakestream.lake.delta.schema import REMOVED_DDL, TABLE_DDL
 from lakestream.lake.delta.segments import Dead
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live, live_rows
 from lakestream.lake.read.flush import (
     DEFAULT_TIMEOUT_S,
@@ -47,7 +47,7 @@ from lakestream.lake.read.flush import (
     StreamNotFound,
     lake_flusher,
 )
-from lakestream.lake.read.live import END, LiveView, TailPart
+from lakestream.lake.read.live_rows import END, LiveView, UncompactedPart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,7 +174,7 @@ class Piece(InputPartition):
         self,
         view: LiveView,
         ranges: Sequence[tuple[int, int]],
-        parts: Sequence[TailPart],
+        parts: Sequence[UncompactedPart],
         bounds: tuple[int, int],
     ) -> None:
         self.view = msgspec.structs.replace(view, parts=tuple(parts), hidden=_within(view.hidden, *bounds))
@@ -394,7 +394,7 @@ def pieces(view: LiveView, first: int, last: int) -> list[Piece]:
     for at in range(0, len(ranges), TASK_RANGES):
         some = ranges[at : at + TASK_RANGES]
         found.append(Piece(view, some, [], (some[0][0], some[-1][1])))
-    group: list[TailPart] = []
+    group: list[UncompactedPart] = []
     size = 0
     for part in view.parts:
         if part.first_seq > last or part.last_seq < first:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files import lake as identity
+from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Storage
 
@@ -148,7 +148,7 @@ def lake_flusher(storage: Storage, account: str, credentials: Credentials | None
     servers = named_servers(storage)
     if not servers:
         return None
-    lake_id = identity.read_id(storage)
+    lake_id = lakes.read_id(storage)
     known = {server.server_id for server in servers}
 
     def judge(answer: Flushed) -> str:

@@ -11,25 +11,23 @@ Needs neither a JVM nor an event loop. What rows of a view look like is in live_
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.lake.delta import batch as plan
-from lakestream.lake.delta import departures as departed
-from lakestream.lake.delta import policy as policies
+from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import segments
 from lakestream.lake.delta.log import log_directory
-from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY
+from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
 from lakestream.lake.delta.position import Progress, application
 from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_DDL, UID_PROPERTY, Layout, layout_of
-from lakestream.lake.delta.segments import Dead, Ending
+from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
 from lakestream.lake.errors import LakeError, SegmentGap
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files import quarantine as poison
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files import paths, quarantine, staging
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.flush import (
     DEFAULT_TIMEOUT_S,
     NOT_FOUND,
@@ -41,176 +39,18 @@ from lakestream.lake.read.flush import (
     lake_flusher,
     other_account,
 )
-from lakestream.log.departures import Departures, Point
+from lakestream.lake.read.live_rows import LiveView, UncompactedPart
+from lakestream.log.departures import Departures
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake import DeltaTable
 
 ATTEMPTS = 5
 """Plans tried when files go while they are looked at."""
 PAUSE_S = 0.05
-END = (1 << 63) - 1
-"""Above every sequence."""
 _NO_LIMIT = 1 << 62
-
 ROW_COLUMNS = tuple(part.split()[0] for part in TABLE_DDL.replace("map<string, array<string>>", "map").split(", "))
 """The columns that every table has, in order."""
-
-
-class SegmentGone(LakeError):
-    """A staged segment was taken away while a view over it was being read."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"{path} is no longer staged: the table has held it for longer than the server's lake.staged_grace. "
-            "Read again; if reading takes that long, raise lake.staged_grace (and staged_grace_bytes)"
-        )
-
-
-class TailPart(msgspec.Struct, frozen=True):
-    """A staged segment of a view: its entries with a log index above `after`; its sequences lie within the range."""
-
-    path: str
-    after: int
-    size: int
-    first_seq: int
-    last_seq: int
-
-
-class LiveView(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream at one moment.
-
-    The rows of `table` at `version`, without those that `hidden_sql` names, and those of `tail_batches` together are
-    what the stream held when log entry `last_index` was the last one (in archives: all that was ever kept).
-
-    `version` is None while there is no table; then the tail is all. `position` is the log index through which the
-    table holds the stream, `table_last_seq` its last sequence there; `last_seq` is the stream's last one. `columns` are
-    the view's, in the table's order. `hidden` is what has died since, `endings` (archives) what has ended. `uncleared`
-    is what had died by `position` and may still be in the table, and `departures` is when the rest of `hidden` died;
-    None where the stream does not keep its past. `shredded` are runs of `hidden` that are no part of any past.
-    `flushed`: the server has staged everything that was acked before; else `note` says why not.
-    """
-
-    lake: str
-    stream: str
-    account: str
-    uid: str
-    table: str
-    version: int | None
-    position: int
-    table_last_seq: int
-    last_index: int
-    last_seq: int
-    floor: int
-    columns: tuple[str, ...]
-    table_columns: tuple[str, ...]
-    layout: Layout | None
-    archive: bool
-    drops_ended: bool
-    hidden: Dead
-    before: Progress | None
-    endings: tuple[Ending, ...] | None
-    parts: tuple[TailPart, ...]
-    flushed: bool
-    note: str = ""
-    uncleared: Dead = Dead()
-    departures: Departures | None = None
-    shredded: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def removed(self) -> Sequence[int]:
-        """Sequences that died one by one, for an anti-join; besides, all below `hidden.floor` and in `hidden.runs`."""
-        return self.hidden.removed
-
-    def at(self, point: Point) -> LiveView:
-        """The same view with what has died behind a point; what was stored behind it is for the reader to leave out.
-
-        Of a stream that does not keep its past: the view itself.
-        """
-        if self.departures is None:
-            return self
-        hidden = departed.both(self.uncleared, departed.gone(self.departures, point))
-        return msgspec.structs.replace(self, hidden=departed.both(hidden, Dead(runs=self.shredded)))
-
-    def hidden_conditions(self) -> list[str]:
-        """SQL conditions over the table's rows, each of bounded length; a row for which one holds is dead by now."""
-        if self.version is None:
-            return []
-        found = plan.deletions(self.position, self.before, self.hidden)
-        if self.drops_ended:
-            found.append(f"{REMOVED_COLUMN} IS NOT NULL")
-        return found
-
-    def hidden_sql(self) -> str | None:
-        """The same as one condition; None when no row of the table is dead."""
-        conditions = self.hidden_conditions()
-        return " OR ".join(f"({condition})" for condition in conditions) or None
-
-    def removed_sql(self) -> str | None:
-        """In archives: the column `removed_time_ns` of the table's rows, as SQL; else None."""
-        if REMOVED_COLUMN not in self.columns:
-            return None
-        has = REMOVED_COLUMN in self.table_columns
-        sql = REMOVED_COLUMN if has else "CAST(NULL AS BIGINT)"
-        cases = []
-        for update in plan.updates(self.position, self.before, self.endings):
-            condition = update.condition if has else update.condition.replace(f"{REMOVED_COLUMN} IS NULL", "TRUE")
-            cases.append(f"WHEN {condition} THEN {update.value}")
-        return f"CASE {' '.join(cases)} ELSE {sql} END" if cases else sql
-
-    def table_sql(self, source: str, columns: Sequence[str] | None = None, where: str = "") -> str:
-        """A SELECT of the table's part of the view.
-
-        Args:
-            source: what stands for the table at `version` in FROM.
-            columns: those of the view that are wanted; all when not given.
-            where: a further condition.
-        """
-        chosen = ", ".join(self.expressions(self.columns if columns is None else columns))
-        hidden = self.hidden_sql()
-        conditions = [f"({where})"] if where else []
-        conditions += [f"NOT ({hidden})"] if hidden else []
-        return f"SELECT {chosen} FROM {source}" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
-
-    def expressions(self, columns: Sequence[str]) -> list[str]:
-        """Columns of the view as SQL over the table."""
-        removed = self.removed_sql() if REMOVED_COLUMN in columns else None
-        return [f"{removed} AS {name}" if name == REMOVED_COLUMN else name for name in columns]
-
-    def ended_sql(self) -> str | None:
-        """True for the table's rows that belong to the view although they are none of `hidden`; None: all do.
-
-        An archive that is none any more loses the rows of messages that the stream no longer has.
-        """
-        return f"{REMOVED_COLUMN} IS NULL" if self.drops_ended else None
-
-    def arrow_schema(self) -> pa.Schema:
-        """The columns of `tail_batches`."""
-        from lakestream.lake.read import live_rows
-
-        return live_rows.schema(self.columns)
-
-    def tail_batches(self, first: int = 1, last: int = END) -> Iterator[pa.RecordBatch]:
-        """The messages that only the staging area has, in sequence order, those with first ≤ seq ≤ last.
-
-        Raises:
-            SegmentGone: the view is too old.
-        """
-        for part in self.parts:
-            if part.first_seq <= last and part.last_seq >= first:
-                yield from self.part_batches(part, first, last)
-
-    def part_batches(self, part: TailPart, first: int = 1, last: int = END) -> Iterator[pa.RecordBatch]:
-        """`tail_batches` of one part."""
-        from lakestream.lake.read import live_rows
-
-        endings = self.endings if self.archive else None
-        try:
-            for batch in segments.decode(part.path, part.after, self.hidden, endings=endings):
-                yield from live_rows.shaped(batch, self.columns, self.layout, first, last)
-        except FileNotFoundError:
-            raise SegmentGone(part.path) from None
 
 
 def open_view(
@@ -238,7 +78,7 @@ def open_view(
     Raises:
         StreamNotFound: neither lake nor server know it.
         FlushFailed: `server` was given and did not answer; or the stream is not one that a lake has.
-        SegmentGap, PoisonedSegment, BadSegment: the staging area is damaged.
+        SegmentGap, QuarantinedSegment, BadSegment: the staging area is damaged.
     """
     storage = open_storage(lake)
     answer, note = None, "flushing was not asked for"
@@ -266,8 +106,6 @@ def open_view(
 
 
 # ------------------------------------------------------------------ the flush
-
-
 def _flush(
     storage: Storage,
     stream: str,
@@ -320,8 +158,6 @@ def _refusal(storage: Storage, stream: str, answer: Flushed) -> LakeError:
 
 
 # ------------------------------------------------------------------ the plan
-
-
 class _Table(msgspec.Struct, frozen=True):
     """A stream's table as it was found."""
 
@@ -355,10 +191,10 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
             raise StreamNotFound(stream, f"the lake at {root}")
         uid = table.uid
     position, before = (table.position, table.progress) if table is not None else (0, None)
-    if any(entry.name.endswith(poison.WHY) for entry in files):
-        poisoned = poison.poisoned(directory, position)
-        if poisoned is not None:
-            raise poisoned
+    if any(entry.name.endswith(quarantine.WHY) for entry in files):
+        quarantined = quarantine.find(directory, position)
+        if quarantined is not None:
+            raise quarantined
     chosen = plan.choose(path, position, staging.staged_segments(files), _NO_LIMIT)
     footers = [segments.footer(part.path) for part in chosen]
     batch = plan.gather(uid, chosen, footers, before) if chosen else None
@@ -367,7 +203,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
     if batch is not None:
         archive = batch.policy.archive
     elif table is None and identity is not None:
-        archive = policies.of_config(bytes(identity.config)).archive
+        archive = of_config(bytes(identity.config)).archive
     table_columns = table.columns if table is not None else ROW_COLUMNS
     columns = table_columns
     if archive and REMOVED_COLUMN not in columns:
@@ -376,7 +212,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
     dead = batch.dead if batch is not None else Dead()
     uncleared = Dead()
     if table is not None and table.uncleared is not None:
-        uncleared = departed.gone(departed.read(storage, path, table.uncleared.last_index))
+        uncleared = departure_files.gone(departure_files.read(storage, path, table.uncleared.last_index))
     return LiveView(
         lake=root,
         stream=stream,
@@ -394,11 +230,11 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         layout=table.layout if table is not None else None,
         archive=archive,
         drops_ended=drops_ended,
-        hidden=departed.both(dead, uncleared),
+        hidden=departure_files.both(dead, uncleared),
         before=before,
         endings=tuple(batch.endings or ()) if batch is not None and archive else () if archive else None,
         parts=tuple(
-            TailPart(part.path, part.after, part.size, footer.first_seq, footer.last_seq)
+            UncompactedPart(part.path, part.after, part.size, footer.first_seq, footer.last_seq)
             for part, footer in zip(chosen, footers, strict=True)
             if footer.count
         ),
@@ -498,6 +334,6 @@ def is_archive(lake: str, stream: str, account: str = paths.DEFAULT_ACCOUNT) -> 
     storage = open_storage(lake)
     identity = _identity(storage, stream, account)
     if identity is not None:
-        return policies.of_config(bytes(identity.config)).archive
+        return of_config(bytes(identity.config)).archive
     table = _look(storage, paths.table(storage.root, stream, account), "")
     return table is not None and table.archive

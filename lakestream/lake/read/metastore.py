@@ -17,7 +17,8 @@ import msgspec
 from lakestream.lake.delta.log import has_log
 from lakestream.lake.delta.schema import quoted
 from lakestream.lake.files import paths
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 
 if TYPE_CHECKING:
     import pandas

@@ -18,15 +18,18 @@ import fcntl
 import glob
 import importlib.metadata
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 import lakestream
 from lakestream.lake.errors import JarsMissing, JavaMissing
-from lakestream.lake.spark import java
 
 SCALA = "2.13"
 DELTA = "4.4.0"
@@ -41,6 +44,13 @@ S3_FILES = (f"hadoop-aws-{HADOOP}.jar", f"bundle-{AWS_SDK}.jar", "analyticsaccel
 _EXCLUDED = "io.unitycatalog:*,org.apache.*:*,com.*:*,*:delta-kernel*"
 _S3_EXCLUDED = "org.apache.hadoop:hadoop-c*,org.wildfly.openssl:*"
 TIMEOUT_SECONDS = 600
+MINIMUM_JAVA = 17
+"""Oldest Java that Spark 4 starts on."""
+_JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_JAVA_HINT = (
+    "install a JDK 17 or 21 (Debian, Ubuntu: apt install openjdk-17-jre-headless; Fedora: dnf install "
+    "java-21-openjdk-headless; macOS: brew install openjdk@21) or point JAVA_HOME at one"
+)
 
 
 def directory() -> str:
@@ -140,7 +150,7 @@ def configuration(name: str = "local") -> str:
 
 def _fetch(target: str, package: str, files: Sequence[str], excluded: str) -> None:
     """Let spark-submit resolve the package into a directory of its own, then keep the files under their plain names."""
-    found = java.find()
+    found = find_java()
     with tempfile.TemporaryDirectory(dir=target, prefix="ivy-") as work:
         program = os.path.join(work, "nothing.py")
         with open(program, "w") as file:
@@ -205,3 +215,53 @@ def main(arguments: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+class Java(msgspec.Struct, frozen=True):
+    """A usable Java: the path of its `java` program, JAVA_HOME for it, and its major version."""
+
+    program: str
+    home: str
+    version: int
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """The first Java of at least version 17: JAVA_HOME's, then the one on PATH.
+
+    Args:
+        environ: the environment to search, `os.environ` when not given.
+
+    Raises:
+        JavaMissing: there is none; the text says what was found instead and how to install one.
+    """
+    environ = os.environ if environ is None else environ
+    candidates = []
+    if environ.get("JAVA_HOME"):
+        candidates.append(os.path.join(environ["JAVA_HOME"], "bin", "java"))
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path:
+        candidates.append(on_path)
+    too_old = []
+    for program in candidates:
+        version = java_version(program)
+        if version is None:
+            continue
+        if version >= MINIMUM_JAVA:
+            program = os.path.realpath(program)
+            return Java(program, os.path.dirname(os.path.dirname(program)), version)
+        too_old.append(f"{program} is Java {version}")
+    found = f"found only an older one ({'; '.join(too_old)})" if too_old else "found none"
+    raise JavaMissing(f"the compactor needs Java {MINIMUM_JAVA} or newer and {found}: {_JAVA_HINT}")
+
+
+def java_version(program: str) -> int | None:
+    """Major version of a `java` program; None when it does not run or is not one."""
+    try:
+        answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _JAVA_VERSION.search(answer.stderr + answer.stdout)
+    if match is None:
+        return None
+    major, minor = int(match.group(1)), match.group(2)
+    return int(minor) if major == 1 and minor else major

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from lakestream.lake.errors import JarsMissing, LakeError
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

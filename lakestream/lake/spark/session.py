@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import lakestream
 from lakestream.lake.errors import JarsMissing
 from lakestream.lake.files import paths, s3
-from lakestream.lake.spark import jars, java
+from lakestream.lake.spark import jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,7 +130,7 @@ def environ() -> dict[str, str]:
     Raises:
         JavaMissing: no Java 17 or newer.
     """
-    found = java.find()
+    found = jars.find_java()
     package_root = str(Path(lakestream.__file__).resolve().parents[1])
     inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != package_root]
     return {

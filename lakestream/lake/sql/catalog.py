@@ -2,7 +2,7 @@
 
 Belongs here: from a name (``delta.`streams/ORDERS` ``, as_of('ORDERS', T)) and a time to a relation that DuckDB can
 read: a Delta table at one version, or that table and the tail of the stream's log as one view (live.py). Executing the
-query is sql.py's, the dialect spark_sql.py's, resolving times timetravel.py's.
+query is sql.py's, the dialect dialect.py's, resolving times timetravel.py's.
 
 All mentions of a table in one statement see the same thing, whatever is committed meanwhile: a `Snapshot` is made for
 each statement and remembers what it found.
@@ -19,7 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta import json_schema
 from lakestream.lake.delta.log import has_log
 from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
 from lakestream.lake.delta.time_travel import (
@@ -32,15 +33,14 @@ from lakestream.lake.delta.time_travel import (
     version_for_message_time,
 )
 from lakestream.lake.files import paths
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.sql import dialect as spark_sql
-from lakestream.lake.sql import typed
-from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Travel
-from lakestream.lake.sql.uncompacted import quoted, scan
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.sql import dialect, typed
+from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Travel, quoted, scan
+from lakestream.lake.sql.uncompacted import Live, LiveStreams, Stream
 
 if TYPE_CHECKING:
-    from lakestream.lake.sql.typed import JsonSchema, TypedTable
-    from lakestream.lake.sql.uncompacted import Live, Tails
+    from lakestream.lake.delta.json_schema import JsonSchema
+    from lakestream.lake.sql.typed import TypedTable
 
 _SPELLED = re.compile(r"~([0-9A-Fa-f]{2})")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -51,15 +51,6 @@ NEVER = 1 << 63
 
 class UnknownStream(SqlError):
     """The query names a stream that has no table; lists those that have."""
-
-
-class Stream(msgspec.Struct, frozen=True):
-    """A stream by its account and name; `table` is the place of its Delta table, `name` what queries call it."""
-
-    account: str
-    stream: str
-    table: str
-    name: str
 
 
 class State(msgspec.Struct, frozen=True):
@@ -77,7 +68,7 @@ class Catalog:
     Args:
         lake: the lake's root.
         evaluate: the value of a constant expression in DuckDB's SQL; None when it has none.
-        tails: what is staged beyond the tables; None for the tables alone.
+        live_streams: what is staged beyond the tables; None for the tables alone.
         prepare: makes the functions of a schema known to DuckDB.
         place: from a table's path and version to what a query reads.
     """
@@ -86,14 +77,14 @@ class Catalog:
         self,
         lake: str,
         evaluate: Callable[[str], object],
-        tails: Tails | None,
+        live_streams: LiveStreams | None,
         prepare: Callable[[JsonSchema], None] = lambda _: None,
         place: Callable[[str, int], TableAt] = TableAt,
     ) -> None:
         self.root = paths.root(lake)
         self.storage = open_storage(self.root)
         self.evaluate = evaluate
-        self.tails = tails
+        self.live_streams = live_streams
         self.prepare = prepare
         self.place = place
 
@@ -110,8 +101,10 @@ class Catalog:
     def _names(self, base: str) -> list[str]:
         root = f"{self.root}/{base}"
         names = {name for name in self.storage.directories(root + paths.STREAMS) if self._has_log(root, name)}
-        if self.tails is not None:
-            names |= {name for name in self.storage.directories(root + paths.SEGMENTS) if self.tails.staged(root, name)}
+        if self.live_streams is not None:
+            names |= {
+                name for name in self.storage.directories(root + paths.SEGMENTS) if self.live_streams.staged(root, name)
+            }
         return [f"{base}{paths.STREAMS}/{name}" for name in sorted(names)]
 
     def _has_log(self, root: str, name: str) -> bool:
@@ -119,7 +112,7 @@ class Catalog:
 
     def state(self, stream: Stream) -> State:
         """How far a stream's table reaches, and how many messages are beyond it."""
-        tail = None if self.tails is None else self.tails.count(stream)
+        tail = None if self.live_streams is None else self.live_streams.count(stream)
         try:
             log = CommitLog(stream.table)
         except NotATable:
@@ -151,7 +144,9 @@ class Catalog:
         """Whether there is a stream of that name, or a table."""
         stream = self.stream(name)
         base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
-        staged = self.tails is not None and bool(stream.stream) and self.tails.staged(base + "/", directory)
+        staged = (
+            self.live_streams is not None and bool(stream.stream) and self.live_streams.staged(base + "/", directory)
+        )
         return staged or has_log(self.storage, stream.table)
 
     def typed(self, name: str) -> TypedTable | None:
@@ -186,7 +181,7 @@ class Catalog:
             )
         else:
             reason = f"there is no table delta.`{name}` in {self.root}"
-        return UnknownStream(f"{reason}\n{spark_sql.excerpt(text, place)}\n  the tables there are: {known}")
+        return UnknownStream(f"{reason}\n{dialect.excerpt(text, place)}\n  the tables there are: {known}")
 
 
 def _plain(directory: str) -> str:
@@ -223,7 +218,6 @@ class Snapshot:
         self.versions: set[TableAt] = set()
 
     def locate(self, mention: Mention) -> TableAt | Selection:
-        """See `spark_sql.Locate`."""
         key = (mention.name, mention.travel, mention.subject)
         if (found := self._found.get(key)) is None:
             try:
@@ -267,11 +261,11 @@ class Snapshot:
             raise
         if (table := self._catalog.typed(base.name)) is None:
             return None
-        found, source = typed.parse(table.text), _source(located)
+        found, source = json_schema.parse(table.text), _source(located)
         self._catalog.prepare(found)
         if suffix == typed.MISFITS_SUFFIX:
             return Selection(typed.misfits_sql(found, source))
-        return Selection(typed.view_sql(found, source, table.columns, typed.doubled))
+        return Selection(typed.view_sql(found, source, table.columns, json_schema.doubled))
 
     def _log(self, mention: Mention) -> CommitLog:
         if (log := self._logs.get(mention.name)) is None:
@@ -297,12 +291,12 @@ class Snapshot:
 
     def _view(self, mention: Mention) -> Live | None:
         """The stream's table and tail; None where only a table can be asked."""
-        tails = self._catalog.tails
-        if tails is None:
+        live_streams = self._catalog.live_streams
+        if live_streams is None:
             return None
         if mention.name not in self._live:
             stream = self._catalog.stream(mention.name)
-            live = tails.open(stream, next(self._numbers)) if stream.stream else None
+            live = live_streams.open(stream, next(self._numbers)) if stream.stream else None
             self._live[mention.name] = live
             if live is not None:
                 self.arrow.update(live.arrow)
@@ -325,8 +319,8 @@ class Snapshot:
             # The log once more: what left the tail before the view was opened is in a version that is listed now.
             self._logs.pop(mention.name, None)
             log, found = self._version(mention, at_ns)
-            if not found.complete and live.view.departures is not None and self._catalog.tails is not None:
-                live = self._catalog.tails.at(live, found.point, next(self._numbers))
+            if not found.complete and live.view.departures is not None and self._catalog.live_streams is not None:
+                live = self._catalog.live_streams.at(live, found.point, next(self._numbers))
                 self.arrow.update(live.arrow)
                 return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(at_ns, live.archive)}")
             if not found.complete and (live.table is None or at_ns >= (live.tail_begins_ns or NEVER)):
@@ -342,12 +336,12 @@ class Snapshot:
             f"(SELECT count(*) FROM ({columns}) WHERE column_name = {quoted(REMOVED_COLUMN)})"
         )
         held = _held(at_ns, bool(archive))
-        gone = departed.gone_as_of(self._catalog.storage, log.table, found)
+        gone = departure_files.gone_as_of(self._catalog.storage, log.table, found)
         if gone.runs:
             import pyarrow as pa
 
             name = f"left_{next(self._numbers)}"
-            self.arrow[name] = pa.table({"seq": departed.sequences(gone)})
+            self.arrow[name] = pa.table({"seq": departure_files.sequences(gone)})
             held += f" AND seq NOT IN (SELECT seq FROM {name})"
         return Selection(f"SELECT * FROM {scan(table)} WHERE {held}")
 

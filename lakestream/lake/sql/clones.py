@@ -10,13 +10,11 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake.delta import clones
-from lakestream.lake.delta import deletion_vectors as deletion
+from lakestream.lake.delta import clones, deletion_vectors
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.log import Log, State
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.sql.dialect import TableAt
-from lakestream.lake.sql.uncompacted import quoted
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.sql.dialect import TableAt, quoted
 
 if TYPE_CHECKING:
     import duckdb
@@ -112,7 +110,7 @@ def _dead(table: str, state: State) -> Any:
         vector = add.deletion_vector
         if vector is None:
             continue
-        gone = pa.array(deletion.load(vector, table, open_storage(table).read).astype("int64"))
+        gone = pa.array(deletion_vectors.load(vector, table, open_storage(table).read).astype("int64"))
         names.append(pa.repeat(pa.scalar(locate(table, add.path)), len(gone)))
         rows.append(gone)
     shape = [pa.chunked_array(names, pa.string()), pa.chunked_array(rows, pa.int64())]

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakestream.lake.files import paths, s3
-from lakestream.lake.sql import dialect as spark_sql
-from lakestream.lake.sql.dialect import SqlError
-from lakestream.lake.sql.uncompacted import quoted
+from lakestream.lake.sql import dialect
+from lakestream.lake.sql.dialect import SqlError, quoted
 
 if TYPE_CHECKING:
     import duckdb
@@ -65,7 +64,7 @@ def connect(root: str) -> duckdb.DuckDBPyConnection:
     for extension in extensions:
         connection.execute("LOAD " + quoted(str(extension)))
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
-    for macro in spark_sql.MACROS:
+    for macro in dialect.MACROS:
         connection.execute(macro)
     if remote:
         try:

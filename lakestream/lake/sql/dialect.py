@@ -24,7 +24,6 @@ from sqlglot.errors import ParseError, SqlglotError, TokenError
 from lakestream.lake.errors import LakeError
 
 DIALECT = "spark"
-
 MACROS = (
     # typeof() is constant for a column, so that DuckDB keeps only the branch that applies.
     "CREATE MACRO spark_string(x) AS CASE typeof(x) WHEN 'BLOB' THEN decode(TRY_CAST(x AS BLOB), 'replace') "
@@ -95,7 +94,6 @@ class Selection(msgspec.Struct, frozen=True):
 
 Locate = Callable[[Mention], TableAt | Selection]
 """What a mentioned table stands for; raises SqlError."""
-
 AS_OF = "as_of"
 
 
@@ -415,3 +413,15 @@ def _schema(text: str) -> exp.DataType:
                 column.set("constraints", None)  # NOT NULL and COMMENT say nothing about how to read
             return cast.to
     raise SqlError(f"from_json does not understand the schema {text!r}; write it as in 'a INT, b ARRAY<STRING>'")
+
+
+def scan(table: TableAt) -> str:
+    """What DuckDB reads a table at a version by."""
+    if table.view:
+        return table.view
+    return f"delta_scan({quoted(table.path)}, version = {table.version})"
+
+
+def quoted(text: str) -> str:
+    """A string as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,7 +1,7 @@
 """SQL on the streams of a lake, by DuckDB, inside this process.
 
 Belongs here: the session, executing statements, and DuckDB's errors in words that say what to do. The dialect is
-spark_sql.py's, what a table's name stands for sql_catalog.py's, DuckDB's extensions sql_duckdb.py's, and showing
+dialect.py's, what a table's name stands for sql_catalog.py's, DuckDB's extensions sql_duckdb.py's, and showing
 results the command line's.
 
 A stream is its table and the tail of its log beyond it, as one view (sql_tail.py). Every statement reads each stream at
@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.delta.time_travel import KEEP_MORE, CommitLog
 from lakestream.lake.files import paths
-from lakestream.lake.sql import dialect as spark_sql
+from lakestream.lake.sql import dialect
 from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
 from lakestream.lake.sql.clones import CloneViews
 from lakestream.lake.sql.connection import connect, extension_path
 from lakestream.lake.sql.dialect import BadSql, SqlError, Statement
 from lakestream.lake.sql.typed import prepare_duckdb
-from lakestream.lake.sql.uncompacted import TAIL_BYTES, Server, Tails
+from lakestream.lake.sql.uncompacted import TAIL_BYTES, LiveStreams, Server
 
 if TYPE_CHECKING:
     import duckdb
 
-    from lakestream.lake.sql.typed import JsonSchema
+    from lakestream.lake.delta.json_schema import JsonSchema
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 
@@ -110,12 +110,12 @@ class Session:
         self._duckdb = duckdb
         self._connection = connect(self.root)
         place = CloneViews(self.root, self._connection).place
-        tails = None if committed else Tails(self.root, server, tail_bytes, notify, place)
+        live_streams = None if committed else LiveStreams(self.root, server, tail_bytes, notify, place)
 
         def prepare(schema: JsonSchema) -> None:
             prepare_duckdb(self._connection, schema)
 
-        self._catalog = Catalog(self.root, self._value, tails, prepare, place)
+        self._catalog = Catalog(self.root, self._value, live_streams, prepare, place)
 
     def close(self) -> None:
         """Close DuckDB; results not read yet are lost."""
@@ -141,7 +141,7 @@ class Session:
         Raises:
             SqlError: BadSql with the place, UnknownStream with the streams there are, and so on.
         """
-        for statement in spark_sql.parse(text):
+        for statement in dialect.parse(text):
             yield self._answer(statement, text)
 
     def query(self, text: str) -> Result:
@@ -150,7 +150,7 @@ class Session:
         Raises:
             SqlError: as `run`; BadSql when there is none or more than one.
         """
-        statements = spark_sql.parse(text)
+        statements = dialect.parse(text)
         if len(statements) != 1:
             raise BadSql(f"one statement is expected here, not {len(statements)}", text)
         return self._answer(statements[0], text)
@@ -159,7 +159,7 @@ class Session:
         if statement.kind == "tables":
             return self._show_tables()
         if statement.kind == "history":
-            mention = spark_sql.mentioned(statement.tree.this, statement.offset)
+            mention = dialect.mentioned(statement.tree.this, statement.offset)
             return self._history(self._catalog.log(mention.name, text, mention.place))
         return self._execute(statement, text)
 
@@ -168,7 +168,7 @@ class Session:
         seen: Snapshot | None = None
         for _ in range(_RETRIES):
             snapshot = Snapshot(self._catalog, text)
-            sql = spark_sql.rewrite(statement, snapshot.locate)
+            sql = dialect.rewrite(statement, snapshot.locate)
             if seen is not None and seen.versions == snapshot.versions:
                 break
             seen = snapshot

@@ -15,19 +15,30 @@ from abc import ABC, abstractmethod
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta import schema
+from lakestream.lake.delta.json_schema import BadJsonSchema, JsonSchema, parse, ticked
 from lakestream.lake.delta.schema import REMOVED_COLUMN
 from lakestream.lake.delta.time_travel import CommitLog, NotATable, TimeTravelError, instant, version_for_message_time
 from lakestream.lake.files import paths
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.sql import dialect as spark_sql
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.read import datasource
+from lakestream.lake.sql import dialect
 from lakestream.lake.sql.catalog import Catalog, of_stream
+from lakestream.lake.sql.typed import (
+    MISFITS_SUFFIX,
+    VIEW_SUFFIX,
+    TypedTable,
+    engine_functions,
+    misfits_sql,
+    typed_tables,
+    view_sql,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["as_of", "register"]
-
 _LAKE_SETTING = "spark.lakestream.lake"
 _MICRO = 1000
 _EXACT = ("string", "tinyint", "smallint", "int", "bigint")
@@ -41,7 +52,7 @@ def as_of(spark: SparkSession, stream: str, at: int | datetime | str, lake: str 
     Args:
         spark: a session with Delta.
         stream: `ORDERS`, or `ACME/ORDERS` for a stream of account ACME.
-        at: the moment, as `timetravel.instant` takes it: exact to the ns as an integer or a text.
+        at: the moment, as `time_travel.instant` takes it: exact to the ns as an integer or a text.
         lake: the lake's root; the session's own when not given.
 
     Raises:
@@ -57,7 +68,7 @@ def as_of(spark: SparkSession, stream: str, at: int | datetime | str, lake: str 
     rows = reader.load(open_storage(root).spark_path(log.table))
     if found.version is None:
         return rows.where("false")
-    gone = departed.gone_as_of(open_storage(root), log.table, found)
+    gone = departure_files.gone_as_of(open_storage(root), log.table, found)
     if gone.runs:
         from pyspark.sql import functions
 
@@ -77,7 +88,8 @@ def register(spark: SparkSession, lake: str) -> None:
         spark: a session with Delta, from a Python program.
         lake: the root of the lake that names stand in.
     """
-    _register(spark, spark_sql.AS_OF, _AsOf(spark, lake))
+    _register(spark, dialect.AS_OF, _AsOf(spark, lake))
+    register_views(spark, lake)
 
 
 def register_rows(spark: SparkSession, lake: str) -> str:
@@ -141,7 +153,6 @@ class _AsOf(_Builder):
     """as_of(stream, moment)."""
 
     def rows(self, values: list[Any]) -> DataFrame:
-        """See `_Builder.rows`."""
         if len(values) != 2 or not isinstance(values[0], str) or values[1] is None:
             raise TimeTravelError("as_of takes a stream's name and a moment: as_of('ORDERS', '2026-05-01 12:00:00')")
         stream, moment = values
@@ -155,7 +166,6 @@ class _Rows(_Builder):
     """The rows of a stream of the default account."""
 
     def rows(self, values: list[Any]) -> DataFrame:
-        """See `_Builder.rows`."""
         [stream] = values
         table = paths.table(paths.root(self._lake), stream)
         try:
@@ -164,3 +174,49 @@ class _Rows(_Builder):
             reader = self._spark.read.format("lakestream").option("lake", self._lake)
             return reader.option("stream", stream).load()
         return self._spark.read.format("delta").load(open_storage(self._lake).spark_path(table))
+
+
+def prepare_spark(spark: SparkSession, found: JsonSchema) -> None:
+    """Give a Spark session the two functions that the views use. Executors need lakestream on their path."""
+    from pyspark.sql import functions
+
+    arrow_udf = vars(functions)["arrow_udf"]  # its type stubs do not know it
+    values, reasons = engine_functions(found.text)
+    spark.udf.register(found.values_function, arrow_udf(values, found.spark))
+    spark.udf.register(found.reason_function, arrow_udf(reasons, "STRING"))
+
+
+def register_views(spark: SparkSession, lake: str) -> list[str]:
+    """Make the temporary views `<STREAM>_json` and `<STREAM>_json_misfits` of all streams that have a schema.
+
+    They are made of each stream's schema of now; call it again after a change. A schema that does not parse gets none.
+    A stream whose table has yet to be made is read by the data source `lakestream` until the table is there.
+
+    Returns:
+        The names of the views.
+    """
+    made: list[str] = []
+    for table in typed_tables(lake):
+        try:
+            found = parse(table.text)
+        except BadJsonSchema:
+            continue
+        prepare_spark(spark, found)
+        source = _made(table) if table.made else _in_the_making(spark, lake, table)
+        for suffix, select in (
+            (VIEW_SUFFIX, view_sql(found, source, table.columns)),
+            (MISFITS_SUFFIX, misfits_sql(found, source)),
+        ):
+            spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {ticked(table.stream + suffix)} AS {select}")
+            made.append(table.stream + suffix)
+    return made
+
+
+def _made(table: TypedTable) -> str:
+    return f"delta.{ticked(open_storage(table.path).spark_path(table.path))}"
+
+
+def _in_the_making(spark: SparkSession, lake: str, table: TypedTable) -> str:
+
+    datasource.register(spark, lake)
+    return f"{register_rows(spark, lake)}({schema.quoted(table.stream)})"

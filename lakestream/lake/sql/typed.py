@@ -21,66 +21,33 @@ the view; it stays in the stream's table, and the view `<STREAM>_json_misfits` h
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime
-from decimal import Context, Decimal, DecimalException
-from functools import lru_cache
-from types import GenericAlias
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from lakestream.lake.delta import policy, schema
-from lakestream.lake.delta.policy import JSON_SCHEMA_PROPERTY, BadPolicy
-from lakestream.lake.errors import LakeError
+from lakestream.lake.delta.json_schema import JsonSchema, parse, ticked
+from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
+from lakestream.lake.errors import BadPolicy, LakeError
 from lakestream.lake.files import paths
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import read_identity
-from lakestream.lake.files.storage import open_storage
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
 VIEW_SUFFIX = "_json"
 MISFITS_SUFFIX = "_json_misfits"
 VIEW_COLUMNS = ("subject", "seq", "time", "time_ns", "headers")
 """Columns of the stream's table that its view has, before the typed ones; of an archive also `removed_time_ns`."""
-
-MAX_DEPTH = 200
-"""A payload nested deeper than this does not fit."""
-MAX_COLUMNS = 1_000
-"""Most columns, those of structs counted in."""
-
 _LOADERS = 8
-_BASE = frozenset(part.split()[0] for part in (schema.TABLE_DDL + schema.REMOVED_DDL).split(", ")) | {"bucket"}
-_TOKEN = re.compile(r"token\d+", re.IGNORECASE)
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
-_FLOAT_MAX = 3.4028234663852886e38
-_EXACT = Context(prec=76)
-
-Finish = Callable[[Any], Any]
-
-
-class BadJsonSchema(BadPolicy):
-    """A `lakestream.json_schema` that is no list of columns; the text says what is wrong."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(JSON_SCHEMA_PROPERTY, f"{reason}; write it as in `price DOUBLE, tags ARRAY<STRING>`")
 
 
 class NoTypedView(LakeError):
     """Neither the stream nor its table has a `lakestream.json_schema`."""
-
-
-class _Unfit(Exception):
-    """A value that JSON can say and the column's type cannot."""
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -90,263 +57,7 @@ class Fit(msgspec.Struct, frozen=True):
     misfits: int
 
 
-class _Type(msgspec.Struct, frozen=True):
-    """One type in its spellings. `python`: for msgspec; `finish`: what is left to be done to a decoded value."""
-
-    python: Any
-    arrow: Any
-    spark: str
-    duckdb: str
-    finish: Finish | None = None
-
-
-class JsonSchema:
-    """A parsed `lakestream.json_schema`. Get one from `parse`; safe for use by several threads.
-
-    Attributes: `names` of its columns, `struct` as an Arrow type, and as `spark` and `duckdb` write it.
-    """
-
-    def __init__(self, text: str, whole: _Type, names: tuple[str, ...]) -> None:
-        self.text = text
-        self.names = names
-        self.struct: pa.DataType = whole.arrow
-        self.spark = whole.spark
-        self.duckdb = whole.duckdb
-        self._decoder = msgspec.json.Decoder(whole.python)
-        assert whole.finish is not None
-        self._finish = whole.finish
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.values_function = f"lakestream_json_{digest}"
-        self.reason_function = f"lakestream_misfit_{digest}"
-
-    def decode(self, payload: bytes | None) -> dict[str, Any]:
-        """One payload as its columns; what is missing is None.
-
-        Raises:
-            ValueError: it does not fit; the text says why.
-        """
-        if payload is None:
-            raise ValueError("NULL")
-        try:
-            if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and _depth(payload) > MAX_DEPTH:
-                raise _Unfit(f"nested deeper than {MAX_DEPTH}")
-            found: dict[str, Any] = self._finish(self._decoder.decode(payload))
-            return found
-        except UnicodeDecodeError:
-            raise ValueError("a string is not UTF-8") from None
-        except (msgspec.MsgspecError, _Unfit, DecimalException, OverflowError, RecursionError) as error:
-            raise ValueError(str(error) or type(error).__name__) from None
-
-    def values(self, payloads: pa.Array) -> pa.Array:
-        """Payloads as structs of the columns; NULL for each that does not fit."""
-        import pyarrow as pa
-
-        return pa.array([self._values(payload) for payload in payloads.to_pylist()], self.struct)
-
-    def reasons(self, payloads: pa.Array) -> pa.Array:
-        """Why payloads do not fit; NULL for each that does."""
-        import pyarrow as pa
-
-        return pa.array([self._reason(payload) for payload in payloads.to_pylist()], pa.string())
-
-    def _values(self, payload: bytes | None) -> dict[str, Any] | None:
-        try:
-            return self.decode(payload)
-        except ValueError:
-            return None
-
-    def _reason(self, payload: bytes | None) -> str | None:
-        try:
-            self.decode(payload)
-        except ValueError as misfit:
-            return str(misfit)
-        return None
-
-
-# Parsing
-
-
-@lru_cache(maxsize=64)
-def parse(text: str) -> JsonSchema:
-    """A list of columns in Spark's DDL, as `lakestream.json_schema` has it.
-
-    Raises:
-        BadJsonSchema: it does not parse, has a type that JSON cannot be read as, or a name that is taken.
-    """
-    try:
-        # As part of a CAST: DataType.build would not mind what it does not understand.
-        cast = sqlglot.parse_one(f"CAST(x AS STRUCT<{text}>)", read="spark")
-    except (SqlglotError, RecursionError, ValueError):  # the last for an empty name
-        raise BadJsonSchema(f"{text[:200]!r} is not understood") from None
-    if not isinstance(cast, exp.Cast) or not isinstance(cast.to, exp.DataType):
-        raise BadJsonSchema(f"{text[:200]!r} is not understood")
-    if sum(1 for _ in cast.to.find_all(exp.ColumnDef)) > MAX_COLUMNS:
-        raise BadJsonSchema(f"there are more than {MAX_COLUMNS} columns")
-    try:
-        whole = _type(cast.to)
-    except (RecursionError, ValueError):  # nested, or a number, beyond what Python takes
-        raise BadJsonSchema(f"{text[:200]!r} is not understood") from None
-    names = tuple(field.name for field in whole.arrow)
-    for name in names:
-        if name.lower() in _BASE or _TOKEN.fullmatch(name):
-            raise BadJsonSchema(f"a column cannot be called {name!r}, the table has one of that name")
-    return JsonSchema(text, whole, names)
-
-
-def _type(node: exp.DataType) -> _Type:
-    """A node of the parsed DDL as a type."""
-    kind = exp.DataType.Type
-    if node.this == kind.STRUCT:
-        return _struct(node)
-    if node.this == kind.ARRAY and len(node.expressions) == 1:
-        return _array(_type(node.expressions[0]))
-    if node.this == kind.MAP and len(node.expressions) == 2:
-        return _map(_type(node.expressions[0]), _type(node.expressions[1]))
-    if node.this == kind.DECIMAL:
-        return _decimal([int(argument.name) for argument in node.expressions])
-    found = None if node.expressions else _scalars().get(node.this)
-    if found is None:
-        raise BadJsonSchema(f"{node.sql(dialect='spark')} cannot be read from JSON")
-    return found
-
-
-@lru_cache(maxsize=1)
-def _scalars() -> dict[Any, _Type]:
-    import pyarrow as pa
-
-    kind = exp.DataType.Type
-
-    def integer(bits: int, spark: str) -> _Type:
-        limits = msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)
-        return _Type(Annotated[int, limits], getattr(pa, f"int{bits}")(), spark, spark)
-
-    single = Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)]
-    moment = _Type(datetime, pa.timestamp("us", "UTC"), "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", _utc)
-    return {
-        kind.BOOLEAN: _Type(bool, pa.bool_(), "BOOLEAN", "BOOLEAN"),
-        kind.TINYINT: integer(8, "TINYINT"),
-        kind.SMALLINT: integer(16, "SMALLINT"),
-        kind.INT: integer(32, "INT"),
-        kind.BIGINT: integer(64, "BIGINT"),
-        kind.FLOAT: _Type(single, pa.float32(), "FLOAT", "FLOAT"),
-        kind.DOUBLE: _Type(float, pa.float64(), "DOUBLE", "DOUBLE"),
-        kind.TEXT: _Type(str, pa.string(), "STRING", "VARCHAR"),
-        kind.DATE: _Type(date, pa.date32(), "DATE", "DATE"),
-        kind.TIMESTAMP: moment,
-        kind.TIMESTAMPTZ: moment,
-    }
-
-
-def _struct(node: exp.DataType) -> _Type:
-    import pyarrow as pa
-
-    fields: dict[str, _Type] = {}
-    keys: list[Any] = []
-    for column in node.expressions:
-        if not isinstance(column, exp.ColumnDef) or not isinstance(column.args.get("kind"), exp.DataType):
-            raise BadJsonSchema(f"{column.sql(dialect='spark')!r} is no name with a type")
-        name, of = column.name, _type(column.args["kind"])
-        if not name or name.lower() in (other.lower() for other in fields):
-            raise BadJsonSchema(f"the name {name!r} is empty or comes twice (upper and lower case are the same)")
-        key = f"f{len(keys)}"
-        keys.append((key, of.python) if _required(column) else (key, of.python | None, None))
-        fields[name] = of
-    if not fields:
-        raise BadJsonSchema("a list of columns is empty")
-    steps = tuple((name, of.finish) for name, of in fields.items())
-
-    def finish(value: msgspec.Struct) -> dict[str, Any]:
-        parts = zip(steps, msgspec.structs.astuple(value), strict=True)
-        return {name: part if step is None or part is None else step(part) for (name, step), part in parts}
-
-    # Under names of our own: a TypedDict would miss keys beyond ASCII.
-    rename = {key[0]: name for key, name in zip(keys, fields, strict=True)}
-    return _Type(
-        msgspec.defstruct("Object", keys, rename=rename, kw_only=True, gc=False),
-        pa.struct([(name, of.arrow) for name, of in fields.items()]),
-        f"STRUCT<{', '.join(f'{_ticked(name)}: {of.spark}' for name, of in fields.items())}>",
-        f"STRUCT({', '.join(f'{doubled(name)} {of.duckdb}' for name, of in fields.items())})",
-        finish,
-    )
-
-
-def _required(column: exp.ColumnDef) -> bool:
-    """Whether it says NOT NULL; a comment may stand there too, anything else may not."""
-    required = False
-    for constraint in column.args.get("constraints") or []:
-        if isinstance(constraint.kind, exp.NotNullColumnConstraint):
-            required = not constraint.kind.args.get("allow_null")
-        elif not isinstance(constraint.kind, exp.CommentColumnConstraint):
-            raise BadJsonSchema(f"{constraint.sql(dialect='spark')} cannot be said of a column here")
-    return required
-
-
-def _array(of: _Type) -> _Type:
-    import pyarrow as pa
-
-    step = of.finish
-    finish = None if step is None else lambda value: [None if part is None else step(part) for part in value]
-    return _Type(
-        GenericAlias(list, (of.python | None,)), pa.list_(of.arrow), f"ARRAY<{of.spark}>", f"{of.duckdb}[]", finish
-    )
-
-
-def _map(key: _Type, of: _Type) -> _Type:
-    import pyarrow as pa
-
-    if key.python is not str:
-        raise BadJsonSchema("the names of a map are STRING in JSON")
-    step = of.finish
-
-    def finish(value: dict[str, Any]) -> list[tuple[str, Any]]:
-        return [(name, part if part is None or step is None else step(part)) for name, part in value.items()]
-
-    return _Type(
-        GenericAlias(dict, (str, of.python | None)),
-        pa.map_(pa.string(), of.arrow),
-        f"MAP<STRING, {of.spark}>",
-        f"MAP(VARCHAR, {of.duckdb})",
-        finish,
-    )
-
-
-def _decimal(arguments: list[int]) -> _Type:
-    import pyarrow as pa
-
-    precision, scale = (*arguments, *(10, 0)[len(arguments) :])
-    if not 1 <= precision <= 38 or not 0 <= scale <= precision:
-        raise BadJsonSchema(f"DECIMAL({precision}, {scale}): 1 to 38 digits, of them 0 to all after the point")
-    unit, limit = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
-
-    def finish(value: Decimal) -> Decimal:
-        if not value.is_finite() or abs(value) >= limit or (exact := value.quantize(unit, context=_EXACT)) != value:
-            raise _Unfit(f"{str(value)[:50]} is not exactly a DECIMAL({precision}, {scale})")
-        return exact
-
-    name = f"DECIMAL({precision}, {scale})"
-    return _Type(Decimal, pa.decimal128(precision, scale), name, name, finish)
-
-
-def _utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-def _depth(payload: bytes) -> int:
-    """How deep objects and arrays are nested. Brackets in strings do not count."""
-    depth = deepest = 0
-    for match in _BRACKETS.finditer(payload):
-        token = match.group()
-        if token in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif token in b"]}":
-            depth -= 1
-    return deepest
-
-
 # The views as SQL
-
-
 def view_sql(found: JsonSchema, table: str, columns: Iterable[str], quote: Callable[[str], str] | None = None) -> str:
     """The view of the rows that fit, as a SELECT.
 
@@ -356,7 +67,7 @@ def view_sql(found: JsonSchema, table: str, columns: Iterable[str], quote: Calla
         columns: the table's columns.
         quote: how a name is quoted; Spark's way by default.
     """
-    name = quote or _ticked
+    name = quote or ticked
     base = [column for column in (*VIEW_COLUMNS, schema.REMOVED_COLUMN) if column in set(columns)]
     typed = [f"{name('_typed')}.{name(column)} AS {name(column)}" for column in found.names]
     return (
@@ -373,18 +84,7 @@ def misfits_sql(found: JsonSchema, table: str) -> str:
     )
 
 
-def _ticked(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def doubled(name: str) -> str:
-    """A name as DuckDB quotes it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 # Which tables have one
-
-
 class TypedTable(msgspec.Struct, frozen=True):
     """A stream with a schema: its name, its table's path, `lakestream.json_schema`, the table's columns, and whether
     there is a table yet."""
@@ -484,9 +184,7 @@ def fit(lake: str, stream: str) -> Fit:
 
 
 # The engines
-
-
-def _functions(text: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def engine_functions(text: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """The two functions of a schema as the engines want them: plain ones that can be sent to another process."""
     import pyarrow as pa
 
@@ -506,7 +204,7 @@ def prepare_duckdb(connection: duckdb.DuckDBPyConnection, found: JsonSchema) -> 
     """Give a DuckDB database the two functions that the views use; cursors of the connection have them too."""
     import duckdb
 
-    values, reasons = _functions(found.text)
+    values, reasons = engine_functions(found.text)
     known = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"
     for name, function, returns in (
         (found.values_function, values, found.duckdb),
@@ -515,56 +213,3 @@ def prepare_duckdb(connection: duckdb.DuckDBPyConnection, found: JsonSchema) -> 
         if connection.execute(known, [name]).fetchone() is None:
             more: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
             connection.create_function(name, function, [duckdb.type("BLOB")], duckdb.type(returns), **more)
-
-
-def prepare_spark(spark: SparkSession, found: JsonSchema) -> None:
-    """Give a Spark session the two functions that the views use. Executors need lakestream on their path."""
-    from pyspark.sql import functions
-
-    arrow_udf = vars(functions)["arrow_udf"]  # its type stubs do not know it
-    values, reasons = _functions(found.text)
-    spark.udf.register(found.values_function, arrow_udf(values, found.spark))
-    spark.udf.register(found.reason_function, arrow_udf(reasons, "STRING"))
-
-
-def register_views(spark: SparkSession, lake: str) -> list[str]:
-    """Make the temporary views `<STREAM>_json` and `<STREAM>_json_misfits` of all streams that have a schema.
-
-    They are made of each stream's schema of now; call it again after a change. A schema that does not parse gets none.
-    A stream whose table has yet to be made is read by the data source `lakestream` until the table is there.
-
-    Returns:
-        The names of the views.
-    """
-    made: list[str] = []
-    for table in typed_tables(lake):
-        try:
-            found = parse(table.text)
-        except BadJsonSchema:
-            continue
-        prepare_spark(spark, found)
-        source = _made(table) if table.made else _in_the_making(spark, lake, table)
-        for suffix, select in (
-            (VIEW_SUFFIX, view_sql(found, source, table.columns)),
-            (MISFITS_SUFFIX, misfits_sql(found, source)),
-        ):
-            spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_ticked(table.stream + suffix)} AS {select}")
-            made.append(table.stream + suffix)
-    return made
-
-
-def _made(table: TypedTable) -> str:
-    return f"delta.{_ticked(open_storage(table.path).spark_path(table.path))}"
-
-
-def _in_the_making(spark: SparkSession, lake: str, table: TypedTable) -> str:
-    from lakestream.lake.read import datasource
-    from lakestream.lake.sql import spark_functions
-
-    datasource.register(spark, lake)
-    return f"{spark_functions.register_rows(spark, lake)}({schema.quoted(table.stream)})"
-
-
-def register(spark: SparkSession, lake: str) -> None:
-    """What a session of `lakestream.spark` has from here: the views."""
-    register_views(spark, lake)

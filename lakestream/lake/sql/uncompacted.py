@@ -11,26 +11,34 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
 from lakestream.lake.delta.segments import Dead
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.read import live
 from lakestream.lake.read.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
-from lakestream.lake.sql.dialect import SqlError, TableAt
+from lakestream.lake.sql.dialect import SqlError, TableAt, scan
 
 if TYPE_CHECKING:
-    from lakestream.lake.read.live import LiveView
-    from lakestream.lake.sql.catalog import Stream
+    from lakestream.lake.read.live_rows import LiveView
     from lakestream.log.departures import Point
 
 TAIL_BYTES = 1 << 30
 """The most segments of one stream's tail that are read into memory, in bytes. A tail is seconds of messages where a
 compactor is at work; the limit is met where none is."""
-
 MANY_REMOVED = 1000
 """From so many removed sequences on they are joined instead of listed in a condition."""
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A stream by its account and name; `table` is the place of its Delta table, `name` what queries call it."""
+
+    account: str
+    stream: str
+    table: str
+    name: str
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -41,7 +49,7 @@ class Server(msgspec.Struct, frozen=True):
     timeout: float = DEFAULT_TIMEOUT_S
 
 
-class TailTooLong(SqlError):
+class UncompactedTooLarge(SqlError):
     """More messages wait for the compactor than are read into memory."""
 
     def __init__(self, stream: str, size: int, limit: int) -> None:
@@ -68,7 +76,7 @@ class Live(msgspec.Struct, frozen=True):
     view: LiveView
 
 
-class Tails:
+class LiveStreams:
     """The tails of a lake's streams.
 
     Args:
@@ -112,7 +120,7 @@ class Tails:
             number: tells the names of its Arrow tables from those of other streams in the statement.
 
         Raises:
-            TailTooLong: there is more of it than `tail_bytes`.
+            UncompactedTooLarge: there is more of it than `tail_bytes`.
             SqlError: the tail cannot be read.
         """
         try:
@@ -131,8 +139,6 @@ class Tails:
 
     def count(self, stream: Stream) -> int:
         """How many messages are staged beyond the table."""
-        from lakestream.lake.read import live
-
         base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
         parent = f"{base}/{paths.SEGMENTS}/{directory}"
         if not any(staging.segments(f"{parent}/{uid}") for uid in self._storage.directories(parent)):
@@ -144,8 +150,6 @@ class Tails:
             return 0
 
     def _view(self, stream: Stream) -> LiveView | None:
-        from lakestream.lake.read import live
-
         why = self._cannot_ask(stream)
         if self._server is not None and not why:
             try:
@@ -186,7 +190,7 @@ class Tails:
 
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
-            raise TailTooLong(view.stream, size, self._tail_bytes)
+            raise UncompactedTooLarge(view.stream, size, self._tail_bytes)
         table, seen = None if view.version is None else self._place(view.table, view.version), view
         selects: list[str] = []
         arrow: dict[str, Any] = {}
@@ -194,7 +198,7 @@ class Tails:
         if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != self._plain(view)):
             where = ""
             if len(view.removed) + len(view.hidden.runs) > MANY_REMOVED:
-                gone = [pa.array(view.removed, pa.int64()), pa.array(departed.sequences(view.hidden))]
+                gone = [pa.array(view.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
                 arrow[f"gone_{number}"] = pa.table({"seq": pa.chunked_array(gone)})
                 dead = Dead(view.hidden.floor)
                 view = msgspec.structs.replace(view, hidden=dead)
@@ -210,15 +214,3 @@ class Tails:
     @staticmethod
     def _plain(view: LiveView) -> str | None:
         return REMOVED_COLUMN if REMOVED_COLUMN in view.table_columns else None
-
-
-def scan(table: TableAt) -> str:
-    """What DuckDB reads a table at a version by."""
-    if table.view:
-        return table.view
-    return f"delta_scan({quoted(table.path)}, version = {table.version})"
-
-
-def quoted(text: str) -> str:
-    """A string as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"

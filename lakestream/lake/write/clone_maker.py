@@ -17,15 +17,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.lake.delta import batch as plan
-from lakestream.lake.delta import clones, layouts, policy
-from lakestream.lake.delta import departures as departed
-from lakestream.lake.delta.clones import CloneRefused
+from lakestream.lake.delta import clones, erasures, policy
+from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta.clones import Clone, CloneRefused, lacks_files
+from lakestream.lake.delta.log import Log, log_directory
 from lakestream.lake.delta.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
 from lakestream.lake.delta.position import PositionWatch, Progress, application
 from lakestream.lake.delta.schema import (
@@ -38,6 +39,7 @@ from lakestream.lake.delta.schema import (
     Layout,
     choose_bounds,
     fits_partition,
+    quoted,
     subject_text,
 )
 from lakestream.lake.delta.segments import Dead
@@ -45,10 +47,10 @@ from lakestream.lake.delta.time_travel import NotATable, TimeTravelError
 from lakestream.lake.errors import StillCloned, TableBusy
 from lakestream.lake.files import clone_request, paths
 from lakestream.lake.files.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import Lock, open_lock, table_lock
 from lakestream.lake.files.staging import StagedStream
-from lakestream.lake.files.storage import Storage, open_storage
-from lakestream.lake.write import erasure
+from lakestream.lake.files.storage import Storage
 from lakestream.lake.write.clone_point import Point, find_point, rows_at
 from lakestream.lake.write.detach import Detacher
 from lakestream.lake.write.rewrite import Rewriter
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOCK_SECONDS = 30.0
-"""How long it waits for the lock of the mirror's table."""
+"""How long it waits for the lock of a table."""
 DELETES = 4
 """DELETEs that rid a clone of what was not there; more are one MERGE, which costs as much as some of them."""
 
@@ -134,7 +136,7 @@ class CloneMaker:
                 self._copy(asked, point, wanted)
             else:
                 self._clone(point, wanted)
-        except (CloneRefused, NotATable, TimeTravelError, departed.DeparturesGone, TransformError) as error:
+        except (CloneRefused, NotATable, TimeTravelError, departure_files.DeparturesGone, TransformError) as error:
             return CloneAnswer(state=REFUSED, reason=str(error), index=asked.index)
         return self._adopt(asked, point, wanted, time.monotonic() - began)
 
@@ -169,7 +171,7 @@ class CloneMaker:
         properties |= {UID_PROPERTY: MAKING + self._identity.uid, STREAM_PROPERTY: self._identity.name}
         self._check()
         self._storage.delete_tree(self._table.path)  # what a removal that was cut short left behind
-        clones.clone(self._spark, self._storage.root, point.table, self._table.path, point.version, properties)
+        clone(self._spark, self._storage.root, point.table, self._table.path, point.version, properties)
         delta = self._table.delta()
         conditions = [*point.conditions, *plan.deletions(1, None, Dead(runs=point.dead))]
         if len(conditions) > DELETES:
@@ -206,8 +208,8 @@ class CloneMaker:
 
     def _layout(self, picked: DataFrame, wanted: StreamPolicy) -> Layout:
         """The layout for rows that are to be copied, as a stream's first commit would choose it."""
-        subjects = [row.subject for row in picked.select("subject").distinct().limit(layouts.SAMPLE).collect()]
-        want = layouts.wanted(wanted.partition, len(subjects), limit=SUBJECT_LIMIT)
+        subjects = [row.subject for row in picked.select("subject").distinct().limit(policy.SAMPLE).collect()]
+        want = policy.wanted_partition(wanted.partition, len(subjects), limit=SUBJECT_LIMIT)
         layout = Layout(want.kind, tokens=want.tokens)
         if layout.kind == "tokens":
             tokens = picked.select("subject").distinct().selectExpr(*layout.expressions())
@@ -224,9 +226,9 @@ class CloneMaker:
         """Make the table the mirror's, in one commit that changes no row."""
         first, last, messages = rows_at(self._storage, self._table.path)
         # What is to be erased from the origin's files is not among the rows, but may be in files that are shared.
-        runs = erasure.merged(erasure.notes(self._storage, point.table))
-        if runs and (gone := erasure.missing(self._storage, self._table.path, runs)):
-            erasure.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, gone)
+        runs = erasures.merged(erasures.notes(self._storage, point.table))
+        if runs and (gone := erasures.missing(self._storage, self._table.path, runs)):
+            erasures.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, gone)
         transaction = self._rewriter.begin(self._table.path)
         version = int(transaction.snapshot().version()) + 1
         answer = CloneAnswer(
@@ -332,8 +334,6 @@ def _picked(rules: Sequence[tuple[bytes, Transform | None]], subject: bytes) -> 
 
 def _prefilter(selections: Sequence[Picked]) -> str:
     """What is true for all rows that can be picked, as SQL, so that files and pages of others are left out."""
-    from lakestream.lake.delta.schema import quoted
-
     terms = ["subject_bytes IS NOT NULL"]
     for each in selections:
         if not each.filter or each.filter[0] in "*>":
@@ -381,3 +381,55 @@ class _held:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+def clone(
+    spark: SparkSession,
+    lake: str,
+    origin: str,
+    target: str,
+    version: int | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> int:
+    """Make `target` a shallow clone of the table `origin` of this lake, and register it; returns the version it has.
+
+    The clone is a table of its own: commits to it leave the origin alone, and the other way round. It needs the files
+    of its origin until it is detached (maintenance/detach.py), and its log has absolute paths: neither can be moved.
+
+    Args:
+        spark: a session with Delta.
+        lake: the lake's root, a directory or URL.
+        origin: path of a table in it.
+        target: where the clone shall be, a path or URL; nothing may be there.
+        version: of the origin; its newest by default.
+        properties: what the clone's table properties shall be, where not the origin's.
+
+    Raises:
+        CloneRefused: something is at `target`, or the origin has no such version, or not its files any more.
+        TableBusy: the origin's table is locked for longer than it should be.
+    """
+    storage = open_storage(lake)
+    there = open_storage(target)
+    if there.names(log_directory(there.root)):
+        raise CloneRefused(f"{there.root} is a table already; clone to another place, or remove it")
+    with _held(spark, storage, origin):
+        try:
+            state = Log(storage, origin).state(version)
+        except FileNotFoundError:
+            raise CloneRefused(f"{origin} has no version {version}; versions that are gone cannot be cloned") from None
+        version = state.version
+        if lacks_files(storage, origin, state):
+            raise CloneRefused(f"VACUUM has taken files of version {version} of {origin}: it cannot be cloned any more")
+        entry = Clone(origin, there.root, version, time.time_ns())
+        storage.write(clones.entry_path(storage, entry.target), msgspec.json.encode(entry))
+    set_here = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in (properties or {}).items())
+    # Shallow clones of clones name the files of the first origin, which keeps its list of them through the scan.
+    spark.sql(
+        f"CREATE TABLE delta.`{there.spark_path(there.root)}` SHALLOW CLONE "
+        f"delta.`{storage.spark_path(origin)}` VERSION AS OF {version}"
+        + (f" TBLPROPERTIES ({set_here})" if set_here else "")
+    ).collect()
+    storage.write(
+        clones.entry_path(storage, entry.target), msgspec.json.encode(msgspec.structs.replace(entry, made=True))
+    )
+    return version

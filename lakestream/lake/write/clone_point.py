@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batch import Update
 from lakestream.lake.delta.clones import CloneRefused
 from lakestream.lake.delta.log import Log
@@ -101,7 +101,7 @@ def _newest(storage: Storage, log: CommitLog, newest: Progress) -> Point:
     _check_owner(log, state.metadata.configuration.get(UID_PROPERTY), newest.uid)
     dead: list[tuple[int, int]] = []
     if (uncleared := log.uncleared(log.latest)) is not None:
-        dead = list(departed.gone(departed.read(storage, log.table, uncleared.last_index)).runs)
+        dead = list(departure_files.gone(departure_files.read(storage, log.table, uncleared.last_index)).runs)
     return Point(
         table=log.table,
         version=log.latest,
@@ -134,10 +134,10 @@ def _at_sequence(
         return None
     if _is_archive(storage, log.table, version):
         raise CloneRefused(f"{asked.origin} is an archive, which tells when messages ended: ask for a time")
-    dead = departed.erased(storage, log.table).runs
+    dead = departure_files.erased(storage, log.table).runs
     if progress is not None and progress.departed > 0:
-        gone = departed.gone(departed.read(storage, log.table, progress.last_index), point)
-        dead = departed.both(gone, departed.erased(storage, log.table)).runs
+        gone = departure_files.gone(departure_files.read(storage, log.table, progress.last_index), point)
+        dead = departure_files.both(gone, departure_files.erased(storage, log.table)).runs
     return _before(storage, log, version, newest.uid, f"seq > {seq}", list(dead), seq)
 
 
@@ -165,7 +165,7 @@ def _at_moment(storage: Storage, log: CommitLog, asked: CloneRequest, newest: Pr
         # What had left by then, as far as commits tell: those made by then know it, and later ones know too much.
         with contextlib.suppress(TimeTravelError):
             version = max(version, version_for_commit_time(log, at_ns, max(at_ns, time.time_ns())))
-    dead = list(departed.gone_as_of(storage, log.table, found).runs)
+    dead = list(departure_files.gone_as_of(storage, log.table, found).runs)
     point = _before(storage, log, version, newest.uid, f"time_ns > {at_ns}", dead, 0)
     if not _is_archive(storage, log.table, version):
         return point

@@ -19,8 +19,8 @@ import msgspec
 from lakestream.lake.errors import LakeError, StillCloned
 from lakestream.lake.files import clone_request
 from lakestream.lake.files.clone_request import MADE, REFUSED, CloneAnswer
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedStream
-from lakestream.lake.files.storage import open_storage
 from lakestream.lake.write.clone_maker import CloneMaker
 from lakestream.lake.write.maintainer import Maintainer, TableInUse
 
@@ -35,7 +35,7 @@ LOOK_SECONDS = 1.0
 """How often a request is looked at again that waits for its origin's table."""
 
 
-class _Errand:
+class _Task:
     """What is being done for one stream or table, and when it may be tried again."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class _Errand:
         self.due = 0.0
 
 
-class CloneDesk:
+class CloneWorker:
     """Sees to the clones of one lake. Its methods are called by one thread at a time and return at once.
 
     Args:
@@ -69,7 +69,7 @@ class CloneDesk:
         self._report = report
         self._complain = complain
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="clones")
-        self._errands: dict[str, _Errand] = {}
+        self._tasks: dict[str, _Task] = {}
         self._makers: dict[str, CloneMaker] = {}
         self._group = f"lakestream-clones-{uuid.uuid4().hex}"
 
@@ -83,7 +83,7 @@ class CloneDesk:
                 self._do(stream.directory, partial(self._make, stream), at_once)
 
     def _is_open(self, directory: str) -> bool:
-        """Return True if there is something to see to. Of a request that cannot be read its errand tells."""
+        """Return True if there is something to see to. Of a request that cannot be read its task tells."""
         try:
             return clone_request.is_open(self._storage, directory)
         except (LakeError, OSError, msgspec.MsgspecError):
@@ -95,7 +95,7 @@ class CloneDesk:
 
     def wait(self) -> bool:
         """Wait for what is under way; whether there was anything."""
-        busy = [each.future for each in self._errands.values() if each.future is not None and not each.future.done()]
+        busy = [each.future for each in self._tasks.values() if each.future is not None and not each.future.done()]
         wait(busy)
         return bool(busy)
 
@@ -106,30 +106,26 @@ class CloneDesk:
         self._pool.shutdown()
 
     def _do(self, key: str, work: Callable[[], str | None], at_once: bool = False) -> None:
-        """Begin with an errand, unless it is under way, or failed a moment ago."""
+        """Begin with an task, unless it is under way, or failed a moment ago."""
         now = time.monotonic()
-        self._errands = {
+        self._tasks = {
             name: each
-            for name, each in self._errands.items()
+            for name, each in self._tasks.items()
             if each.due > now - 2 * LONGEST_PAUSE_SECONDS or (each.future is not None and not each.future.done())
         }
-        errand = self._errands.setdefault(key, _Errand())
-        if (
-            self._stopping()
-            or (now < errand.due and not at_once)
-            or (errand.future is not None and not errand.future.done())
-        ):
+        task = self._tasks.setdefault(key, _Task())
+        if self._stopping() or (now < task.due and not at_once) or (task.future is not None and not task.future.done()):
             return
-        errand.future = self._pool.submit(self._run, key, errand, work)
+        task.future = self._pool.submit(self._run, key, task, work)
 
-    def _run(self, key: str, errand: _Errand, work: Callable[[], str | None]) -> str | None:
+    def _run(self, key: str, task: _Task, work: Callable[[], str | None]) -> str | None:
         try:
             self._spark.sparkContext.setJobGroup(self._group, key)
             said = work()
-            errand.due, errand.pause = time.monotonic() + LOOK_SECONDS, FIRST_PAUSE_SECONDS
+            task.due, task.pause = time.monotonic() + LOOK_SECONDS, FIRST_PAUSE_SECONDS
         except Exception as error:
-            errand.due = time.monotonic() + errand.pause
-            errand.pause = min(2 * errand.pause, LONGEST_PAUSE_SECONDS)
+            task.due = time.monotonic() + task.pause
+            task.pause = min(2 * task.pause, LONGEST_PAUSE_SECONDS)
             if self._stopping():
                 return None
             said = f"{key}: {_reason(error)}"

@@ -25,11 +25,11 @@ import msgspec
 
 from lakestream.lake.errors import LakeError, LeaseLost, StillCloned
 from lakestream.lake.files import paths, staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, open_lock
 from lakestream.lake.files.scan import Scanner
 from lakestream.lake.files.staging import StagedStream
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write.clone_worker import CloneDesk
+from lakestream.lake.write.clone_worker import CloneWorker
 from lakestream.lake.write.source import NAME, SegmentsSource
 from lakestream.lake.write.stream_compaction import Options, Outcome, StreamCompaction, clear_removed
 
@@ -184,7 +184,7 @@ class Compactor:
         self._began = 0.0  # when the query was started
         self._complain = complain
         self._tries = _Tries(self._stopping, complain)
-        self._clones = CloneDesk(spark, self._lake, self._halted, tell, complain)
+        self._clones = CloneWorker(spark, self._lake, self._halted, tell, complain)
         self._storage.make_directory(self._lake)
 
     # The lock

@@ -26,7 +26,8 @@ import msgspec
 from lakestream.lake.delta.actions import Add, located, to_z85, vector_file
 from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.storage import Storage
 from lakestream.lake.write.rewrite import Rewriter, plain, removal
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Detacher:
                 raise DetachStopped(table)
             if target in sizes:  # a copy appears under its name when it is complete
                 return sizes[target]
-            there.copy_file(target, source)
+            there.copy_file(target, source, open_storage(source))
             entry = there.stat(target)
             return entry.size if entry is not None else 0
 

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from lakestream.lake.delta import clones
-from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import clones, erasures
+from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.actions import Key, located, statistics
 from lakestream.lake.delta.clones import CloneUnreadable, References
 from lakestream.lake.delta.log import Log, State, has_log
@@ -41,9 +41,10 @@ from lakestream.lake.delta.policy import TIME_TRAVEL_PROPERTY
 from lakestream.lake.delta.schema import STREAM_PROPERTY, UID_PROPERTY
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
 from lakestream.lake.files import paths
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import MAINTAINER_LOCK, open_lock, table_lock
-from lakestream.lake.files.storage import Storage, open_storage
-from lakestream.lake.write import erasure
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.write import vacuum
 from lakestream.lake.write.detach import Detached, Detacher, of_others
 from lakestream.lake.write.maintenance_plan import (
     HOUR_NS,
@@ -113,7 +114,7 @@ def look(
         now_ns: the present, ns since the epoch.
         references: what is known of clones so far.
     """
-    to_erase = erasure.merged(erasure.notes(storage, table))
+    to_erase = erasures.merged(erasures.notes(storage, table))
     if (found := read(storage, table)) is None:
         return None
     log, state = found
@@ -129,14 +130,14 @@ def look(
             incarnation=state.metadata.id,
             version=state.version,
             partition_columns=state.metadata.partition_columns,
-            files=data_files(state, erasure.to_rewrite(storage, table, state, to_erase)),
+            files=data_files(state, vacuum.to_rewrite(storage, table, state, to_erase)),
             since_checkpoint=state.version - (written[-1] if written else -1),
             oldest=commits.versions[0],
             keep_from=log_floor(commits, written, (now_ns - retain_ns) // 1_000_000),
             retain_ns=retain_ns,
             stale=stale,
             trouble=trouble,
-            erase=erasure.count(to_erase),
+            erase=erasures.count(to_erase),
         )
     except (NotATable, FileNotFoundError):  # taken away while we looked
         return None
@@ -369,8 +370,8 @@ class Maintainer:
         found = read(self._storage, seen.table, int(transaction.snapshot().version()))
         if found is None or found[1].metadata.id != seen.incarnation:
             return None
-        to_erase = erasure.merged(erasure.notes(self._storage, seen.table)) if seen.erase else []
-        to_rewrite = erasure.to_rewrite(self._storage, seen.table, found[1], to_erase)
+        to_erase = erasures.merged(erasures.notes(self._storage, seen.table)) if seen.erase else []
+        to_rewrite = vacuum.to_rewrite(self._storage, seen.table, found[1], to_erase)
         bins = first_round(decide_bins(data_files(found[1], to_rewrite), self._policy))
         if not bins:
             return 0, 0
@@ -406,7 +407,7 @@ class Maintainer:
             if not same:
                 return 0
             expired = expire(self._storage, facts.table, plan.keep_from)
-            departed.sweep(self._storage, facts.table)
+            departure_files.sweep(self._storage, facts.table)
             return expired
 
     def _delete(self, facts: Facts, stale: list[str], named: bool = False) -> bool:
@@ -435,14 +436,14 @@ class Maintainer:
         Returns how many messages are gone from all files, and what keeps the others. No commit that is under way
         writes a row that was deleted before it began.
         """
-        found = erasure.notes(self._storage, facts.table)
-        runs = erasure.merged(found)
+        found = erasures.notes(self._storage, facts.table)
+        runs = erasures.merged(found)
         now = read(self._storage, facts.table)
         if not runs or now is None or now[1].metadata.id != facts.incarnation:
             return 0, None
-        if erasure.to_rewrite(self._storage, facts.table, now[1], runs):
+        if vacuum.to_rewrite(self._storage, facts.table, now[1], runs):
             return 0, None  # deleted since the rewrite began: the next round has it
-        left = erasure.left_behind(self._storage, *now, runs)
+        left = vacuum.left_behind(self._storage, *now, runs)
         try:
             kept = self._kept_after_detaching(facts.table, set(left), runs) if left else set()
         except CloneUnreadable as error:
@@ -450,11 +451,11 @@ class Maintainer:
         if not self._delete(facts, [path for path in left if path not in kept], named=True):
             return 0, None
         if kept:
-            return 0, f"{erasure.count(runs)} deleted messages stay in files that a shallow clone needs"
+            return 0, f"{erasures.count(runs)} deleted messages stay in files that a shallow clone needs"
         self._storage.delete_all(note.path for note in found)
-        return erasure.count(runs), None
+        return erasures.count(runs), None
 
-    def _kept_after_detaching(self, table: str, files: set[str], runs: erasure.Runs) -> set[str]:
+    def _kept_after_detaching(self, table: str, files: set[str], runs: erasures.Runs) -> set[str]:
         """Which of a table's files clones need, once mirrors among these have copies of their own.
 
         A mirror has those messages still, as a rule; what it has not is to be erased from its copies as well.
@@ -465,10 +466,10 @@ class Maintainer:
                 continue
             found = read(self._storage, clone)
             # Only what is in these files: of the rest the mirror may have rows that are still on their way.
-            inside = erasure.within(self._storage, needed & files, runs)
-            if found is not None and inside and (gone := erasure.missing(self._storage, clone, inside)):
+            inside = vacuum.within(self._storage, needed & files, runs)
+            if found is not None and inside and (gone := erasures.missing(self._storage, clone, inside)):
                 uid = found[1].metadata.configuration[UID_PROPERTY]
-                erasure.leave_note(self._storage, clone, uid, self._clock(), gone)
+                erasures.leave_note(self._storage, clone, uid, self._clock(), gone)
             self.detach(clone, needed & files)
         return self._references.into(table) & files
 

@@ -26,67 +26,20 @@ from lakestream.lake.delta.actions import Add, Key, located
 from lakestream.lake.delta.log import Log, State
 from lakestream.lake.delta.position import Progress, application
 from lakestream.lake.delta.time_travel import CommitLog
-from lakestream.lake.delta.verify import Damage
+from lakestream.lake.delta.verify import Damage, Request, asked, settle
 from lakestream.lake.errors import DamagedTable
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StagedSegment, StreamIdentity
-from lakestream.lake.files.storage import Storage, open_storage
+from lakestream.lake.files.storage import Storage
 from lakestream.lake.write.rewrite import Rewriter, plain, removal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-REQUEST_FILE = paths.DAMAGED_FILE
 OPERATION = "Restore"
 
 
-class Request(msgspec.Struct, frozen=True):
-    """The files that a server has found damaged, by path, with what is wrong with each. `lasting` are those of them
-    where a look does not tell it: the disk refused to take them (`Damage.lasting`)."""
-
-    files: dict[str, str] = {}
-    lasting: list[str] = []
-
-
-# ---------------------------------------------------------------------- the server's side
-
-
-def ask(lake: str, stream: StreamIdentity, damaged: Sequence[Damage]) -> None:
-    """Ask the compactor to make the table whole. What is staged has to stay from before this call on."""
-    storage = open_storage(lake)
-    directory = staging.directory_of(lake, stream)
-    files = {each.path: each.reason for each in damaged}
-    request = Request(files, sorted({each.path for each in damaged if each.lasting}))
-    if asked(storage, directory) != request:
-        staging.introduce(storage, directory, stream)
-        storage.write(f"{directory}/{REQUEST_FILE}", msgspec.json.encode(request))
-
-
-def settle(storage: Storage, directory: str) -> None:
-    """The table is whole: take the request away."""
-    storage.delete(f"{directory}/{REQUEST_FILE}")
-
-
-def asked(storage: Storage, directory: str) -> Request | None:
-    """The request in a staging directory; None when there is none."""
-    try:
-        content = storage.read(f"{directory}/{REQUEST_FILE}")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        return msgspec.json.decode(content, type=Request)
-    except msgspec.DecodeError:  # cut by the very power loss; the server writes it anew
-        return Request()
-
-
-def is_asked(storage: Storage, directory: str) -> bool:
-    """Return True if there is a request."""
-    return storage.exists(f"{directory}/{REQUEST_FILE}")
-
-
 # ---------------------------------------------------------------------- the compactor's side
-
-
 class Target(msgspec.Struct, frozen=True):
     """A version to go back to: what is in it, its position, and what it says of the stream."""
 

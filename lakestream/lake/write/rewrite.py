@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.delta.actions import Add, locate
-from lakestream.lake.delta.layouts import PAGE_SETTING, RUN_ROWS
 from lakestream.lake.delta.log import State
+from lakestream.lake.delta.policy import PAGE_SETTING, RUN_ROWS
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.write.maintenance_plan import Bin, layers

@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.delta import batch as plan
-from lakestream.lake.delta import departures as departed
-from lakestream.lake.delta import layouts, policy, segments, verify
-from lakestream.lake.delta import location as whereabouts
+from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta import erasures, policy, position, segments, verify
 from lakestream.lake.delta.batch import Batch
 from lakestream.lake.delta.policy import DEFAULT_BUCKETS, Partition
 from lakestream.lake.delta.position import PositionWatch, application
@@ -47,12 +46,11 @@ from lakestream.lake.delta.schema import (
     choose_bounds,
 )
 from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
-from lakestream.lake.files import clone_request, paths, staging
-from lakestream.lake.files import quarantine as poison
+from lakestream.lake.files import clone_request, paths, quarantine, staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import Lock, open_lock, table_lock
 from lakestream.lake.files.staging import StagedStream
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write import erasure, repair
+from lakestream.lake.write import repair
 from lakestream.lake.write.table import Found, StreamTable
 
 if TYPE_CHECKING:
@@ -132,8 +130,8 @@ class StreamCompaction:
         storage, identity = open_storage(lake), stream.identity
         found = StreamTable(spark, storage, identity).find()
         taken = found is not None and found.uid != identity.uid and found.created_ns > identity.created_ns
-        moved = taken or whereabouts.is_aside(storage, identity)
-        return cls(spark, lake, stream, options, whereabouts.aside(storage, identity) if moved else None)
+        moved = taken or position.is_aside(storage, identity)
+        return cls(spark, lake, stream, options, position.aside(storage, identity) if moved else None)
 
     def owes(self) -> bool:
         """Whether the stream was deleted and its table, which is kept, has yet to get what is staged. What waits for a
@@ -152,7 +150,7 @@ class StreamCompaction:
             self.drop_table()
             # Invariant 10: what is staged is all that is left of the stream but for the table.
             if damaged := verify.look_over(self._storage, self.table):
-                repair.ask(self._storage.root, self._identity, damaged)
+                verify.ask(self._storage.root, self._identity, damaged)
                 raise LakeError(verify.describe(self.table, damaged))
             staging.discard_through(self._directory, self._identity, self._watch.read() or 0)
             return
@@ -163,18 +161,18 @@ class StreamCompaction:
         """Whether segments are staged, or were set aside, that the table does not hold yet, or the server has found the
         table damaged. Touches no JVM."""
         position = self._watch.read() or 0
-        if self._uncleared() or self._waits() or repair.is_asked(self._storage, self._directory):
+        if self._uncleared() or self._waits() or verify.is_asked(self._storage, self._directory):
             return True
         staged = staging.segments(self._directory)
         if staged and staged[-1].last_index > position:
             return True
-        return poison.poisoned(self._directory, position) is not None
+        return quarantine.find(self._directory, position) is not None
 
     def run(self, stopping: Callable[[], bool] = lambda: False, commits: int | None = None) -> Outcome:
         """Commit until nothing staged is missing in the table, or `stopping()`, or `commits` were made.
 
         Raises:
-            SegmentGap, PoisonedSegment, ForeignTable, BadPolicy: this stream cannot go on before somebody helps.
+            SegmentGap, QuarantinedSegment, ForeignTable, BadPolicy: this stream cannot go on before somebody helps.
             DamagedTable: nor can its table be made whole; what was staged is committed all the same.
             TableBusy: maintenance of the table takes its time; another try later helps.
         """
@@ -186,8 +184,8 @@ class StreamCompaction:
             with self._alone():
                 self._clear()
         while not stopping() and outcome.commits != commits:
-            if (poisoned := poison.poisoned(self._directory, outcome.position)) is not None:
-                raise poisoned
+            if (quarantined := quarantine.find(self._directory, outcome.position)) is not None:
+                raise quarantined
             parts = plan.choose(
                 self.table, outcome.position, staging.segments(self._directory), self._options.commit_bytes
             )
@@ -217,12 +215,12 @@ class StreamCompaction:
 
     def _repair(self) -> DamagedTable | None:
         """Make the table whole if the server has found it damaged; returns why that cannot be done."""
-        if not repair.is_asked(self._storage, self._directory):
+        if not verify.is_asked(self._storage, self._directory):
             return None
         with self._alone():
             found = self._table.find()
             if found is None or found.uid != self._identity.uid:
-                repair.settle(self._storage, self._directory)
+                verify.settle(self._storage, self._directory)
                 return None
             assert self._fence is not None
             mending = repair.Repair(self._spark, self._storage, self._identity, self.table, self._directory)
@@ -270,7 +268,7 @@ class StreamCompaction:
         """Set a damaged segment aside, so that its stream stops at it, and says so, until it is replaced.
 
         Raises:
-            PoisonedSegment: in place of what went wrong because of it.
+            QuarantinedSegment: in place of what went wrong because of it.
         """
         try:
             yield
@@ -283,7 +281,7 @@ class StreamCompaction:
                     for _ in segments.decode(part.path):
                         pass
                 except BadSegment as bad:
-                    raise poison.set_aside(part.path, bad) from None
+                    raise quarantine.set_aside(part.path, bad) from None
             raise
 
     # One commit
@@ -321,7 +319,7 @@ class StreamCompaction:
             # After the rewrite: what the layout was decided for is written down once it is there.
             self._table.adapt(found, batch.policy)
         if batch.departures is not None and len(batch.departures):
-            departed.write(self._storage, self.table, batch.progress.last_index, batch.departures)
+            departure_files.write(self._storage, self.table, batch.progress.last_index, batch.departures)
         try:
             self._append(batch, layout)
         except Exception as error:
@@ -345,7 +343,7 @@ class StreamCompaction:
         """Take them out of it. When that was done, nothing changes."""
         progress = self._watch.progress
         assert progress is not None
-        dead = departed.gone(departed.read(self._storage, self.table, progress.last_index))
+        dead = departure_files.gone(departure_files.read(self._storage, self.table, progress.last_index))
         for condition in plan.deletions(progress.last_index, progress, dead):
             self._table.delta().delete(condition)
         self._cleared = True
@@ -356,7 +354,7 @@ class StreamCompaction:
         for condition in plan.deletions(position, before, batch.unwritten):
             self._table.delta().delete(condition)
         if runs := plan.erasures(position, before, batch.shredded):
-            erasure.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
+            erasures.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
         if found.archive and not batch.policy.archive:
             self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
         if batch.policy.archive and not found.archive_column:
@@ -388,10 +386,10 @@ class StreamCompaction:
         """The layout that the table shall have for this batch."""
         asked = batch.policy.partition
         current, decided_for = (found.layout, found.decided_for) if found else (None, None)
-        want = layouts.wanted(asked, batch.subjects, current, decided_for, self._options.subject_limit)
+        want = policy.wanted_partition(asked, batch.subjects, current, decided_for, self._options.subject_limit)
         if want.kind == "tokens" and self._too_many(batch, want, current):
             want = Partition("bucket")
-        if current is not None and layouts.agrees(current, want, asked, decided_for):
+        if current is not None and policy.layout_agrees(current, want, asked, decided_for):
             return current
         if want.kind != "bucket":
             return Layout(want.kind, tokens=want.tokens)
@@ -411,7 +409,7 @@ class StreamCompaction:
 
     def _bounds(self, batch: Batch, buckets: int, in_table: bool) -> tuple[str, ...]:
         """Bounds of buckets that hold about the same number of subjects each."""
-        most = max(1, layouts.SAMPLE // len(batch.parts))
+        most = max(1, policy.SAMPLE // len(batch.parts))
         sampler = _Sampler([(part.path, part.after) for part in batch.parts], most)
         numbers = self._spark.range(0, len(batch.parts), 1, min(self._options.tasks, len(batch.parts)))
         subjects = [row.subject for row in numbers.mapInArrow(sampler, "subject string").collect()]

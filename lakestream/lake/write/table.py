@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import policy as policies
-from lakestream.lake.delta.layouts import PAGE_SETTING, RUN_SEQS, SAMPLE
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import (
     MANAGED_PROPERTIES,
     ON_DELETE_PROPERTY,
+    PAGE_SETTING,
     PARTITION_KEY,
     RETENTION_PROPERTY,
+    RUN_SEQS,
+    SAMPLE,
     StreamPolicy,
+    of_config,
 )
 from lakestream.lake.delta.schema import (
     BOUNDS_METADATA,
@@ -279,7 +281,7 @@ class StreamTable:
         earlier = read_identity(directory)
         if earlier is None:  # it was put away
             return found.kept
-        keeps = policies.of_config(bytes(earlier.config)).keep_table
+        keeps = of_config(bytes(earlier.config)).keep_table
         return keeps or (found.kept and not is_marked(self._storage, directory))
 
     def is_cloned(self) -> bool:

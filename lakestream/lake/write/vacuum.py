@@ -15,9 +15,11 @@ Source: Delta protocol, "Action Reconciliation"; the rules of Delta's VACUUM.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from bisect import bisect_right
+from collections.abc import Iterable, Set
 
-from lakestream.lake.delta.actions import located
+from lakestream.lake.delta.actions import Key, Statistics, locate, located, statistics
+from lakestream.lake.delta.erasures import Runs, joined
 from lakestream.lake.delta.log import Log, State
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.files.storage import Entry, Storage
@@ -78,3 +80,75 @@ def with_checksum(path: str) -> list[str]:
     """A file and the checksum that Hadoop's local file system keeps beside it."""
     directory, _, name = path.rpartition("/")
     return [path, f"{directory}/.{name}.crc"]
+
+
+def within(storage: Storage, files: Iterable[str], runs: Runs) -> list[tuple[int, int]]:
+    """Those of the sequences that data files have rows of, deleted or not, one by one."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    firsts, lasts = np.asarray(runs, np.int64).T
+    found: set[int] = set()
+    for path in files:
+        if path.endswith(".parquet"):
+            with storage.fetch(path) as local, pq.ParquetFile(local) as file:
+                seqs = file.read(columns=["seq"]).column(0).to_numpy()
+            at = np.searchsorted(firsts, seqs, "right") - 1
+            found.update(seqs[(at >= 0) & (seqs <= lasts[np.maximum(at, 0)])].tolist())
+    return joined((seq, seq) for seq in found)
+
+
+def to_rewrite(storage: Storage, table: str, state: State, runs: Runs) -> set[Key]:
+    """The files of a version that hold rows to be erased. Only files with a deletion vector can."""
+    found: set[Key] = set()
+    for key, add in state.files.items():
+        deleted_from = add.deletion_vector is not None and bool(runs)
+        if deleted_from and _may_hold(statistics(add), runs) and _holds(storage, locate(table, add.path), runs):
+            found.add(key)
+    return found
+
+
+def left_behind(storage: Storage, log: Log, state: State, runs: Runs) -> list[str]:
+    """The files of the table's directory that hold such rows and do not belong to a version, its newest.
+
+    They are of older versions, of the change data feed, or of a commit that never came to be.
+    """
+    table = log.table
+    current = {path for add in state.files.values() for path in located(table, add)}
+    known = {locate(table, add.path): statistics(add) for add in log.ever_added()}
+    found = []
+    for entry in storage.tree(table):
+        if entry.path in current or not visible(table, entry) or not entry.name.endswith(".parquet"):
+            continue
+        said = known.get(entry.path)
+        if (said is None or _may_hold(said, runs)) and _holds(storage, entry.path, runs):
+            found.append(entry.path)
+    return found
+
+
+def _may_hold(said: Statistics, runs: Runs) -> bool:
+    """Whether a file can have one of the sequences, by its statistics; those that say nothing do not exclude any."""
+    return not said.rows or _touch(runs, said.min_seq, said.max_seq)
+
+
+def _touch(runs: Runs, low: int, high: int) -> bool:
+    at = bisect_right(runs, (high, 1 << 63)) - 1
+    return at >= 0 and runs[at][1] >= low
+
+
+def _holds(storage: Storage, path: str, runs: Runs) -> bool:
+    """Whether a data file has a row with one of the sequences, deleted or not. Reads nothing but that column."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    firsts, lasts = np.asarray(runs, np.int64).T
+    try:
+        with storage.fetch(path) as local, pq.ParquetFile(local) as file:
+            for group in range(file.metadata.num_row_groups):
+                seqs = file.read_row_group(group, columns=["seq"]).column(0).to_numpy()
+                at = np.searchsorted(firsts, seqs, "right") - 1
+                if bool(((at >= 0) & (seqs <= lasts[np.maximum(at, 0)])).any()):
+                    return True
+    except FileNotFoundError:  # VACUUM took it
+        pass
+    return False

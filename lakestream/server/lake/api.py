@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.lake import identify
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import identify, open_storage
 from lakestream.lake.read.flush import FLUSH, RESPONSE_TYPE, ServerFile, name_server, unname_server
 from lakestream.logging import Logger
 from lakestream.meta.replicas import asked_here

@@ -22,9 +22,9 @@ from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.policy import StreamPolicy
 from lakestream.lake.files import clone_request, paths, staging
 from lakestream.lake.files.clone_request import CloneAnswer, CloneRequest, Picked
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import open_storage
 from lakestream.lake.read.flush import FLUSH
 from lakestream.log.base import Base, Origin, origin_of, read_base, remove_base
 from lakestream.log.files import Files
@@ -112,18 +112,15 @@ class LakeClones:
         source: StreamSource,
         told: Callable[[Copied | NotCopied], None],
         waits: Callable[[str], None],
-    ) -> _Errand:
-        """See `Clones.copy`."""
-        errand = _Errand(self, stream, source, told, waits)
-        errand.begin()
-        return errand
+    ) -> _Task:
+        task = _Task(self, stream, source, told, waits)
+        task.begin()
+        return task
 
     def give_up(self, stream: Stream, then: Callable[[bool], None]) -> None:
-        """See `Clones.give_up`."""
         self._until_done(stream, self._withdraw, then)
 
     def discard(self, stream: Stream) -> None:
-        """See `Clones.discard`."""
         self._until_done(stream, lambda mirror: clone_request.discard(self.root, mirror), lambda _: None)
 
     def _withdraw(self, mirror: StreamIdentity) -> bool:
@@ -248,7 +245,7 @@ class LakeClones:
         return base
 
 
-class _Errand:
+class _Task:
     """The copy of one mirror, on its way. In the event loop."""
 
     def __init__(
@@ -273,7 +270,6 @@ class _Errand:
         self._inbox: Subscribed | None = None
 
     def cancel(self) -> None:
-        """See `Errand.cancel`."""
         self._cancelled.set()
         self._deaf()
 

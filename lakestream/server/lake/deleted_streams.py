@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
-from lakestream.lake.delta import location as whereabouts
-from lakestream.lake.delta import policy, verify
-from lakestream.lake.errors import StagingConflict
+from lakestream.lake.delta import policy, position, verify
+from lakestream.lake.errors import BadPolicy, StagingConflict
 from lakestream.lake.files import staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write import repair
 from lakestream.log.files import Files
 from lakestream.log.leaving import sealed_in
 from lakestream.logging import Logger
@@ -41,7 +39,7 @@ def keeps(stream: StreamIdentity) -> bool:
     """Whether its table outlives it."""
     try:
         return policy.of_config(bytes(stream.config)).keep_table
-    except policy.BadPolicy:
+    except BadPolicy:
         return False  # the compactor says what is wrong with it
 
 
@@ -55,10 +53,10 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
         OSError, LakeError: not now. The files have to stay.
     """
     storage, kept = open_storage(lake), keeps(stream)
-    before = whereabouts.reached(storage, stream) if kept else 0
-    damaged = whereabouts.damaged(storage, stream) if before and directory else []
+    before = position.reached(storage, stream) if kept else 0
+    damaged = verify.damaged(storage, stream) if before and directory else []
     # Invariant 10: these files are the last segments that the store has. A table that is not whole is owed all of them.
-    reached = min(before, whereabouts.reached(storage, stream)) if kept and not damaged else 0
+    reached = min(before, position.reached(storage, stream)) if kept and not damaged else 0
     owed = [each for each in sealed_in(Files(), directory) if each[2] > reached] if kept and directory else []
     for path, first_index, last_index in owed:
         try:
@@ -66,10 +64,10 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
         except StagingConflict as error:
             log.error(f"stream {stream.name}: {error}")  # what is there was staged while the stream lived
     if damaged:
-        log.error(f"stream {stream.name}: {verify.describe(whereabouts.own(storage, stream), damaged)}")
-        repair.ask(lake, stream, damaged)
+        log.error(f"stream {stream.name}: {verify.describe(position.own(storage, stream), damaged)}")
+        verify.ask(lake, stream, damaged)
     staging.mark_deleted(lake, stream, kept)
     # The compactor may just have been done with what another replica had staged, and cleared the place.
     missing = staging.missing(lake, stream, [each[2] for each in owed])
-    if missing and missing[-1] > whereabouts.reached(storage, stream):
+    if missing and missing[-1] > position.reached(storage, stream):
         raise OSError(f"what was staged of {stream.name} through entry {missing[-1]} was taken away")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lakestream.lake.read.history.cache import BlockCache
     from lakestream.lake.read.history.history import TableHistory
     from lakestream.lake.read.history.past_table import TablePast
-    from lakestream.lake.read.history.staged import Spare, SparedHistory
+    from lakestream.lake.read.history.staged import FallbackHistory, StagedRows
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ PER_STREAM = 3
 
 
 class Reading(Protocol):
-    """Reads that `TableHistory` and `SparedHistory` both serve."""
+    """Reads that `TableHistory` and `FallbackHistory` both serve."""
 
     def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
@@ -100,7 +100,7 @@ class ThreadHistory:
         self._refusal = ""
         self._damaged = False
         self._guard = threading.Lock()
-        self._spare: Spare | None = None
+        self._staged: StagedRows | None = None
         self._below: TableHistory | None = None
 
     @property
@@ -126,34 +126,28 @@ class ThreadHistory:
         self._damaged = damaged
         below = self._below
         if not damaged and below is not None:
-            self._below = self._spare = None
+            self._below = self._staged = None
             self._shared.close(below)
 
     async def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
     ) -> list[Record]:
-        """See `History.read`."""
         return await self._ask(lambda table: table.read(first, last, limit, subjects, max_bytes))
 
     async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
-        """See `History.read_many`."""
         return await self._ask(lambda table: table.read_many(seqs, subjects))
 
     async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        """See `History.last_by_subject`."""
         return await self._ask(lambda table: table.last_by_subject(subjects, up_to_seq))
 
     async def first_at(self, time_ns: int) -> int:
-        """See `History.first_at`."""
         return await self._ask(lambda table: table.first_at(time_ns))
 
     async def was(self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]]) -> Was:
-        """See `History.was`."""
         found = await self._ask_past(lambda past: past.was(patterns, point, limit, without))
         return Was(found.within, found.position, found.through, found.newest, found.kept)
 
     async def was_rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
-        """See `History.was_rows`."""
         return await self._ask_past(lambda past: past.rows(seqs, point, max_bytes))
 
     async def _ask_past(self, work: Callable[[TablePast], T]) -> T:
@@ -184,9 +178,9 @@ class ThreadHistory:
                     return await self._ask_table(work)
                 except HistoryUnavailable as error:
                     failure = error
-            spared = await self._shared.call(self._spared)
-            if spared is not None:
-                found = await self._shared.call(lambda: self._ask_spared(work, spared))
+            fallback = await self._shared.call(self._fallback)
+            if fallback is not None:
+                found = await self._shared.call(lambda: self._ask_fallback(work, fallback))
                 self.damaged = True  # until the keeper has found the table to be whole
                 return found
             if failure is not None:
@@ -194,9 +188,9 @@ class ThreadHistory:
             return await self._ask_table(work)
 
     @staticmethod
-    def _ask_spared(work: Callable[[Reading], T], spared: SparedHistory) -> T:
+    def _ask_fallback(work: Callable[[Reading], T], fallback: FallbackHistory) -> T:
         try:
-            return work(spared)
+            return work(fallback)
         except HistoryUnavailable:
             raise
         except (LakeError, OSError) as error:  # a segment was taken away meanwhile, or is damaged itself
@@ -210,15 +204,15 @@ class ThreadHistory:
             if self._closed or table is not self._table:
                 self._shared.close(table)  # what the read has put into the cache since
 
-    def _spared(self) -> SparedHistory | None:
+    def _fallback(self) -> FallbackHistory | None:
         """Table and staged segments as one; None while nothing is staged. Blocks."""
         from lakestream.lake.read.history.history import TableHistory  # loads pyarrow
-        from lakestream.lake.read.history.staged import Spare, SparedHistory
+        from lakestream.lake.read.history.staged import FallbackHistory, StagedRows
 
         with self._guard:
-            self._spare = spare = self._spare or Spare(self._directory)
+            self._staged = staged = self._staged or StagedRows(self._directory)
         try:
-            begins = spare.begins()
+            begins = staged.begins()
         except (LakeError, OSError):
             return None
         if not begins:
@@ -226,11 +220,11 @@ class ThreadHistory:
         with self._guard:
             before = self._below
             if before is not None and before.below == begins:
-                return SparedHistory(before, spare)
+                return FallbackHistory(before, staged)
             self._below = below = TableHistory(self._path, self._shared.get(), begins)
         if before is not None:
             before.close()
-        return SparedHistory(below, spare)
+        return FallbackHistory(below, staged)
 
     async def _open(self) -> TableHistory:
         async with self._opening:

@@ -16,9 +16,8 @@ from lakestream.config.options import LakeOptions
 from lakestream.lake.delta import policy
 from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.verify import Budget
-from lakestream.lake.errors import LakeError, OlderLake, OlderStore
+from lakestream.lake.errors import BadPolicy, LakeError, OlderLake, OlderStore
 from lakestream.lake.files import paths, staging
-from lakestream.lake.files.grace import Grace
 from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.log.base import Base, Origin
 from lakestream.log.errors import LogError
@@ -31,7 +30,7 @@ from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake import deleted_streams as leaving
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
-from lakestream.server.lake.stream_sync import Found, Kept, Lag
+from lakestream.server.lake.stream_sync import Found, Grace, Kept, Lag
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.stream import Stream
@@ -107,10 +106,9 @@ class LakeKeeper:
 
     # ------------------------------------------------------------------ LakeLink
     def refusal(self, config: StreamConfig) -> str | None:
-        """See `LakeLink.refusal`."""
         try:
             wanted = policy.parse(config.metadata)
-        except policy.BadPolicy as error:
+        except BadPolicy as error:
             return str(error)
         if wanted.clone_as_of is not None and config.mirror is not None and not can_begin_as_copy(config):
             return f"{AS_OF}: {ONLY_COPIES}"
@@ -132,7 +130,6 @@ class LakeKeeper:
         self._ask(kept)
 
     def detached(self, stream: Stream) -> None:
-        """See `LakeLink.detached`."""
         kept = self._kept.get((stream.account, stream.name))
         if kept is not None and kept.stream is stream:
             del self._kept[stream.account, stream.name]
@@ -141,7 +138,6 @@ class LakeKeeper:
                 kept.history.close()
 
     def position_of(self, uid: str, account: str, name: str, done: Callable[[int], None]) -> None:
-        """See `jetstream.replicas.LakeWatch.position_of`."""
         table = paths.table(self.root, name, account)
 
         def known(position: int | None, error: BaseException | None) -> None:
@@ -152,7 +148,6 @@ class LakeKeeper:
         self._io.submit(lambda: PositionWatch(table, uid).read(), known)
 
     def make_base(self, files: Files, directory: str, account: str, name: str, origin: Origin) -> Base:
-        """See `jetstream.clone_replica.Bases.make_base`."""
         try:
             return self._clones.build(files, directory, paths.table(self.root, name, account), origin)
         except LakeError as error:
@@ -167,11 +162,9 @@ class LakeKeeper:
         origin: Origin,
         done: Callable[[Base | None, BaseException | None], None],
     ) -> None:
-        """See `jetstream.clone_replica.Bases.read_base`."""
         self._clones.read(lambda: self.make_base(files, directory, account, name, origin), done)
 
     def keeps(self, create: CreateStream) -> bool:
-        """See `LakeLink.keeps`."""
         identity = leaving.identity_of(create)
         if identity is None or not leaving.keeps(identity):
             return False
@@ -179,7 +172,6 @@ class LakeKeeper:
         return kept is None or kept.stream.uid != identity.uid or not kept.ahead
 
     def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
-        """See `LakeLink.ahead`."""
         kept = [stream for stream in streams if stream.config.storage != "memory"]
         if not kept:
             return []
@@ -206,7 +198,6 @@ class LakeKeeper:
         return found
 
     def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
-        """See `LakeLink.left`."""
         identity = leaving.identity_of(create)
         if identity is None:
             done()
@@ -219,7 +210,7 @@ class LakeKeeper:
         self._tell(kept, f"stream {identity.name} was deleted")
         if kept.history is not None:
             kept.history.close()
-        if kept.asking:  # that errand would stage anew what the compactor then takes away
+        if kept.asking:  # that task would stage anew what the compactor then takes away
             kept.on_deleted = lambda: self._see_off(identity, directory, done)
         else:
             self._see_off(identity, directory, done)
@@ -289,7 +280,7 @@ class LakeKeeper:
         self._io.submit(lambda: is_held(path), seen)
 
     def _ask(self, kept: Kept) -> None:
-        """Stage what is sealed and read the position; at most one such errand of a stream is under way."""
+        """Stage what is sealed and read the position; at most one such task of a stream is under way."""
         store = kept.stream.store
         store.seal_if_old()
         # Cheap for a stream where nothing happens: there may be a thousand of them, each with its retained segments.
@@ -314,7 +305,7 @@ class LakeKeeper:
             if kept.on_deleted is not None:
                 kept.on_deleted()
                 return
-            if kept.waiting:  # they came while this errand was under way
+            if kept.waiting:  # they came while this task was under way
                 self._clock.call_soon(lambda: self._ask(kept))
             if found is None:
                 self._troubled(kept, error or OSError("no answer"))

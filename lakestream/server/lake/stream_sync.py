@@ -14,16 +14,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.lake.delta import policy, segments, verify
+from lakestream.lake.delta import segments, verify
 from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
 from lakestream.lake.delta.verify import Budget, TableFiles
 from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
-from lakestream.lake.files import paths, staging
-from lakestream.lake.files import quarantine as poison
-from lakestream.lake.files.grace import Grace
+from lakestream.lake.files import paths, quarantine, staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedSegment
-from lakestream.lake.files.storage import open_storage
-from lakestream.lake.write import repair
 from lakestream.log.errors import LogError
 from lakestream.log.segment import SealedSegment
 from lakestream.server.lake.history import ThreadHistory
@@ -32,6 +30,8 @@ from lakestream.stream.core.stream import Stream
 
 IDLE_POLLS = 30
 """Of a stream that is all in its table, the table is looked at only every so many polls."""
+MOST_FILES = 1_000
+"""Segments of one stream that stay for this reason, the newest first: each is looked at again and again."""
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class Kept:
         self.committed_ns = 0
         self.asking = False
         self.on_deleted: Callable[[], None] | None = None
-        """The stream was deleted while an errand was under way: what comes behind that."""
+        """The stream was deleted while an task was under way: what comes behind that."""
         self.trouble = ""
         """Reason why the table does not follow the stream; empty when it does."""
         self.checked = False
@@ -131,7 +131,7 @@ class Kept:
         """Return True if readers cannot know yet which typed columns the stream names (lake/sql/typed.py)."""
         if not self.stream.leading or self.told is self.identity:
             return False
-        return policy.JSON_SCHEMA_PROPERTY in self.stream.config.metadata or self.told is not None
+        return JSON_SCHEMA_PROPERTY in self.stream.config.metadata or self.told is not None
 
     def older_store(self) -> OlderStore | None:
         """Return the error of a log that ends before what the lake holds of its stream, or None. Blocks."""
@@ -200,19 +200,19 @@ class Kept:
             trouble = self._damage(sealed, staged)
         if not leads:
             return Found(position, held, trouble, damaged)
-        poisoned = poison.poisoned(self.directory, position or 0)
-        if poisoned is not None and poison.replace(poisoned.path, sealed):
-            poisoned = None
+        quarantined = quarantine.find(self.directory, position or 0)
+        if quarantined is not None and quarantine.replace(quarantined.path, sealed):
+            quarantined = None
         if identity is not None:
             staging.introduce(self._storage, self.directory, identity)
         self._stage(sealed, position, {segment.last_index for segment in staged} if damaged else None)
         if damaged:
-            repair.ask(self._lake, self.identity, list(self._files.damaged.values()))
+            verify.ask(self._lake, self.identity, list(self._files.damaged.values()))
         elif held is not None:
-            if any(entry.name == repair.REQUEST_FILE for entry in entries):
-                repair.settle(self._storage, self.directory)
+            if any(entry.name == verify.REQUEST_FILE for entry in entries):
+                verify.settle(self._storage, self.directory)
             self._storage.delete_all(self._grace.due(staged, held, time.monotonic_ns()))
-        return Found(position, held, trouble or str(poisoned or ""), damaged)
+        return Found(position, held, trouble or str(quarantined or ""), damaged)
 
     def _check(self, position: int, left: int, applied: int, staged: Sequence[StagedSegment]) -> None:
         """Raise an error unless table and log belong together.
@@ -294,3 +294,39 @@ def _first_seq(sealed: Sequence[SealedSegment], staged: Sequence[StagedSegment])
         if footer.count:
             return min(footer.first_seq, found) if found else footer.first_seq
     return found
+
+
+class Grace:
+    """Of one stream's staged segments, which are done with. Not for use by two threads at once.
+
+    Args:
+        time_ns: how long a segment stays after the table was first seen to hold it.
+        most_bytes: how much of the stream stays for that reason, the newest first.
+    """
+
+    def __init__(self, time_ns: int, most_bytes: int) -> None:
+        self._time_ns = time_ns
+        self._most_bytes = most_bytes
+        self._held_since: dict[str, int] = {}
+
+    def due(self, staged: Sequence[StagedSegment], position: int, now_ns: int) -> list[str]:
+        """Paths of the segments to delete.
+
+        Args:
+            staged: what is staged, in log order.
+            position: the log index through which the table holds the stream.
+            now_ns: a clock that never goes back.
+        """
+        held = [segment for segment in staged if segment.last_index <= position]
+        since = {segment.path: self._held_since.get(segment.path, now_ns) for segment in held}
+        kept_bytes = 0
+        gone = []
+        for number, segment in enumerate(reversed(held)):
+            kept_bytes += segment.size
+            too_many = number >= MOST_FILES or kept_bytes > self._most_bytes
+            if too_many or now_ns - since[segment.path] >= self._time_ns:
+                gone.append(segment.path)
+        for path in gone:
+            del since[path]
+        self._held_since = since
+        return gone

@@ -23,9 +23,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.cache import END, RECORD_OVERHEAD, Block, BlockCache
-from lakestream.lake.read.history.index import Snapshot, TableIndex, Wanted
+from lakestream.lake.read.history.index import MAX_SUBJECTS, Choice, Snapshot, TableIndex, Wanted
+from lakestream.lake.read.history.index import wanted as wanted_of
 from lakestream.lake.read.history.rows import content_bytes, records
 from lakestream.lake.read.history.scan import (
     ALONE,
@@ -38,8 +39,6 @@ from lakestream.lake.read.history.scan import (
     Slab,
     TableScan,
 )
-from lakestream.lake.read.history.subjects import MAX_SUBJECTS, Choice
-from lakestream.lake.read.history.subjects import wanted as wanted_of
 from lakestream.log.record import Record
 from lakestream.protocol.subjects import is_literal, matches
 

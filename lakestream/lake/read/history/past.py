@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.schema import REMOVED_COLUMN
 from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import AsOf, NotATable, as_of
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live_rows
 from lakestream.lake.read.history import rows as history_rows
-from lakestream.lake.read.live import LiveView, open_view
+from lakestream.lake.read.live import open_view
+from lakestream.lake.read.live_rows import LiveView
 from lakestream.log.record import Record
 from lakestream.protocol.instants import rfc3339
 
@@ -106,7 +107,7 @@ def open_past(
     note = ""
     if found.complete:
         assert found.version is not None
-        view = _at(view, found.version, departed.gone_as_of(open_storage(lake), view.table, found))
+        view = _at(view, found.version, departure_files.gone_as_of(open_storage(lake), view.table, found))
     else:
         view = view.at(found.point)
     if not (found.complete or view.flushed):
@@ -127,7 +128,7 @@ def _at(view: LiveView, version: int, hidden: Dead) -> LiveView:
         columns=tuple(column for column in view.columns if column in had),
         table_columns=tuple(column for column in view.table_columns if column in had),
         drops_ended=False,
-        hidden=departed.both(hidden, Dead(runs=view.shredded)),
+        hidden=departure_files.both(hidden, Dead(runs=view.shredded)),
         before=None,
         endings=None,
         parts=(),

@@ -15,11 +15,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake.delta import departures as departed
+from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.segments import Dead, alive
 from lakestream.lake.delta.time_travel import KEEP_MORE, CommitLog, Kept, NotATable, TimeTravelError, version_of_point
 from lakestream.lake.errors import LakeError
-from lakestream.lake.files.storage import open_storage
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.lake.read.live_rows import schema
 from lakestream.log.departures import Point
@@ -141,7 +141,7 @@ class TablePast:
 
     def _erased(self, without: Sequence[tuple[int, int]] = ()) -> Dead:
         """What is not to be found whatever version has it. Read it before the version: see maintenance/erasure.py."""
-        return departed.erased(self._storage, self._table, without)
+        return departure_files.erased(self._storage, self._table, without)
 
     def _find(self, point: Point) -> Kept:
         try:
@@ -201,7 +201,7 @@ class TablePast:
             if (runs := self._left.get((last_index, point))) is not None:
                 self._left.move_to_end((last_index, point))
                 return Dead(runs=runs)
-        found = departed.gone(departed.read(self._storage, self._table, last_index), point)
+        found = departure_files.gone(departure_files.read(self._storage, self._table, last_index), point)
         runs = np.asarray(found.runs, np.int64).reshape(-1, 2)
         with self._lock:
             self._left[last_index, point] = runs

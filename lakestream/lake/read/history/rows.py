@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake.delta import deletion_vectors as deletion
+from lakestream.lake.delta import deletion_vectors
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.schema import REMOVED_COLUMN, headers_type, join_headers
 from lakestream.lake.files.storage import Storage
@@ -69,7 +69,7 @@ def read_file(
             keep &= np.isin(seqs, np.asarray(pick.seqs, np.int64))
     if file.deleted is not None:
         alive = np.ones(found.num_rows, bool)
-        alive[deletion.load(file.deleted, table, storage.read)] = False
+        alive[deletion_vectors.load(file.deleted, table, storage.read)] = False
         keep = _both(keep, alive)
     if archive and REMOVED_COLUMN in found.column_names:
         keep = _both(keep, found.column(REMOVED_COLUMN).is_null().to_numpy())

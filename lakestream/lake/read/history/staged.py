@@ -17,8 +17,8 @@ from lakestream.lake.delta import segments
 from lakestream.lake.delta.segments import Dead
 from lakestream.lake.files import staging
 from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.read.history.index import Choice
 from lakestream.lake.read.history.rows import COLUMNS, records
-from lakestream.lake.read.history.subjects import Choice
 from lakestream.log.record import Record
 from lakestream.log.segment import Footer
 
@@ -33,7 +33,7 @@ class _Part(msgspec.Struct, frozen=True):
     footer: Footer
 
 
-class Spare:
+class StagedRows:
     """The staged segments of one stream. Safe for use by several threads.
 
     Args:
@@ -53,7 +53,6 @@ class Spare:
     def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
     ) -> list[Record]:
-        """See `TableHistory.read`."""
         has: Callable[[bytes], bool] = (lambda _: True) if subjects is None else Choice(subjects).has
         found: list[Record] = []
         room = max_bytes
@@ -67,7 +66,6 @@ class Spare:
         return found
 
     def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
-        """See `TableHistory.read_many`."""
         if not seqs:
             return []
         wanted = set(seqs)
@@ -75,13 +73,11 @@ class Spare:
         return some if subjects is None else [record for record in some if record.subject in subjects]
 
     def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        """See `TableHistory.last_by_subject`."""
         has = Choice(subjects).has
         newest = {record.subject: record for record in self._from(0, up_to_seq) if has(record.subject)}
         return sorted(newest.values(), key=_seq)
 
     def first_at(self, time_ns: int) -> int:
-        """See `TableHistory.first_at`."""
         for part in self._parts():
             if part.footer.count and part.footer.last_time >= time_ns:
                 for record in self._from(part.footer.first_seq, part.footer.last_seq):
@@ -137,21 +133,20 @@ class Spare:
         return rows
 
 
-class SparedHistory:
+class FallbackHistory:
     """The messages of one stream's table up to where staged segments begin, and those of the segments from there on.
 
     Args:
         table: the table's history, which ends below the segments.
-        spare: the segments.
+        staged: the segments.
     """
 
-    def __init__(self, table: TableHistory, spare: Spare) -> None:
-        self._table, self._spare = table, spare
+    def __init__(self, table: TableHistory, staged: StagedRows) -> None:
+        self._table, self._staged = table, staged
 
     def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
     ) -> list[Record]:
-        """See `TableHistory.read`."""
         below = self._table.below
         found: list[Record] = []
         if first < below:
@@ -159,18 +154,16 @@ class SparedHistory:
             if len(found) >= limit or (found and max_bytes):
                 return found
         if last >= below:
-            found += self._spare.read(max(first, below), last, limit - len(found), subjects, max_bytes)
+            found += self._staged.read(max(first, below), last, limit - len(found), subjects, max_bytes)
         return found
 
     def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
-        """See `TableHistory.read_many`."""
         old = [seq for seq in seqs if seq < self._table.below]
         found = self._table.read_many(old, subjects) if old else []
-        return found + self._spare.read_many(seqs[len(old) :], subjects)
+        return found + self._staged.read_many(seqs[len(old) :], subjects)
 
     def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        """See `TableHistory.last_by_subject`."""
-        newest = {record.subject: record for record in self._spare.last_by_subject(subjects, up_to_seq)}
+        newest = {record.subject: record for record in self._staged.last_by_subject(subjects, up_to_seq)}
         left = [subject for subject in subjects if subject not in newest]
         if left:
             for record in self._table.last_by_subject(left, min(up_to_seq, self._table.below - 1)):
@@ -178,8 +171,7 @@ class SparedHistory:
         return sorted(newest.values(), key=_seq)
 
     def first_at(self, time_ns: int) -> int:
-        """See `TableHistory.first_at`."""
-        return self._table.first_at(time_ns) or self._spare.first_at(time_ns)
+        return self._table.first_at(time_ns) or self._staged.first_at(time_ns)
 
 
 def _seq(record: Record) -> int:
