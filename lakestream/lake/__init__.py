@@ -41,7 +41,7 @@ _MODULES = {"LakeError": "lakestream.lake.errors", "Session": "lakestream.lake.s
 
 
 def table_path(lake: str | os.PathLike[str], stream: str, account: str = "$G") -> str:
-    """Path or URL of a stream's Delta table.
+    """Return the path or URL of a stream's Delta table.
 
     Args:
         lake: the lake's root: a directory or a URL.

@@ -1,24 +1,24 @@
-"""What can be wrong with a lake, as exceptions that say what to do.
+"""Errors that the lake package raises for its callers.
 
-Belongs here: every error that the lake package raises for its callers. Nothing else of the package is imported here.
+Belongs here: exceptions whose texts say what to do. No other module of the package is imported.
 """
 
 from __future__ import annotations
 
 
 class LakeError(Exception):
-    """Something about the lake that a person has to decide or repair; the text says what."""
+    """Base of all errors about a lake that a person has to decide on or repair; the text says how."""
 
 
 class UnsupportedLake(LakeError):
-    """The lake's address is of a kind that this version cannot write to."""
+    """Raised for a lake address of a kind that this version cannot write to."""
 
     def __init__(self, lake: str, reason: str) -> None:
         super().__init__(f"lake {lake!r}: {reason}")
 
 
 class NotALake(LakeError):
-    """There is a directory or prefix that no server has written to, or none at all."""
+    """Raised when no server has written to a directory or prefix."""
 
     def __init__(self, root: str) -> None:
         super().__init__(
@@ -28,21 +28,21 @@ class NotALake(LakeError):
 
 
 class StorageFailed(LakeError):
-    """The object store did not do what it was asked."""
+    """Raised when the object store fails or refuses a request."""
 
     def __init__(self, what: str, path: str, reason: str) -> None:
         super().__init__(f"cannot {what} {path}: {reason}")
 
 
 class LeaseLost(LakeError):
-    """A lock in an object store could not be renewed in time; whoever held it must not commit any more."""
+    """Raised when a lease could not be renewed in time; its former holder must not commit any more."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"the lease {path} was lost: the object store did not answer in time, or another took over")
 
 
 class StagingConflict(LakeError):
-    """Two different segments claim the same place in the staging area."""
+    """Raised when two different segments claim the same place in the staging area."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -52,7 +52,7 @@ class StagingConflict(LakeError):
 
 
 class SegmentGap(LakeError):
-    """The staged segments do not follow on from what the table holds."""
+    """Raised when the staged segments do not continue at the table's position."""
 
     def __init__(self, table: str, position: int, first_index: int) -> None:
         super().__init__(
@@ -63,7 +63,7 @@ class SegmentGap(LakeError):
 
 
 class DamagedTable(LakeError):
-    """Files of a table are not what its log says, and no segment is left to make them from."""
+    """Raised when files of a table differ from its log, and no segment is left to make them from."""
 
     def __init__(self, what: str, begins: int, first_seq: int, last_seq: int) -> None:
         super().__init__(
@@ -74,7 +74,7 @@ class DamagedTable(LakeError):
 
 
 class DamagedLog(LakeError):
-    """A commit of a table is cut or overwritten."""
+    """Raised when a commit of a table is cut or overwritten."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} is damaged: {reason}; bring it back from a copy of the lake")
@@ -85,7 +85,7 @@ class BadDeletionVector(LakeError):
 
 
 class BadSegment(LakeError):
-    """A staged segment does not decode; nothing of it was used."""
+    """Raised when a staged segment does not decode; nothing of it was used."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         self.path = path
@@ -95,7 +95,8 @@ class BadSegment(LakeError):
 
 
 class QuarantinedSegment(LakeError):
-    """A staged segment was set aside because it does not decode; its stream waits for a good copy."""
+    """Raised for a stream whose next segment is in quarantine, because it does not decode, until a good copy is
+    staged."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
@@ -107,7 +108,7 @@ class QuarantinedSegment(LakeError):
 
 
 class KeptTable(LakeError):
-    """The table of an earlier stream of the same name is in the way, and must stay."""
+    """Raised when the table of an earlier stream of the same name is in the way and has to stay."""
 
     def __init__(self, table: str) -> None:
         super().__init__(
@@ -117,7 +118,7 @@ class KeptTable(LakeError):
 
 
 class StillCloned(LakeError):
-    """The table of a deleted stream is to go, and clones need its files."""
+    """Raised when the table of a deleted stream is to be removed while clones need its files."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -125,7 +126,7 @@ class StillCloned(LakeError):
 
 
 class OlderLake(LakeError):
-    """The table is behind what the server has let go from its log: the lake was restored from an older copy."""
+    """Raised when a table is behind the log's first entry: the lake was restored from an older copy."""
 
     def __init__(self, table: str, position: int, needed: int) -> None:
         super().__init__(
@@ -136,7 +137,7 @@ class OlderLake(LakeError):
 
 
 class OlderStore(LakeError):
-    """The table is ahead of the server's log: the store directory was restored from an older copy."""
+    """Raised when a table is ahead of the log: the store directory was restored from an older copy."""
 
     def __init__(self, table: str, position: int, applied: int) -> None:
         super().__init__(
@@ -147,33 +148,33 @@ class OlderStore(LakeError):
 
 
 class ForeignTable(LakeError):
-    """A Delta table that lakestream did not make stands where a stream's table belongs."""
+    """Raised when a Delta table of another program is at the place of a stream's table."""
 
     def __init__(self, table: str) -> None:
         super().__init__(f"{table} is a Delta table that lakestream did not create; move it away")
 
 
 class TableBusy(LakeError):
-    """Another process has the table for maintenance; nothing is wrong."""
+    """Raised while another process holds the table's lock; nothing is wrong."""
 
     def __init__(self, table: str) -> None:
         super().__init__(f"{table} is under maintenance; its stream is tried again in a few seconds")
 
 
 class JavaMissing(LakeError):
-    """No Java of a usable version."""
+    """Raised when there is no Java of a supported version."""
 
 
 class JarsMissing(LakeError):
-    """The Delta JARs are not there and could not be fetched."""
+    """Raised when the JARs that Spark needs are missing and could not be fetched."""
 
 
 class HistoryUnavailable(LakeError):
-    """The table could not be read, even after taking a new snapshot."""
+    """Raised when a table could not be read, even from a new snapshot."""
 
 
 class UnfitSubject(LakeError):
-    """A subject that cannot be a partition value: the table has to be bucketed."""
+    """Raised for a subject that cannot be a partition value: the table has to be partitioned by bucket."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -184,7 +185,8 @@ class UnfitSubject(LakeError):
 
 
 class BadPolicy(LakeError):
-    """A `lakestream.*` metadata value that means nothing; the text names the key and what it may be."""
+    """Raised for an unknown `lakestream.*` metadata key or an invalid value; the text names the key and the valid
+    values."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key}: {reason}")

@@ -26,11 +26,11 @@ from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.sql.session import Session
 from lakestream.lake.write import clone_maker as clone_making
 from lakestream.lake.write import detach
+from lakestream.lake.write import maintainer as maintainer_module
 from lakestream.lake.write import stream_compaction as compaction
 from lakestream.lake.write.clone_maker import CloneMaker
 from lakestream.lake.write.compactor import Compactor
 from lakestream.lake.write.detach import Detached, DetachStopped
-from lakestream.lake.write import maintainer as maintainer_module
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.rewrite import Rewriter
 from lakestream.lake.write.stream_compaction import StreamCompaction

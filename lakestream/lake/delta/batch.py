@@ -1,8 +1,8 @@
-"""What one commit to a stream's table has to do.
+"""Changes that staged segments bring to a stream's table.
 
-Belongs here: the decision, made of the table's position and the footers of staged segments, without touching Spark:
-which segments, from which log index on, which messages are dead, and whether the table has to lose or mark rows.
-Compaction is a function of these, so whoever repeats it after a crash does the same or nothing.
+Belongs here: the content of the next commit, as a function of the table's position and the footers of staged segments,
+without Spark: segments, log indexes, removed messages, and the rows to delete or mark. So a repetition after a crash
+does the same or nothing.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from lakestream.log.runs import stretches
 from lakestream.log.segment import Footer
 
 COMMIT_BYTES = 256 * 1024 * 1024
-"""Segments of one commit together, unless a single one is larger."""
+"""Maximum size of the segments of one commit together, unless a single one is larger."""
 CONDITION_TERMS = 5_000
-"""Sequences listed in one DELETE or UPDATE; more make several."""
+"""Maximum number of sequences listed in one DELETE or UPDATE."""
 CONDITION_RANGES = 50
-"""Ranges of sequences named in one. Spark compiles each of them: some hundreds take minutes, some thousands all of the
-heap, while a list of any length costs next to nothing."""
+"""Maximum number of ranges in one condition. Spark compiles each of them: some hundreds take minutes, some thousands
+the whole heap, while a list of any length costs next to nothing."""
 CONDITION_TEXT = 100_000
-"""Characters of UPDATEs that are put into one."""
+"""Maximum number of characters of UPDATEs that are merged into one."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One segment's share of a commit: its entries with an index above `after`."""
+    """A segment's share of a commit: its entries with an index above `after`."""
 
     path: str
     after: int
@@ -49,13 +49,13 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One commit: its parts, where it ends, how many subjects the stream has then, its rows and bytes at most, and what
-    the stream asks of its table.
+    """Content of one commit: parts, progress at its end, number of subjects, upper bounds of rows and bytes, and the
+    policy.
 
-    `dead` is what must not be in the table any more; `endings` is None except in an archive, where it tells what the
-    stream no longer has but the table keeps; `shredded` are runs of the dead whose bytes no file shall have;
-    `departures` are all removals (None: the stream does not keep its past): then every row is written before the dead
-    are deleted.
+    `dead`: messages that must not be in the table afterwards. `endings`: None except in an archive, where it tells
+    which messages the stream no longer has. `shredded`: runs of the dead whose bytes must not stay in any file (secure
+    delete). `departures`: all removals, None without time travel; with it every row is written before the dead are
+    deleted.
     """
 
     parts: list[Part]
@@ -71,7 +71,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def unwritten(self) -> Dead:
-        """What is not to be written at all."""
+        """Return the messages that are not written at all."""
         return self.dead if self.departures is None else Dead(runs=self.shredded)
 
 
@@ -84,7 +84,7 @@ class Update(msgspec.Struct, frozen=True):
 
 
 def choose(table: str, position: int, staged: Sequence[StagedSegment], limit: int = COMMIT_BYTES) -> list[Part]:
-    """The segments of the next commit: contiguous from `position` on, as many as `limit` bytes allow.
+    """Return the segments of the next commit: contiguous from `position` on, as many as `limit` bytes allow.
 
     Args:
         table: the table's path, for the error.
@@ -110,9 +110,9 @@ def choose(table: str, position: int, staged: Sequence[StagedSegment], limit: in
 
 
 def fitting(footers: Sequence[Footer], limit: int = COMMIT_BYTES) -> int:
-    """How many of a commit's segments stay within `limit` bytes of messages, at least one.
+    """Return the number of segments that stay within `limit` bytes of messages, at least one.
 
-    Files that are compressed are shorter than what they hold.
+    Compressed files are shorter than their content.
     """
     size = 0
     for count, footer in enumerate(footers):
@@ -123,11 +123,11 @@ def fitting(footers: Sequence[Footer], limit: int = COMMIT_BYTES) -> int:
 
 
 def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: Progress | None) -> Batch:
-    """Put the footers of a commit's segments together. `before` is what the table's last commit said.
+    """Combine the footers of a commit's segments. `before` is the progress of the table's last commit.
 
     Raises:
-        BadSegment: a segment belongs to another stream, or is not the one that its name promises.
-        BadPolicy: the stream's metadata asks for something that there is not.
+        BadSegment: a segment belongs to another stream, or does not match its name.
+        BadPolicy: the stream's metadata is invalid.
     """
     last_seq, last_time_ns = (before.last_seq, before.last_time_ns) if before else (0, 0)
     floor = before.floor if before else 0
@@ -168,7 +168,7 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
 
 
 def _with_past(batch: Batch, floor_before: int) -> Batch:
-    """The same with what its commit says of its departures."""
+    """Return the batch with the progress fields of its departures."""
     assert batch.departures is not None
     progress = msgspec.structs.replace(
         batch.progress,
@@ -180,18 +180,18 @@ def _with_past(batch: Batch, floor_before: int) -> Batch:
 
 
 def departures_deleted(batch: Batch, floor_before: int) -> list[str]:
-    """SQL conditions for the rows that the table has to lose behind a commit that wrote all of the batch.
+    """Return SQL conditions for the rows to delete behind a commit that wrote all of the batch.
 
     Args:
         batch: the batch, now in the table.
-        floor_before: the stream's first sequence as the commit before it said; 0 when there was none.
+        floor_before: the stream's first sequence at the commit before; 0 when there was none.
     """
     written = msgspec.structs.replace(batch.progress, floor=floor_before)
     return deletions(batch.progress.last_index, written, batch.dead)
 
 
 def _endings(footers: Sequence[Footer], before: Progress | None) -> Iterator[Ending]:
-    """What ended by the end of each segment, in their order."""
+    """Yield the messages that ended by the end of each segment, in order."""
     floor = before.floor if before else 0
     for footer in footers:
         if footer.removed or footer.floor > floor:
@@ -200,12 +200,12 @@ def _endings(footers: Sequence[Footer], before: Progress | None) -> Iterator[End
 
 
 def deletions(position: int, before: Progress | None, dead: Dead) -> list[str]:
-    """SQL conditions for the rows that the table has to lose before the commit; none when no row of it can be dead.
+    """Return SQL conditions for the rows to delete before the commit; none when no row of the table can be dead.
 
     Args:
         position: the log index through which the table holds the stream; 0 when it holds nothing.
-        before: what its last commit said; None when that is not known, so that everything has to be named.
-        dead: what is dead by the end of the commit.
+        before: progress of the table's last commit; None when unknown, so that everything has to be named.
+        dead: the dead messages by the end of the commit.
     """
     if position == 0:
         return []
@@ -221,9 +221,9 @@ def deletions(position: int, before: Progress | None, dead: Dead) -> list[str]:
 
 
 def erasures(position: int, before: Progress | None, shredded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Runs of sequences that `deletions` took out of the table, and whose bytes its files shall not have either.
+    """Return the runs of sequences that `deletions` takes out of the table and whose bytes must not stay in its files.
 
-    The rest of them dies before it gets into the table.
+    Other erased messages never reach the table.
     """
     if position == 0:
         return []
@@ -232,7 +232,7 @@ def erasures(position: int, before: Progress | None, shredded: Sequence[tuple[in
 
 
 def updates(position: int, before: Progress | None, endings: Sequence[Ending] | None) -> list[Update]:
-    """What an archive has to mark in its table before the commit: when the stream no longer had a message."""
+    """Return the UPDATEs of an archive before the commit: the time at which the stream no longer had a message."""
     found: list[Update] = []
     if position == 0:
         return found
@@ -249,7 +249,7 @@ def updates(position: int, before: Progress | None, endings: Sequence[Ending] | 
 
 
 def _joined(found: list[Update]) -> list[Update]:
-    """Short updates in one: each costs the table a commit. The first that applies to a row counts, as in turn."""
+    """Merge short updates, since each costs a commit. The first one that applies to a row counts, as in sequence."""
     groups: list[list[Update]] = []
     text = ranges = 0
     for update in found:
@@ -270,7 +270,7 @@ def _one(group: list[Update]) -> Update:
 
 
 def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
-    """Conditions of bounded length that together name `terms` and all sequences of `runs`."""
+    """Return conditions of bounded length that together cover `terms` and all sequences of `runs`."""
     terms = list(terms)
     singles: list[int] = []
     # Where there are many runs, short ones are listed too: a list of as many conditions names more of them.
@@ -292,7 +292,7 @@ def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def has_work(lake: str) -> bool:
-    """Return True if a compactor may have something to do in a lake now."""
+    """Return True if a compactor may have something to do in a lake now. Needs no Spark."""
     storage = open_storage(lake)
     live, gone = staging.current(Scanner(lake).scan())
     if gone or storage.directories(f"{storage.root}/{paths.REMOVED}"):
@@ -301,7 +301,7 @@ def has_work(lake: str) -> bool:
 
 
 def _is_behind(storage: Storage, stream: StagedStream) -> bool:
-    """Return True if a stream's table may lack something that is staged, or hold rows that have died."""
+    """Return True if a stream's table may lack a staged segment, or hold rows of removed messages."""
     directory, identity = stream.directory, stream.identity
     if clone_request.is_open(storage, directory) or quarantine.find(directory, 0) is not None:
         return True

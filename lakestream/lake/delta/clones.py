@@ -1,18 +1,19 @@
-"""Shallow clones of the lake's tables, which name files of their origin.
+"""Registry of shallow clones, and the files of other tables that they reference.
 
-Belongs here: making a clone, the registry of clones, and which files they need. A clone's log has absolute paths into
-its origin's directory, so VACUUM of the origin must know it. Two ways lead to that:
+Belongs here: which tables reference files of which others. A clone's log has absolute paths into its origin's
+directory, so VACUUM of the origin has to know the clone. There are two sources:
 
-- `<lake>/_clones/<hash>.json`, written by `clone` before the clone is made; it is the only way to know a clone outside
-  of the lake,
-- the logs of all tables in the lake: one whose newest version names files outside of its own directory is a clone,
-  whoever made it.
+- `<lake>/_clones/<hash>.json`, written before a clone is created; it is the only way to know a clone outside of the
+  lake,
+- the logs of all tables in the lake: a table whose newest version references files outside of its own directory is a
+  clone, whoever created it.
 
-An entry is written under the lock of the origin's table, and whoever deletes files of a table looks at the registry
-under that lock. A young entry whose clone is not there yet tells of one being made: it needs all files of its version.
+An entry is written under the lock of the origin's table, and files of a table are deleted only under that lock after
+reading the registry. A young entry without a clone belongs to a clone that is being created, which needs all files of
+its version.
 
-An entry whose clone is in the lake and gone is dropped. One outside that cannot be read stops VACUUM of its origin with
-an error: it may be back tomorrow.
+The entry of a clone in the lake is dropped when the clone is gone. A clone outside of the lake that cannot be read
+stops VACUUM of its origin with an error, because it may only be unavailable.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ if TYPE_CHECKING:
 CLONES = "_clones"
 """Directory of the registry, in the lake's root."""
 FRESH_NS = 3_600_000_000_000
-"""An entry younger than this may belong to a clone that is still being made."""
+"""An entry younger than this may belong to a clone that is still being created."""
 DEPTH = 6
-"""How deep below the lake's root tables are looked for."""
+"""Depth below the lake's root to which tables are searched."""
 
 
 class CloneRefused(LakeError):
-    """The clone cannot be made; the text says why."""
+    """Raised when a clone cannot be created; the text says why."""
 
 
 class CloneUnreadable(LakeError):
-    """A registered clone cannot be read, so nobody knows which files it needs."""
+    """Raised when a registered clone cannot be read, so that the files that it needs are unknown."""
 
     def __init__(self, entry: str, target: str) -> None:
         super().__init__(
@@ -57,8 +58,7 @@ class CloneUnreadable(LakeError):
 
 
 class Clone(msgspec.Struct, frozen=True):
-    """An entry of the registry: whose files the clone names, where it is, of which version it was made, and when.
-    `made`: it is known to be there, so that it is not being made any more."""
+    """An entry of the registry: origin, place, version of the origin, and creation time. `made`: the clone exists."""
 
     origin: str
     target: str
@@ -68,24 +68,24 @@ class Clone(msgspec.Struct, frozen=True):
 
 
 def is_registered(storage: Storage, table: str) -> bool:
-    """Whether a table is a clone that the registry knows."""
+    """Return True if a table is a registered clone."""
     return storage.exists(entry_path(storage, table))
 
 
 def forget(storage: Storage, target: str) -> None:
-    """A clone needs no files of others any more: its entry goes."""
+    """Remove the entry of a clone that needs no files of other tables any more."""
     storage.delete(entry_path(storage, target))
 
 
 def lacks_files(storage: Storage, table: str, state: State) -> bool:
-    """Whether files of the table's directory are gone that a version names. The log outlives the files."""
+    """Return True if files of the table's directory that a version references are gone: the log outlives the files."""
     there = {entry.path for entry in storage.tree(table)}
     named = {path for add in state.files.values() for path in located(table, add)}
     return any(path not in there for path in named if path.startswith(table + "/"))
 
 
 def registered(storage: Storage) -> list[Clone]:
-    """The registry, without entries of clones in the lake that are gone."""
+    """Return the registry, without entries of clones in the lake that are gone."""
     found = []
     for entry in storage.list(f"{storage.root}/{CLONES}"):
         if not entry.name.endswith(".json"):
@@ -104,7 +104,7 @@ def registered(storage: Storage) -> list[Clone]:
 
 
 class References:
-    """Which files of each other the lake's tables name. Remembers what it has read, as commits never change.
+    """References between the files of the lake's tables, cached, since commits never change.
 
     Args:
         storage: the lake.
@@ -117,7 +117,7 @@ class References:
         self._real_paths: dict[str, str] = {}  # within one look; links may change
 
     def into(self, table: str) -> set[str]:
-        """Paths of files of `table` that other tables need, by what their logs say now.
+        """Return the paths of the files of `table` that other tables need according to their logs.
 
         Raises:
             CloneUnreadable: a registered clone of it cannot be read.
@@ -125,7 +125,7 @@ class References:
         return set().union(*self.by_clone(table).values())
 
     def by_clone(self, table: str) -> dict[str, set[str]]:
-        """The same by the table that needs them, as paths below `table`.
+        """Return the same by the table that needs the files, as paths below `table`.
 
         Raises:
             CloneUnreadable: a registered clone of it cannot be read.
@@ -140,26 +140,26 @@ class References:
         return found
 
     def newly(self, table: str) -> set[str]:
-        """What clones need that were registered since `into` or `by_clone` was asked about the table.
+        """Return the files needed by clones that were registered since the last `into` or `by_clone` of the table.
 
-        Cheap enough to be asked under the table's lock, without which no clone is registered.
+        Cheap enough to be called under the table's lock, without which no clone is registered.
         """
         before = self._looked.get(table, frozenset())
         fresh = [each for each in registered(self._storage) if each not in before]
         return set().union(*(self._needed(table, each.target, each) for each in fresh))
 
     def _needed(self, table: str, path: str, entry: Clone | None) -> set[str]:
-        """The files of `table` that the table at `path` needs. Raises CloneUnreadable."""
+        """Return the files of `table` that the table at `path` needs. Raises CloneUnreadable."""
         outside = self._outside(path, entry is not None)
         if outside is None and entry is not None:
             outside = self._expected(table, entry)
         return self._below(table, outside) if outside else set()
 
     def _expected(self, table: str, entry: Clone) -> frozenset[str]:
-        """What a clone needs that is being made.
+        """Return the files that a clone needs that is being created.
 
         Raises:
-            CloneUnreadable: it is not in the lake; it may have been there, and be so again.
+            CloneUnreadable: it is not in the lake, so it may exist and be unavailable.
         """
         if not entry.target.startswith(self._storage.root + "/"):
             if self._real(entry.origin) == self._real(table):
@@ -172,7 +172,7 @@ class References:
         return frozenset(path for add in adds for path in located(entry.origin, add))
 
     def _below(self, table: str, files: frozenset[str]) -> set[str]:
-        """Those of the files that are in a table's directory, as paths that begin with `table`."""
+        """Return those of the files that are in a table's directory, as paths that begin with `table`."""
         below = self._real(table) + "/"
         found = set()
         for each in files:
@@ -183,7 +183,7 @@ class References:
         return found
 
     def _real(self, path: str) -> str:
-        """A directory's path without symbolic links; an address in an object store as it is."""
+        """Return a directory's path without symbolic links; an address in an object store unchanged."""
         if not paths.is_local(path):
             return path
         if (known := self._real_paths.get(path)) is None:
@@ -191,7 +191,8 @@ class References:
         return known
 
     def _outside(self, table: str, is_clone: bool) -> frozenset[str] | None:
-        """Files outside of its own directory that a table names in any version; None when there is no table."""
+        """Return the files outside of its own directory that a table references in any version; None without a
+        table."""
         storage = self._storage if table.startswith(self._storage.root + "/") else open_storage(table)
         log = Log(storage, table)
         versions = log.commits + log.checkpoints
@@ -212,7 +213,7 @@ class References:
 
 
 def tables_below(storage: Storage, directory: str, depth: int = DEPTH) -> Iterator[str]:
-    """Every Delta table below a directory, but for what is staged, on its way out, or inside of another table."""
+    """Yield every Delta table below a directory, except in staging areas, hidden directories and other tables."""
     names = storage.directories(directory)
     if LOG_DIRECTORY in names:
         yield directory

@@ -1,13 +1,13 @@
-"""When the messages of a batch left their stream, beside the table.
+"""Departures: which messages of a batch left their stream, and when, in a file beside the table.
 
-Belongs here: the file that a commit of a stream with time travel leaves of its batch, and what of it was gone at a
-point. The commit's version of the table holds every message of the batch, also those that were removed within it, and
-every older one that the stream held when the batch began; with this file it is the stream at any point of the batch.
+Belongs here: the departures file of a commit, written for streams with time travel, and the set of messages that had
+left by a point. The version that the commit makes holds every message of the batch, also those removed within it, and
+every older one that the stream held when the batch began. With this file it is the stream at any point of the batch.
 
     <table>/_departures/<last index of the batch>.parquet: first, last, removed_seq, removed_ns (log/departures.py)
 
-Delta, and whoever reads the table, leaves names that begin with `_` alone. A file is written before its commit, and
-goes with it when the log is cleaned.
+Delta and its readers ignore names that begin with `_`. The file is written before its commit, and deleted when log
+clean-up has deleted the commit.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ COLUMNS = ("first", "last", "removed_seq", "removed_ns")
 
 
 class DeparturesGone(LakeError):
-    """The file of a commit that is still there has been deleted."""
+    """Raised when the departures file of an existing commit is missing."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is missing: without it nobody can tell what the stream held within that commit")
 
 
 def of_footers(footers: Iterable[Footer]) -> Departures | None:
-    """The departures of consecutive segments; None where one of them did not keep any."""
+    """Return the departures of consecutive segments; None if one of them did not record any."""
     found = Departures()
     for footer in footers:
         if footer.departures is None:
@@ -46,7 +46,7 @@ def of_footers(footers: Iterable[Footer]) -> Departures | None:
 
 
 def write(storage: Storage, table: str, last_index: int, departures: Departures) -> None:
-    """Leave the file of the commit that takes the table through log index `last_index`."""
+    """Write the departures file of the commit that takes the table through log index `last_index`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -59,7 +59,7 @@ def write(storage: Storage, table: str, last_index: int, departures: Departures)
 
 
 def read(storage: Storage, table: str, last_index: int) -> Departures:
-    """The departures of the commit that took the table through log index `last_index`. Raises DeparturesGone."""
+    """Return the departures of the commit that took the table through log index `last_index`. Raises DeparturesGone."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -72,7 +72,7 @@ def read(storage: Storage, table: str, last_index: int) -> Departures:
 
 
 def sweep(storage: Storage, table: str) -> int:
-    """Delete the files of commits that log clean-up has taken; returns how many."""
+    """Delete the files of commits that log clean-up has deleted; return their number."""
     log = CommitLog(table)
     oldest = log.progress(log.versions[0])
     if oldest is None:
@@ -88,7 +88,7 @@ def sweep(storage: Storage, table: str) -> int:
 
 
 def gone(departures: Departures, point: Point | None = None) -> Dead:
-    """What had left by a point; without one, all of it."""
+    """Return the messages that had left by a point; without one, all departures."""
     import numpy as np
 
     stop = len(departures) if point is None else departures.split(point)
@@ -100,8 +100,7 @@ def gone(departures: Departures, point: Point | None = None) -> Dead:
 
 
 def gone_as_of(storage: Storage, table: str, found: AsOf) -> Dead:
-    """What the version that `as_of` found has, and the stream had no longer at that moment; and what is to be erased,
-    which is no part of any past."""
+    """Return the messages to hide from the version that `as_of` found: those that had left, and those to be erased."""
     dead = erased(storage, table)
     if found.progress is None or found.progress.departed <= 0:
         return dead
@@ -109,26 +108,27 @@ def gone_as_of(storage: Storage, table: str, found: AsOf) -> Dead:
 
 
 def erased(storage: Storage, table: str, more: Sequence[tuple[int, int]] = ()) -> Dead:
-    """What was deleted securely, as far as versions may still have it; and `more` runs of such sequences."""
+    """Return the messages to be erased (secure delete) as far as versions may still hold them, and `more` runs of
+    such."""
     return Dead(runs=erasures.joined([*erasures.merged(erasures.notes(storage, table)), *more]))
 
 
 def sequences(dead: Dead) -> Any:
-    """The sequences of its runs, one by one, as a numpy array."""
+    """Return the sequences of the runs, one by one, as a numpy array."""
     import numpy as np
 
     return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, last + 1) for first, last in dead.runs)])
 
 
 def both(one: Dead, other: Dead) -> Dead:
-    """What is dead by either; of `other` only its runs are looked at."""
+    """Return the union; of `other` only its runs count."""
     if not other.runs:
         return one
     return Dead(one.floor, one.removed, erasures.joined([*one.runs, *other.runs]))
 
 
 def _joined(firsts: Any, lasts: Any) -> list[tuple[int, int]]:
-    """Runs, ascending, with neighbours made one."""
+    """Return the runs in ascending order with adjacent ones merged."""
     import numpy as np
 
     if not len(firsts):

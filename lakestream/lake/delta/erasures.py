@@ -1,17 +1,18 @@
-"""Messages whose bytes shall be found nowhere any more (secure delete), in the files of a table.
+"""Notes of erasures (secure delete): messages whose bytes must not stay in any file of a table.
 
-Belongs here: what is still to be erased, and which files hold it. A DELETE only marks rows in a deletion vector, and
-what OPTIMIZE replaces stays on disk for those who read older versions. So the compactor leaves a note of the sequences
-in `<table>/_erasures/`, behind the DELETE and before the commit that moves the position, and the next maintenance run
+Belongs here: the notes, and sequences as runs. A DELETE only marks rows in a deletion vector, and files that OPTIMIZE
+replaces stay on disk for readers of older versions. So the compactor writes a note of the sequences in
+`<table>/_erasures/`, after the DELETE and before the commit that moves the position, and the next maintenance run
+(write/vacuum.py)
 
 1. rewrites the files of the newest version that hold such a row, however few of their rows are deleted,
 2. deletes every other file that holds one, whether an older version within the retention names it or not,
-3. takes the note away.
+3. deletes the note.
 
-Invariant: a note is there only when no row of the newest version has one of its sequences. Each step may be repeated.
+Invariant: a note exists only when no row of the newest version has one of its sequences. Each step may be repeated.
 
-That takes older versions away from time travel where they need such a file: whoever asks for an erasure wants just
-that. Files that shallow clones name stay, and the note with them, until the clone is gone or has files of its own.
+Time travel loses the older versions that need such a file, as an erasure demands. Files that shallow clones need stay,
+with the note, until the clone is gone or has files of its own.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ import msgspec
 from lakestream.lake.files.storage import Storage
 
 DIRECTORY = "_erasures"
-"""Beside the table's files. Delta, and whoever reads the table, leaves names that begin with `_` alone."""
+"""Directory beside the table's files. Delta and its readers ignore names that begin with `_`."""
 Runs = Sequence[tuple[int, int]]
 
 
 class Note(msgspec.Struct, frozen=True):
-    """Sequences to be erased, as runs (first, last), and the note's own path."""
+    """A note: its path, and the sequences to erase, as runs (first, last)."""
 
     path: str
     runs: list[tuple[int, int]]
 
 
 def leave_note(storage: Storage, table: str, uid: str, last_index: int, runs: Runs) -> None:
-    """Note that rows with these sequences, deleted from the table by now, are to be erased.
+    """Write a note for rows with these sequences, which are deleted from the table already.
 
     Args:
         storage: the lake.
         table: the table's path.
-        uid: the stream's. With it a note cannot be taken for one of the next table at this place.
+        uid: the stream's uid, which tells the note from those of the next table at this path.
         last_index: the log index through which the commit under way will take the table.
         runs: the sequences.
     """
@@ -48,7 +49,7 @@ def leave_note(storage: Storage, table: str, uid: str, last_index: int, runs: Ru
 
 
 def notes(storage: Storage, table: str) -> list[Note]:
-    """What is still to be erased. Read it before the table's state: see the invariant."""
+    """Return the notes of a table. Read them before the table's state: see the invariant."""
     found = []
     for entry in storage.list(f"{table}/{DIRECTORY}"):
         if entry.name.endswith(".json"):
@@ -57,12 +58,12 @@ def notes(storage: Storage, table: str) -> list[Note]:
 
 
 def merged(found: Sequence[Note]) -> list[tuple[int, int]]:
-    """The runs of all notes, ascending and apart."""
+    """Return the runs of all notes, ascending and disjoint."""
     return joined(run for note in found for run in note.runs)
 
 
 def joined(some: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same sequences as runs that are ascending and apart."""
+    """Return the same sequences as ascending, disjoint runs."""
     runs: list[tuple[int, int]] = []
     for first, last in sorted(some):
         if runs and first <= runs[-1][1] + 1:
@@ -73,7 +74,7 @@ def joined(some: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def missing(storage: Storage, table: str, runs: Runs) -> list[tuple[int, int]]:
-    """Those of the sequences that the newest version of a table has no row of."""
+    """Return those of the sequences that no row of the table's newest version has."""
     import numpy as np
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
@@ -92,5 +93,5 @@ def missing(storage: Storage, table: str, runs: Runs) -> list[tuple[int, int]]:
 
 
 def count(runs: Runs) -> int:
-    """How many sequences there are in runs that are apart."""
+    """Return the number of sequences in disjoint runs."""
     return sum(last - first + 1 for first, last in runs)

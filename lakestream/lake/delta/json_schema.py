@@ -1,8 +1,8 @@
-"""Typed columns of JSON payloads: what `lakestream.json_schema` means, in every engine.
+"""Typed columns of JSON payloads: the grammar and meaning of `lakestream.json_schema`.
 
-Belongs here: parsing that list of columns, the rule by which a payload fits it, and the view `<STREAM>_json` as a
-SELECT for DuckDB and for Spark. Both engines hand payloads to the same Python decoder, as Arrow, so they agree on every
-row: their own JSON functions do not (duplicate names, NaN, trailing commas, 1.0 as an integer, text behind the end).
+Belongs here: parsing the list of columns, and decoding a payload by it. Both query engines hand payloads to this
+decoder, as Arrow, so they agree on every row: their own JSON functions do not (duplicate names, NaN, trailing commas,
+1.0 as an integer, trailing text).
 
 A payload fits when it is one JSON object (RFC 8259) and every column that it has is of the column's type:
 
@@ -14,9 +14,8 @@ A payload fits when it is one JSON object (RFC 8259) and every column that it ha
     DATE, TIMESTAMP             a string as in RFC 3339; without a zone it is UTC; more digits than µs are rounded
     ARRAY<…> MAP<STRING, …> STRUCT<…>
 
-What is missing or null is NULL, and fits unless the column says NOT NULL. Names count exactly as they are written,
-unknown ones are not looked at, and of a name that comes twice the last value counts. A row that does not fit is not in
-the view; it stays in the stream's table, and the view `<STREAM>_json_misfits` has it, with the reason.
+A missing or null value is NULL, and fits unless the column says NOT NULL. Names are case-sensitive, unknown names are
+ignored, and of duplicate names the last value counts.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_DEPTH = 200
-"""A payload nested deeper than this does not fit."""
+"""Maximum nesting depth of a payload; a deeper one does not fit."""
 MAX_COLUMNS = 1_000
-"""Most columns, those of structs counted in."""
+"""Maximum number of columns, including those of structs."""
 _BASE = frozenset(part.split()[0] for part in (schema.TABLE_DDL + schema.REMOVED_DDL).split(", ")) | {"bucket"}
 _TOKEN = re.compile(r"token\d+", re.IGNORECASE)
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
@@ -55,18 +54,18 @@ Finish = Callable[[Any], Any]
 
 
 class BadJsonSchema(BadPolicy):
-    """A `lakestream.json_schema` that is no list of columns; the text says what is wrong."""
+    """Raised for a `lakestream.json_schema` that is not a list of columns; the text says what is wrong."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(JSON_SCHEMA_PROPERTY, f"{reason}; write it as in `price DOUBLE, tags ARRAY<STRING>`")
 
 
 class _Unfit(Exception):
-    """A value that JSON can say and the column's type cannot."""
+    """Raised for a JSON value that the column's type cannot hold."""
 
 
 class _Type(msgspec.Struct, frozen=True):
-    """One type in its spellings. `python`: for msgspec; `finish`: what is left to be done to a decoded value."""
+    """A type in all spellings. `python`: for msgspec; `finish`: converts a decoded value, None for no conversion."""
 
     python: Any
     arrow: Any
@@ -76,9 +75,9 @@ class _Type(msgspec.Struct, frozen=True):
 
 
 class JsonSchema:
-    """A parsed `lakestream.json_schema`. Get one from `parse`; safe for use by several threads.
+    """A parsed `lakestream.json_schema`, made by `parse`. Safe for use by several threads.
 
-    Attributes: `names` of its columns, `struct` as an Arrow type, and as `spark` and `duckdb` write it.
+    Attributes: column `names`, and `struct`, `spark`, `duckdb`: the type of a row in Arrow, Spark and DuckDB.
     """
 
     def __init__(self, text: str, whole: _Type, names: tuple[str, ...]) -> None:
@@ -95,10 +94,10 @@ class JsonSchema:
         self.reason_function = f"lakestream_misfit_{digest}"
 
     def decode(self, payload: bytes | None) -> dict[str, Any]:
-        """One payload as its columns; what is missing is None.
+        """Decode one payload to its columns; missing ones are None.
 
         Raises:
-            ValueError: it does not fit; the text says why.
+            ValueError: the payload does not fit; the text says why.
         """
         if payload is None:
             raise ValueError("NULL")
@@ -113,13 +112,13 @@ class JsonSchema:
             raise ValueError(str(error) or type(error).__name__) from None
 
     def values(self, payloads: pa.Array) -> pa.Array:
-        """Payloads as structs of the columns; NULL for each that does not fit."""
+        """Decode payloads to structs of the columns; NULL for each that does not fit."""
         import pyarrow as pa
 
         return pa.array([self._values(payload) for payload in payloads.to_pylist()], self.struct)
 
     def reasons(self, payloads: pa.Array) -> pa.Array:
-        """Why payloads do not fit; NULL for each that does."""
+        """Return the reason why each payload does not fit; NULL for each that does."""
         import pyarrow as pa
 
         return pa.array([self._reason(payload) for payload in payloads.to_pylist()], pa.string())
@@ -141,10 +140,10 @@ class JsonSchema:
 # Parsing
 @lru_cache(maxsize=64)
 def parse(text: str) -> JsonSchema:
-    """A list of columns in Spark's DDL, as `lakestream.json_schema` has it.
+    """Parse a list of columns in Spark's DDL.
 
     Raises:
-        BadJsonSchema: it does not parse, has a type that JSON cannot be read as, or a name that is taken.
+        BadJsonSchema: it does not parse, has a type that JSON cannot represent, or a reserved name.
     """
     try:
         # As part of a CAST: DataType.build would not mind what it does not understand.
@@ -167,7 +166,7 @@ def parse(text: str) -> JsonSchema:
 
 
 def _type(node: exp.DataType) -> _Type:
-    """A node of the parsed DDL as a type."""
+    """Convert a node of the parsed DDL."""
     kind = exp.DataType.Type
     if node.this == kind.STRUCT:
         return _struct(node)
@@ -244,7 +243,7 @@ def _struct(node: exp.DataType) -> _Type:
 
 
 def _required(column: exp.ColumnDef) -> bool:
-    """Whether it says NOT NULL; a comment may stand there too, anything else may not."""
+    """Return True for NOT NULL. Comments are allowed too, other constraints are not."""
     required = False
     for constraint in column.args.get("constraints") or []:
         if isinstance(constraint.kind, exp.NotNullColumnConstraint):
@@ -305,7 +304,7 @@ def _utc(value: datetime) -> datetime:
 
 
 def _depth(payload: bytes) -> int:
-    """How deep objects and arrays are nested. Brackets in strings do not count."""
+    """Return the nesting depth of objects and arrays, ignoring brackets in strings."""
     depth = deepest = 0
     for match in _BRACKETS.finditer(payload):
         token = match.group()
@@ -322,5 +321,5 @@ def ticked(name: str) -> str:
 
 
 def doubled(name: str) -> str:
-    """A name as DuckDB quotes it."""
+    """Quote a name for DuckDB."""
     return '"' + name.replace('"', '""') + '"'

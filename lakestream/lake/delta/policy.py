@@ -1,16 +1,28 @@
-"""What a stream's metadata asks of its table.
+"""Policy of a stream's table, from the stream's metadata.
 
-Belongs here: the `lakestream.*` keys of a stream's `metadata`, their grammar, and which of them become properties of
-the Delta table. The server refuses a configuration that does not parse, so the compactor meets none.
+Belongs here: the `lakestream.*` keys of a stream's `metadata`, their grammar, the Delta table properties that follow
+from them, and the layout that a table gets. The server rejects a configuration that does not parse, so the compactor
+meets none.
 
-    lakestream.retention            follow | archive        what the end of a message in the stream means for the table
+    lakestream.retention            follow | archive        rows of messages that the stream no longer has
     lakestream.partition            auto | subject | tokens:1,3 | bucket | bucket:N
     lakestream.time_travel          12h, 30d …              how long old versions stay readable (maintenance)
     lakestream.on_delete            drop | keep             the table of a deleted stream
     lakestream.json_schema          price DOUBLE, qty INT   typed view of JSON payloads
     lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
-    lakestream.clone_as_of          2026-05-01, 1000 …      a mirror that is its origin at a moment, or at a sequence
+    lakestream.clone_as_of          2026-05-01, 1000 …      a mirror of its origin at a time, or at a sequence
     lakestream.properties.<name>    any                     a Delta table property
+
+The layout follows from the request, the number of subjects and the current layout:
+
+    auto            by subject up to 50 subjects, then by bucket
+    subject         by subject up to 1,000 subjects, then by bucket
+    tokens:1,3      by these tokens up to 1,000 combinations of them, then by bucket
+    bucket[:N]      by bucket: N ranges of subjects
+
+A table does not go back from buckets unless its stream asks for something else. The rows of a file are sorted by
+sequence where it has one subject, else in runs of successive sequences, by subject within a run. So readers by sequence
+and readers by subject both find their rows in few pages, also of a commit of a million messages.
 """
 
 from __future__ import annotations
@@ -33,7 +45,7 @@ PARTITION_KEY = "lakestream.partition"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
 CLONED_PROPERTY = "lakestream.cloned"
-"""Of a table that began as a clone: what came of the request, as JSON (cloning/request.py)."""
+"""Property of a table that began as a clone: the outcome of the request, as JSON (clone_request.py)."""
 MANAGED_PROPERTIES = (
     RETENTION_PROPERTY,
     TIME_TRAVEL_PROPERTY,
@@ -41,16 +53,16 @@ MANAGED_PROPERTIES = (
     JSON_SCHEMA_PROPERTY,
     PARTITION_KEY,
 )
-"""Table properties that follow from the metadata; a table does not have those whose keys it does not have."""
+"""Table properties that follow from the metadata; a table lacks those whose keys are not set."""
 MAX_TOKENS = 4
-"""Subject tokens that a table may be partitioned by."""
+"""Maximum number of subject tokens by which a table may be partitioned."""
 MAX_TOKEN = 32
-"""The last token of a subject that may be named."""
+"""Highest position of such a token."""
 MAX_BUCKETS = 64
 DEFAULT_BUCKETS = 8
 _HOUR_NS = 3_600_000_000_000
 LEAST_TIME_TRAVEL_NS = _HOUR_NS
-"""Below an hour, VACUUM would take files of commits and queries that are under way."""
+"""Minimum (1 h): below it VACUUM would delete files of commits and queries that are under way."""
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d{1,9})([mhdw])")
 _BOOLEAN = re.compile(r"true|false")
@@ -65,8 +77,8 @@ _ALLOWED = {
     "delta.logretentionduration": (_INTERVAL, "like `interval 30 days`, an hour at least"),
     "delta.deletedfileretentionduration": (_INTERVAL, "like `interval 30 days`, an hour at least"),
 }
-"""Delta's own properties that a stream may set, in lower case as Delta does not mind it, and what their values are.
-Others change who can read the table, or what the compactor's exactly-once rests on."""
+"""Delta's own properties that a stream may set, in lower case as Delta ignores case, with their values. Others change
+who can read the table, or what the compactor's exactly-once depends on."""
 _REASONS = {
     "delta.columnmapping.mode": "readers disagree about column mapping, some return NULLs without a word",
     "delta.enabletypewidening": "several readers fail on it",
@@ -77,19 +89,19 @@ _REASONS = {
 }
 _OF_THE_CATALOG = frozenset({"location", "provider", "owner", "external", "comment", "path"})
 SAMPLE = 20_000
-"""Subjects that bounds are made of, at most."""
+"""Maximum number of subjects from which bounds are chosen."""
 RUN_ROWS = 16_384
-"""Rows of a run: large enough that a subject's rows lie together, small enough to be read for one of them."""
+"""Rows of a run: large enough to keep a subject's rows together, small enough to be read for one of them."""
 RUN_SEQS = 8 * RUN_ROWS
 """Sequences of a run in what the compactor writes, whose files each have a part of them."""
 PAGE_SETTING = ("parquet.page.row.count.limit", "2048")
-"""Rows of a page, as a setting of Spark: of a file, readers take the pages whose bounds hold what they want."""
+"""Rows of a page, as a Spark setting: readers skip pages by their bounds."""
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """How a table is to be partitioned.
+    """Requested partitioning of a table.
 
-    `kind`: `auto` (by subject while they are few, then by bucket), `subject`, `tokens` or `bucket`; `tokens` are
+    `kind`: `auto` (by subject while there are few, then by bucket), `subject`, `tokens` or `bucket`; `tokens` are
     1-based positions in the subject.
     """
 
@@ -99,23 +111,23 @@ class Partition(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As it is written in the metadata."""
+        """Return the spelling of the metadata."""
         if self.kind == "bucket":
             return f"bucket:{self.buckets}"
         return f"tokens:{','.join(map(str, self.tokens))}" if self.kind == "tokens" else self.kind
 
 
 class AsOfAsked(msgspec.Struct, frozen=True):
-    """The point of its origin that a mirror shall be: right after a sequence was stored, or at a moment (ns since the
-    epoch), whichever is not 0."""
+    """The point of its origin that a mirror represents: after a sequence, or at a time (ns since the epoch), whichever
+    is not 0."""
 
     seq: int = 0
     time_ns: int = 0
 
 
 class StreamPolicy(msgspec.Struct, frozen=True):
-    """What one stream's metadata asks for. `time_travel_ns`: None leaves it to the maintainer's own setting. `clone`
-    (auto, always, never) and `clone_as_of` are for mirrors."""
+    """Parsed metadata of one stream. `time_travel_ns`: None leaves it to the maintainer's own setting. `clone` (auto,
+    always, never) and `clone_as_of` are for mirrors."""
 
     archive: bool = False
     partition: Partition = Partition()
@@ -127,7 +139,7 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     clone_as_of: AsOfAsked | None = None
 
     def table_properties(self) -> dict[str, str]:
-        """The properties that the table gets for it. What is at its default is left out."""
+        """Return the table properties that follow from the policy, without those at their defaults."""
         found = dict(self.properties)
         if self.archive:
             found[RETENTION_PROPERTY] = "archive"
@@ -144,7 +156,7 @@ class StreamPolicy(msgspec.Struct, frozen=True):
 
 
 def parse(metadata: Mapping[str, str]) -> StreamPolicy:
-    """A stream's metadata as a policy. Keys of others are not looked at.
+    """Parse a stream's metadata, ignoring keys without the prefix `lakestream.`.
 
     Raises:
         BadPolicy: an unknown `lakestream.*` key, or a value outside its grammar.
@@ -180,7 +192,7 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
 
 
 def of_config(config: bytes) -> StreamPolicy:
-    """The policy of a stream whose configuration is given as JSON, as segments and staging carry it."""
+    """Return the policy of a stream whose configuration is given as JSON, as in segments and the staging area."""
     try:
         metadata = msgspec.json.decode(config or b"{}", type=_Config).metadata
     except msgspec.DecodeError as error:
@@ -222,7 +234,8 @@ def _partition(text: str) -> Partition:
 
 
 def _within(text: str, most: int) -> bool:
-    """Whether it is a number from 1 to `most`. The length first: Python refuses to read thousands of digits."""
+    """Return True if a text is a number from 1 to `most`. The length is checked first: Python refuses thousands of
+    digits."""
     return text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= most
 
 
@@ -280,14 +293,14 @@ def wanted_partition(
     decided_for: str | None = None,
     limit: int = SUBJECT_LIMIT,
 ) -> Partition:
-    """What the table is to be partitioned by: `subject`, `tokens` or `bucket`, never `auto`.
+    """Return the partitioning that a table should have: `subject`, `tokens` or `bucket`, never `auto`.
 
     Args:
-        partition: what the stream asks for.
-        subjects: how many subjects it has.
-        current: how its table is partitioned; None without a table.
-        decided_for: the request (`Partition.text`) that `current` was chosen for.
-        limit: subjects up to which `auto` means by subject.
+        partition: the requested partitioning.
+        subjects: number of the stream's subjects.
+        current: the table's layout; None without a table.
+        decided_for: the request (`Partition.text`) for which `current` was chosen.
+        limit: maximum number of subjects with which `auto` means by subject.
     """
     buckets = Partition("bucket", buckets=partition.buckets if partition.kind == "bucket" else DEFAULT_BUCKETS)
     if partition.kind == "bucket":
@@ -301,7 +314,7 @@ def wanted_partition(
 
 
 def layout_agrees(current: Layout, want: Partition, asked: Partition, decided_for: str | None) -> bool:
-    """Whether a table of this layout can stay as it is, when `want` came of what was `asked`."""
+    """Return True if a table of this layout needs no rewriting for `want`, which followed from the request `asked`."""
     if current.kind != want.kind:
         return False
     if want.kind == "tokens":

@@ -1,9 +1,9 @@
-"""How far a stream's Delta table reaches.
+"""Progress and position of a stream's Delta table.
 
-Belongs here: a commit's statement of progress, and reading the compactor's position, cheaply enough to ask every second
-for every stream. The position is a log index: every entry of the stream's log up to it is reflected in the table. It is
-the `txn` action of application `lakestream:<uid>` (Delta protocol, "Transaction Identifiers"), so it moves in the very
-commit that adds the rows.
+Belongs here: the progress that a commit states, the compactor's position, read cheaply enough for every stream every
+second, and the places where a stream's table may be. The position is a log index: every entry of the stream's log up to
+it is reflected in the table. It is the `txn` action of application `lakestream:<uid>` (Delta protocol, "Transaction
+Identifiers"), so it moves in the very commit that adds the rows.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
 
 _LINES = (b'{"txn"', b'{"commitInfo"')
-"""Lines of a commit that tell the position. The others may be thousands, and are checked elsewhere (verify.py)."""
+"""Beginnings of the commit lines with the position. There may be thousands of others, which verify.py checks."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """A compaction commit's userMetadata: how far into the stream the table reaches.
+    """Progress of the table in the stream, stated in a compaction commit's userMetadata.
 
     `last_index` is the log index (it moves with deletes and purges too), `last_seq` and `last_time_ns` belong to the
     newest message ever written to the table, `floor` is the stream's first sequence at that point.
 
-    Of a stream with time travel, `moment_ns` is the time of the last message or removal, never before that of an
-    earlier commit, and `departed` the number of runs of removals that the commit has beside the table (departures.py);
-    the commit's rows are then all messages of its batch, also those that the next `deletes` commits delete. `departed`
-    is -1 without time travel.
+    With time travel, `moment_ns` is the time of the last message or removal, never before that of an earlier commit,
+    and `departed` the number of runs of removals in the departures file (departures.py); the commit's rows are then all
+    messages of its batch, also those that the next `deletes` commits delete. Without, `departed` is -1.
 
-    `undone` are ranges of versions (first, last) that a repair took back: their content was committed again later, so
-    they are left out wherever versions have to follow the course of the stream.
+    `undone` are ranges of versions (first, last) that a repair undid: their content was committed again later, so they
+    are left out wherever versions have to follow the stream.
     """
 
     uid: str
@@ -69,13 +68,13 @@ def read(table: str, uid: str) -> int | None:
 
 
 class PositionWatch:
-    """The position of one stream in its table, remembered between reads. Not for use by two threads at once.
+    """The position of one stream in its table, cached between reads. Not for use by two threads at once.
 
     A read when nothing changed costs two `stat` calls, or two HEAD requests to an object store.
 
-    After a `read`, `progress` is what the commit that set the position states (None when that commit is no longer
-    there), `rows` the number of messages that it added, and `committed_ms` its time (ms since the epoch; 0: unknown).
-    `epoch` counts how often the table was read from scratch, because it is new or its log was cut.
+    After a `read`, `progress` is stated by the commit that set the position (None when that commit is gone), `rows` is
+    the number of messages that it added, and `committed_ms` its time (ms since the epoch; 0: unknown). `epoch` counts
+    how often the table was read from scratch, because it is new or its log was cut.
     """
 
     def __init__(self, table: str, uid: str) -> None:
@@ -105,7 +104,7 @@ class PositionWatch:
         return self._start_over()
 
     def _start_over(self) -> int | None:
-        """Read from the newest commit backwards: the table is new to us, or it was removed and made again."""
+        """Read from the newest commit backwards: the table is new, or was removed and created again."""
         self._version, self._tag, self._position = -1, None, None
         self.progress, self.rows, self.committed_ms = None, 0, 0
         self.epoch += 1
@@ -119,7 +118,7 @@ class PositionWatch:
         return self._position
 
     def _take(self, version: int) -> bool:
-        """Take over the position that a commit sets; return False when it sets none."""
+        """Apply the position that a commit sets; return False when it sets none."""
         try:
             commit = self._log.commit(version, _LINES)
         except FileNotFoundError:
@@ -138,7 +137,8 @@ class PositionWatch:
         return next((txn.version for txn in found if txn.app_id == self._app), None)
 
     def _from_snapshot(self) -> int | None:
-        """Return the position by a checkpoint of any kind: the commits do not go back to version 0, none has it."""
+        """Return the position in a checkpoint of any kind, for a log that lacks both version 0 and a commit with the
+        position."""
         from deltalake import DeltaTable
 
         table = DeltaTable(self._table, storage_options=self._storage.delta_options())
@@ -147,21 +147,21 @@ class PositionWatch:
 
 
 def own(storage: Storage, stream: StreamIdentity) -> str:
-    """Where the table of a living stream is."""
+    """Return the path of a live stream's table."""
     return paths.table(storage.root, stream.name, stream.account)
 
 
 def aside(storage: Storage, stream: StreamIdentity) -> str:
-    """Where it is once a new stream has taken the name, if it was to be kept."""
+    """Return the path of a retained table whose name a new stream has taken."""
     return paths.kept(storage.root, stream.name, stream.uid, stream.account)
 
 
 def is_aside(storage: Storage, stream: StreamIdentity) -> bool:
-    """Whether the table was moved, or is being made, there."""
+    """Return True if there is a table at that path, complete or not."""
     return bool(storage.names(log_directory(aside(storage, stream))))
 
 
 def reached(storage: Storage, stream: StreamIdentity) -> int:
-    """The log index through which a table holds the stream, wherever it is; 0 when none does."""
+    """Return the log index through which a table holds the stream, at either path; 0 when none does."""
     places = (own(storage, stream), aside(storage, stream))
     return max(PositionWatch(place, stream.uid).read() or 0 for place in places)

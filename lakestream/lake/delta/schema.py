@@ -1,8 +1,8 @@
-"""The columns of a stream's table, and the two translations that they need.
+"""Columns of a stream's table, and their translation from and to messages.
 
-Belongs here: column names and types, header block ↔ map, raw subject ↔ text, and the partition rule. What a person
-reads (`subject`, `time`, `headers`) is text and may say less than the wire did; where it would, the raw bytes are kept
-beside it (`subject_bytes`, `header_block`), so that a row always gives back its message byte for byte.
+Belongs here: column names and types, header block to map and back, raw subject to text, and partitioning. The readable
+columns (`subject`, `time`, `headers`) are text and may lose information; in that case the raw bytes stand beside them
+(`subject_bytes`, `header_block`), so that a row always gives back its message byte for byte.
 
     subject        string                      partition column while the stream has few subjects
     seq            long                        stream sequence
@@ -14,7 +14,7 @@ beside it (`subject_bytes`, `header_block`), so that a row always gives back its
     subject_bytes  binary                      the raw subject, only where it is not UTF-8
     bucket         int                         range of subjects, only in bucketed tables; partition column
     token1 …       string                      a token of the subject, only in tables by tokens; partition columns
-    removed_time_ns long                       only in archives: when the stream no longer had it; null: it has it
+    removed_time_ns long                       only in archives: time of removal from the stream; null: not removed
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUBJECT_LIMIT = 50
-"""A table is partitioned by subject while its stream has at most so many distinct subjects."""
+"""Maximum number of distinct subjects with which `auto` partitions by subject."""
 
 SUBJECT_MOST = 1_000
-"""Most partitions of a table whose stream asks for partitions by subject or by tokens; beyond, it gets buckets."""
+"""Maximum number of partitions by subject or by tokens; a table with more is partitioned by bucket."""
 
 MAX_PARTITION_NAME = 240
-"""Longest partition directory, in bytes after escaping, that a subject may need; a longer one means buckets."""
+"""Maximum length of a partition directory's name, in bytes after escaping; a subject that needs more means buckets."""
 
 UID_PROPERTY = "lakestream.uid"
 STREAM_PROPERTY = "lakestream.stream"
 CREATED_PROPERTY = "lakestream.created_ns"
 JSON_SCHEMA_PROPERTY = "lakestream.json_schema"
-"""Delta table properties that say whose table it is."""
+"""Table property with the stream's `lakestream.json_schema`."""
 BOUNDS_METADATA = "lakestream.bounds"
-"""Metadata of the column `bucket`: the bounds of the buckets. Being part of the schema, they change with the data."""
+"""Metadata of the column `bucket`: the bounds of the buckets. As part of the schema, they change with the data."""
 
 REMOVED_COLUMN = "removed_time_ns"
 
@@ -57,7 +57,7 @@ TABLE_DDL = (
     "header_block binary, subject_bytes binary"
 )
 REMOVED_DDL = f", {REMOVED_COLUMN} bigint"
-"""What archives have on top."""
+"""Additional column of archives."""
 
 HEADER_LINE = b"NATS/1.0\r\n"
 Headers = list[tuple[str, list[str]]]
@@ -68,10 +68,10 @@ _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How a table is partitioned: by subject, by some of its tokens, or by bucket.
+    """Partitioning of a table: by subject, by some of its tokens, or by bucket.
 
-    A bucket is a range of subjects: `bounds` has the first subject of each bucket but the first, ascending by their
-    UTF-8 bytes. So each file holds a narrow range, and `WHERE subject = …` leaves most files out in any engine.
+    A bucket is a range of subjects: `bounds` has the first subject of each bucket except the first, ascending by their
+    UTF-8 bytes. So each file holds a narrow range, and `WHERE subject = …` skips most files in any engine.
     """
 
     kind: str = "subject"
@@ -80,20 +80,20 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def columns(self) -> list[str]:
-        """The partition columns."""
+        """Return the partition columns."""
         if self.kind == "subject":
             return ["subject"]
         return ["bucket"] if self.kind == "bucket" else [f"token{token}" for token in self.tokens]
 
     @property
     def ddl(self) -> str:
-        """Columns that the table has for it on top of TABLE_DDL, as DDL that begins with a comma; or nothing."""
+        """Return the DDL of the columns that the table has in addition to TABLE_DDL, with a leading comma, or ""."""
         if self.kind == "bucket":
             return ", bucket int"
         return "".join(f", {column} string" for column in self.columns if column != "subject")
 
     def expressions(self) -> list[str]:
-        """Those columns as Spark SQL over `subject`."""
+        """Return those columns as Spark SQL over `subject`."""
         if self.kind == "bucket":
             cases = [f"WHEN subject < {quoted(bound)} THEN {number}" for number, bound in enumerate(self.bounds)]
             last = len(self.bounds)
@@ -108,7 +108,7 @@ SUBJECT = Layout()
 
 
 def layout_of(columns: Sequence[str], fields: Iterable[Any]) -> Layout | None:
-    """The layout of an existing table; None when it is none of ours.
+    """Return the layout of an existing table; None when it is none of lakestream's.
 
     Args:
         columns: its partition columns.
@@ -125,29 +125,28 @@ def layout_of(columns: Sequence[str], fields: Iterable[Any]) -> Layout | None:
 
 
 def bucket_of(subject: str, bounds: Sequence[str]) -> int:
-    """The bucket of a subject: how many bounds are at or below it, as UTF-8 bytes (which is how Spark compares)."""
+    """Return the bucket of a subject: the number of bounds at or below it, by UTF-8 bytes (as Spark compares)."""
     # Code points order as their UTF-8 does.
     return bisect_right(bounds, subject)
 
 
 def choose_bounds(subjects: Iterable[str], buckets: int) -> tuple[str, ...]:
-    """Bounds that cut a sample of subjects into `buckets` ranges of about the same number of them; fewer when there are
-    not enough subjects."""
+    """Return bounds that cut a sample of subjects into up to `buckets` ranges of about equal size."""
     ordered = sorted(set(subjects))
     cuts = {len(ordered) * number // buckets for number in range(1, buckets)}
     return tuple(ordered[cut] for cut in sorted(cuts) if 0 < cut < len(ordered))
 
 
 def quoted(text: str) -> str:
-    """A string as a Spark SQL literal."""
+    """Return a string as a Spark SQL literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def fits_partition(value: str) -> bool:
-    """Whether a subject, or a token of one, can be a partition value.
+    """Return True if a subject, or a token of one, can be a partition value.
 
-    Its directory name has to be short enough and not Hive's word for NULL, and a zero byte cannot be in one at all.
+    Its directory name has to be short enough and not Hive's word for NULL, and cannot contain a zero byte.
     """
     raw = value.encode()
     escaped = len("subject=") + len(raw) + 2 * sum(byte in _ESCAPED for byte in raw)
@@ -155,7 +154,8 @@ def fits_partition(value: str) -> bool:
 
 
 def message_schema(archive: bool = False) -> pa.Schema:
-    """Arrow schema of decoded segments (archives: with REMOVED_COLUMN); the compactor computes `time` and `bucket`."""
+    """Return the Arrow schema of decoded segments (archives: with REMOVED_COLUMN); the compactor adds `time` and
+    `bucket`."""
     import pyarrow as pa
 
     return pa.schema(
@@ -173,16 +173,16 @@ def message_schema(archive: bool = False) -> pa.Schema:
 
 
 def headers_type() -> pa.DataType:
-    """Arrow type of the `headers` column."""
+    """Return the Arrow type of the `headers` column."""
     import pyarrow as pa
 
     return pa.map_(pa.string(), pa.list_(pa.string()))
 
 
 def subject_text(subject: bytes) -> tuple[str, bytes | None]:
-    """A raw subject as the `subject` column shows it, and what `subject_bytes` keeps: None when the text is exact.
+    """Return a raw subject as (text of the `subject` column, `subject_bytes`: None when the text is exact).
 
-    NATS does not require UTF-8; a byte that is not part of any is shown as `\\xNN`.
+    NATS does not require UTF-8; an invalid byte is shown as `\\xNN`.
     """
     try:
         return subject.decode(), None
@@ -192,11 +192,10 @@ def subject_text(subject: bytes) -> tuple[str, bytes | None]:
 
 @lru_cache(maxsize=1024)
 def split_headers(block: bytes) -> tuple[Headers, bytes | None]:
-    """A raw header block as (names and values, what `header_block` keeps).
+    """Return a raw header block as (names and values, `header_block`).
 
-    Names stand in the order of their first line and are case-sensitive (ADR-4). The second part is None when
-    `join_headers` gives back the very block, else the block itself. A block that is no header block at all gives no
-    names.
+    Names are in the order of their first line and case-sensitive (ADR-4). The second part is None when `join_headers`
+    reproduces the block, else the block itself. A block that is no header block at all has no names.
     """
     values: dict[str, list[str]] = {}
     for line in block.split(b"\r\n")[1:]:
@@ -208,7 +207,7 @@ def split_headers(block: bytes) -> tuple[Headers, bytes | None]:
 
 
 def join_headers(headers: Sequence[tuple[str, Sequence[str]]]) -> bytes:
-    """The header block in its usual spelling: `Name: value`, lines in order, values of one name together."""
+    """Return the header block in its usual spelling: `Name: value`, lines in order, values of one name together."""
     lines = [f"{name}: {value}\r\n" for name, values in headers for value in values]
     return HEADER_LINE + "".join(lines).encode() + b"\r\n"
 

@@ -1,11 +1,11 @@
-"""From a sealed segment to Arrow.
+"""Decoding sealed segments to Arrow.
 
-Belongs here: the vectorised decoder. It agrees with log/segment.py, log/frame.py and log/record.py, which are the
-truth about the bytes; it checks what they check (every frame's crc, the order of indexes) and refuses a segment whose
-tables do not account for every record in its frames.
+Belongs here: the vectorised decoder. log/segment.py, log/frame.py and log/record.py define the format; this decoder
+checks what they check (every frame's crc, the order of indexes) and rejects a segment whose tables do not account for
+every record in its frames.
 
-One `BinaryArray` is laid over the segment's bytes, with an element for each field of each record, and `take` picks out
-the columns: no Python object is made for a record, except for its headers.
+One `BinaryArray` covers the segment's bytes, with an element for each field of each record, and `take` selects the
+columns: no Python object is created for a record, except for its headers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 10_000
-"""Most rows of one record batch."""
+"""Maximum number of rows in a record batch."""
 BATCH_BYTES = 8 * 1024 * 1024
 """A record batch ends once its records together reach this many bytes."""
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """Messages that are not to be decoded: all below `floor`, `removed` (ascending sequences), and `runs` of them
-    (first, last)."""
+    """Messages to leave out: all below `floor`, `removed` (ascending sequences), and `runs` of them (first, last)."""
 
     floor: int = 0
     removed: Sequence[int] = ()
@@ -46,9 +45,9 @@ class Dead(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """What the stream no longer had at `at_ns`: all messages below `floor`, and `removed` (ascending sequences).
+    """Messages that the stream no longer had at `at_ns`: all below `floor`, and `removed` (ascending sequences).
 
-    `floor_before` is the floor of the ending before it.
+    `floor_before` is the floor of the ending before.
     """
 
     at_ns: int
@@ -58,7 +57,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def footer(path: str) -> Footer:
-    """What a sealed segment says about itself. Raises BadSegment when its footer is damaged, OSError."""
+    """Read the footer of a sealed segment. Raises BadSegment when it is damaged, OSError."""
     with open_storage(path).fetch(path) as local:
         try:
             return read_footer(local)[0]
@@ -73,19 +72,19 @@ def decode(
     as_partitions: bool = False,
     endings: Sequence[Ending] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a sealed segment, in sequence order, as batches of `schema.message_schema()`.
+    """Yield the messages of a sealed segment, in sequence order, as batches of `schema.message_schema()`.
 
     Args:
         path: the segment file.
         after: only messages of entries with a higher log index.
         dead: messages to leave out.
-        as_partitions: refuse a subject that cannot be a partition value.
-        endings: for archives, in the order of time; the batches then have one more column, `removed_time_ns`.
+        as_partitions: reject a subject that cannot be a partition value.
+        endings: for archives, ordered by time; adds the column `removed_time_ns`.
 
     Raises:
         BadSegment: the file is damaged; the whole file is checked before the first batch is made.
         UnfitSubject: with `as_partitions`.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with open_storage(path).fetch(path) as local:
         try:
@@ -103,7 +102,7 @@ def decode(
 
 
 def _verified(path: str, local: str, buf: bytes, after: int) -> tuple[Tables, int]:
-    """Check every frame. Returns the tables and the offset of the first frame body whose index is above `after`."""
+    """Check every frame; return the tables and the offset of the first frame body whose index is above `after`."""
     header = decode_segment_header(buf)
     if isinstance(header, str):
         raise BadSegment(path, 0, header)
@@ -124,7 +123,7 @@ def _verified(path: str, local: str, buf: bytes, after: int) -> tuple[Tables, in
 
 
 def _spans(tables: Tables, begin: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Offsets and lengths of the records from byte `begin` on."""
+    """Return offsets and lengths of the records from byte `begin` on."""
     import numpy as np
 
     offsets = np.frombuffer(tables.offsets, np.uint32).astype(np.int64)
@@ -134,7 +133,7 @@ def _spans(tables: Tables, begin: int) -> tuple[np.ndarray[Any, Any], np.ndarray
 
 
 def _cuts(lengths: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows, each of at most BATCH_ROWS and about BATCH_BYTES."""
+    """Yield ranges of rows, each of at most BATCH_ROWS and about BATCH_BYTES."""
     import numpy as np
 
     ends = np.cumsum(lengths)
@@ -149,7 +148,7 @@ def _cuts(lengths: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=1)
 def _fixed() -> Any:
-    """The fixed part of a record (log/record.py) as a numpy type."""
+    """Return the fixed part of a record (log/record.py) as a numpy type."""
     import numpy as np
 
     fields = "crc <u4, seq <u8, time <i8, subject <u2, flags <u2, data <u4, reserved <u2"
@@ -199,7 +198,7 @@ def _batch(path: str, buf: bytes, offsets: Any, lengths: Any, dead: Dead | None)
 
 
 def alive(seqs: Any, dead: Dead | None) -> Any:
-    """Which of some sequences (a numpy array) are not dead, as a mask."""
+    """Return a mask of the sequences (a numpy array) that are not dead."""
     import numpy as np
 
     if dead is None:
@@ -215,7 +214,7 @@ def alive(seqs: Any, dead: Dead | None) -> Any:
 
 
 def _with_endings(batch: pa.RecordBatch, endings: Sequence[Ending]) -> pa.RecordBatch:
-    """The batch with a column `removed_time_ns`: when the stream no longer had the message; null while it has it."""
+    """Return the batch with a column `removed_time_ns`: when the stream lost the message, null while it has it."""
     import numpy as np
     import pyarrow as pa
 
@@ -230,7 +229,7 @@ def _with_endings(batch: pa.RecordBatch, endings: Sequence[Ending]) -> pa.Record
 
 
 def _subjects(raw: Any) -> tuple[Any, Any]:
-    """Columns `subject` and `subject_bytes`."""
+    """Return the columns `subject` and `subject_bytes`."""
     import pyarrow as pa
 
     try:
@@ -242,7 +241,7 @@ def _subjects(raw: Any) -> tuple[Any, Any]:
 
 
 def _headers(raw: list[bytes], flagged: Any) -> tuple[Any, Any]:
-    """Columns `headers` and `header_block`; `raw` has the blocks of the rows that are `flagged`."""
+    """Return the columns `headers` and `header_block`; `raw` has the blocks of the rows that are `flagged`."""
     import numpy as np
     import pyarrow as pa
 
@@ -289,7 +288,7 @@ def _check_partitions(batch: pa.RecordBatch) -> None:
 
 
 def sample_subjects(path: str, after: int, most: int) -> list[str]:
-    """Up to `most` distinct subjects of a segment's messages, evenly spread over their order."""
+    """Return up to `most` distinct subjects of a segment's messages, evenly spread over their order."""
     found: set[str] = set()
     for batch in decode(path, after):
         found.update(batch.column(0).unique().to_pylist())

@@ -1,12 +1,12 @@
-"""From a time to a version of a stream's Delta table.
+"""Time travel: from a time to a version of a stream's Delta table.
 
-Belongs here: a table's commits (when each was made, and how far into the stream it reaches) and the two questions that
-a time can ask of them. *Commit time*: the table as it was committed at T, which is what Delta means by TIMESTAMP AS OF.
-*Message time*: the version that holds every message stored at or before T, which is the view of a NATS client with
-`up_to_time`. The two differ by the compaction lag, so they are two functions with two names.
+Belongs here: a table's commits (time and progress of each) and the two meanings of a time. *Commit time*: the table as
+it was committed at T, Delta's TIMESTAMP AS OF. *Message time*: the version that holds every message stored at or before
+T, the view of a NATS client with `up_to_time`. They differ by the compaction lag, so they are two functions with two
+names.
 
 Only the transaction log is read, one commit file at a time and by bisection, so that a table with a hundred thousand
-commits answers in some twenty small reads. No Parquet file is opened.
+commits needs about twenty small reads. No Parquet file is opened.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from lakestream.protocol.instants import rfc3339
 
 _MS = 1_000_000
 ADOPTION = "Manual Update"
-"""Operation of the commit by which a table that began as a clone becomes its mirror's (cloning/making.py)."""
+"""Operation of the commit by which a table that began as a clone becomes its mirror's (write/clone_maker.py)."""
 KEEP_MORE = "to keep versions longer, give the stream the metadata lakestream.time_travel (such as 30d)"
 Key = TypeVar("Key")
 
 
 class TimeTravelError(LakeError):
-    """The table has no version for the question; the text says which there are."""
+    """Raised when the table has no version for the question; the text says which versions there are."""
 
 
 class NotKept(TimeTravelError):
-    """The stream did not keep its past at that point."""
+    """Raised when the stream did not record departures at that point."""
 
 
 class NotATable(TimeTravelError):
-    """There is no Delta transaction log at the path."""
+    """Raised when there is no Delta transaction log at the path."""
 
     def __init__(self, table: str) -> None:
         super().__init__(f"{table} is not a Delta table: it has no _delta_log with commits")
 
 
 class CommitSummary(msgspec.Struct, frozen=True):
-    """What time travel needs of one commit.
+    """The part of a commit that time travel needs.
 
     `time_ms`: the commit time, ms since the epoch; `adds`: the number of data files that it added; `first_time_ns`: the
-    smallest message time in them, None when a file's statistics do not say.
+    smallest message time in them, None when a file's statistics lack it.
     """
 
     version: int
@@ -67,27 +67,26 @@ class CommitSummary(msgspec.Struct, frozen=True):
 
 
 class AsOf(msgspec.Struct, frozen=True):
-    """The answer to `as_of`: read `version` and keep rows with time_ns <= `at_ns`.
+    """Answer of `as_of`: read `version` and keep rows with time_ns <= `at_ns`.
 
-    `version` is None when the stream had no message yet. `complete` tells that no message stored at or before
-    `at_ns` can still be on its way: the table already holds a later one.
+    `version` is None when the stream had no message yet. `complete`: no message stored at or before `at_ns` can be
+    missing, since the table holds a later one.
     """
 
     version: int | None
     at_ns: int
     complete: bool
     progress: Progress | None = None
-    """Of a stream that keeps its past: the commit whose departures (compaction/departed.py) tell what had left by
-    then."""
+    """With time travel: the commit whose departures (departures.py) tell which messages had left."""
 
     @property
     def point(self) -> Point:
-        """The moment as a point of the stream."""
+        """Return the time as a point of the stream."""
         return Point(before_ns=self.at_ns + 1)
 
 
 class CommitLog:
-    """The commits of the Delta table at a path or URL, read lazily and remembered (a commit never changes).
+    """The commits of the Delta table at a path or URL, read on demand and cached (a commit never changes).
 
     Raises:
         NotATable: when the path holds no transaction log.
@@ -108,11 +107,11 @@ class CommitLog:
 
     @property
     def latest(self) -> int:
-        """The newest version."""
+        """Return the newest version."""
         return self.versions[-1]
 
     def commit(self, version: int) -> CommitSummary:
-        """Read one commit; FileNotFoundError when log clean-up has taken it since the listing."""
+        """Read one commit. Raises FileNotFoundError when log clean-up has deleted it since the listing."""
         if (commit := self._read.get(version)) is None:
             commit = self._read[version] = self._summarise(version)
         return commit
@@ -126,18 +125,17 @@ class CommitLog:
         return CommitSummary(version, commit.time_ms, info.operation, progress_of(info), len(oldest), first_time_ns)
 
     def progress(self, version: int) -> Progress | None:
-        """How far the table reached at `version`. Commits that move no data (OPTIMIZE, DELETE) may not say it; the
-        nearest earlier commit that does speaks for them. None before the first."""
+        """Return the progress of the table at `version`; None before the first.
+
+        Commits without data (OPTIMIZE, DELETE) may not state it; the nearest earlier commit that does counts for them.
+        """
         for earlier in range(version, self.versions[0] - 1, -1):
             if (progress := self.commit(earlier).progress) is not None:
                 return progress
         return None
 
     def renewed(self) -> CommitLog:
-        """The commits as they are listed now. It knows what this one knows of those that are still there.
-
-        This one does not change: whoever bisects its versions in another thread is not disturbed.
-        """
+        """Return a new listing of the commits that shares the cache. This object stays as it is for other threads."""
         found = CommitLog(self.table)
         oldest = found.versions[0]
         found._read = {version: commit for version, commit in dict(self._read).items() if version >= oldest}
@@ -145,7 +143,7 @@ class CommitLog:
 
     @property
     def course(self) -> list[int]:
-        """The versions in which the stream only went on: without those that a repair of the table took back."""
+        """Return the versions in the order of the stream, without those that a repair of the table undid."""
         newest = self.progress(self.latest)
         if newest is None or not newest.undone:
             return self.versions
@@ -153,12 +151,13 @@ class CommitLog:
         return [version for version in self.versions if not any(first <= version <= last for first, last in undone)]
 
     def uncleared(self, version: int) -> Progress | None:
-        """What the last commit of messages at `version` says, if rows that had died by then may still be there."""
+        """Return the progress of the last data commit at `version` if rows of removed messages may still be there, else
+        None."""
         progress, left = self._clearing(version)
         return progress if left > 0 else None
 
     def deletes_left(self, version: int) -> int:
-        """How many commits at `version` had yet to delete rows that had died by the last commit of messages."""
+        """Return the number of DELETE commits that were still to follow the last data commit at `version`."""
         return self._clearing(version)[1]
 
     def _clearing(self, version: int) -> tuple[Progress | None, int]:
@@ -172,7 +171,7 @@ class CommitLog:
 
 
 def _gapless(versions: list[int]) -> list[int]:
-    """Return the versions after the last gap: log clean-up removes a prefix, only what follows is known by time."""
+    """Return the versions after the last gap: log clean-up deletes a prefix, and only the rest can be found by time."""
     for position in range(len(versions) - 1, 0, -1):
         if versions[position - 1] != versions[position] - 1:
             return versions[position:]
@@ -180,7 +179,7 @@ def _gapless(versions: list[int]) -> list[int]:
 
 
 class _ByVersion(Generic[Key]):
-    """A read-only sequence over versions for `bisect`: computes the key of one only when it is looked at."""
+    """A read-only sequence over versions for `bisect` that computes keys on demand."""
 
     def __init__(self, versions: list[int], key: Callable[[int], Key]) -> None:
         self._versions = versions
@@ -194,7 +193,7 @@ class _ByVersion(Generic[Key]):
 
 
 def latest_progress(table: str | os.PathLike[str]) -> Progress | None:
-    """How far the table reaches now; None when there is no table yet, or no compaction has written it."""
+    """Return the progress of the table; None when there is no table, or no compaction has written it."""
     try:
         log = CommitLog(table)
         return log.progress(log.latest)
@@ -203,14 +202,14 @@ def latest_progress(table: str | os.PathLike[str]) -> Progress | None:
 
 
 def version_for_commit_time(log: CommitLog, at_ns: int, now_ns: int) -> int:
-    """The version that was current at `at_ns`: the last one committed at or before it (TIMESTAMP AS OF).
+    """Return the version that was current at `at_ns`: the last one committed at or before it (TIMESTAMP AS OF).
 
-    Commit times count in whole milliseconds, as in Delta. A time after the last commit means the latest version, which
-    was and still is current then (Spark refuses this); a time that has not come yet is refused.
+    Commit times are whole milliseconds, as in Delta. A time after the last commit means the latest version (Spark
+    refuses this); a time in the future is refused.
 
     Args:
         log: the table's commits.
-        at_ns: the time asked for, ns since the epoch.
+        at_ns: the time, ns since the epoch.
         now_ns: the present, ns since the epoch.
 
     Raises:
@@ -232,12 +231,12 @@ def version_for_commit_time(log: CommitLog, at_ns: int, now_ns: int) -> int:
 
 
 def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
-    """The version that holds all messages stored at or before `at_ns`, by message time.
+    """Return the version that holds all messages stored at or before `at_ns`, by message time.
 
     It is the first version that reaches the last such message: a later one may already have lost some of them to
-    deletes and limits. It may hold later messages too (a commit carries many), so read it with `time_ns <= at_ns`. Only
-    the present stream of that name counts, not a deleted one. Of a stream that keeps its past, it has also what was
-    removed by then, within the commit: leave out what its departures say.
+    deletes and limits. It may hold later messages too (a commit has many), so filter by `time_ns <= at_ns`. Only the
+    present stream of that name counts, not a deleted one. With time travel it also has messages that were removed by
+    then, within the commit: filter by its departures.
 
     A direct get with `up_to_time` T sees the messages stored *before* T (nats-server 2.15.1, by experiment): its view
     at T is this one at T - 1 ns.
@@ -247,7 +246,7 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
         at_ns: message time, ns since the epoch.
 
     Raises:
-        TimeTravelError: when log clean-up has taken the version.
+        TimeTravelError: log clean-up has deleted the version.
 
     Source: ADR-31 (`up_to_time`); Delta protocol, userMetadata.
     """
@@ -283,7 +282,7 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
 
 
 def _exactly(log: CommitLog, at_ns: int, newest: Progress) -> AsOf | None:
-    """The same for a stream that kept its past at that moment, whether or not it still does; None where it did not."""
+    """Return the answer from departures; None where the stream did not record them at that time."""
     try:
         kept = version_of_point(log, Point(before_ns=at_ns + 1))
     except NotKept:
@@ -302,12 +301,11 @@ def _exactly(log: CommitLog, at_ns: int, newest: Progress) -> AsOf | None:
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """Where a point of a stream that keeps its past is in its table.
+    """Location of a point of a stream with time travel in its table.
 
-    The rows of `version` are all messages that the stream held when the batch began that `progress` is of, and all that
-    were stored within it; compaction/departed.py has what left when. `before` is what the commit before it said.
-    `version` is None when the point is beyond the table, which then reaches as far as `progress` says (None: there
-    is no table).
+    The rows of `version` are all messages that the stream held when the batch of `progress` began, and all that were
+    stored within it; its departures file tells which left when. `before` is the progress of the commit before.
+    `version` is None when the point is beyond the table, which then reaches as far as `progress` (None: no table).
     """
 
     version: int | None
@@ -316,11 +314,11 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def version_of_point(log: CommitLog, point: Point) -> Kept:
-    """The version that has what a stream held at a point, in a stream with `lakestream.time_travel`.
+    """Return the version with the messages that a stream with `lakestream.time_travel` held at a point.
 
     Raises:
         TimeTravelError: the version is gone.
-        NotKept: the stream did not keep its past then.
+        NotKept: the stream did not record departures then.
     """
     newest = log.progress(log.latest)
     if newest is None:
@@ -368,9 +366,11 @@ def _named(point: Point) -> str:
 
 
 def _begins_by(log: CommitLog, version: int, at_ns: int) -> bool:
-    """Whether the commit added messages stored at or before `at_ns`. One that does not say is taken to have: the extra
-    version then costs a filter, never a message. So is the first one of a mirror that began as a clone, which adds no
-    file to those that are there."""
+    """Return True if a commit may have added messages stored at or before `at_ns`.
+
+    A commit without statistics is assumed to: an extra version costs a filter, never a message. So is the first one of
+    a mirror that began as a clone, which adds no file.
+    """
     commit = log.commit(version)
     if commit.operation == ADOPTION:
         return True
@@ -378,29 +378,26 @@ def _begins_by(log: CommitLog, version: int, at_ns: int) -> bool:
 
 
 def _gone(log: CommitLog) -> str:
-    """What to say where older versions have been there, and are no longer."""
+    """Return the hint for a table whose older versions are gone, or ""."""
     return f"; {KEEP_MORE}" if log.versions[0] > 0 else ""
 
 
 def as_of(table: str | os.PathLike[str], at: int | datetime | str) -> AsOf:
-    """`version_for_message_time` for the table at a path or URL: what the stream held at a moment, by message time.
+    """Return `version_for_message_time` of the table at a path or URL.
 
     Args:
         table: the table's path or URL, as `table_path` gives it.
-        at: a moment, as `instant` takes it.
+        at: a time, as `instant` takes it.
 
     Raises:
-        NotATable: when there is no table there.
-        TimeTravelError: when log clean-up has taken the version, or `at` is no moment.
+        NotATable: there is no table.
+        TimeTravelError: log clean-up has deleted the version, or `at` is no time.
     """
     return version_for_message_time(CommitLog(table), instant(at))
 
 
 def version_at(table: str | os.PathLike[str], at: int | datetime | str) -> int:
-    """`version_for_commit_time` for the table at a path or URL: the version that was committed last at a moment.
-
-    Args and errors: as of `as_of`.
-    """
+    """Return `version_for_commit_time` of the table at a path or URL. Arguments and errors are those of `as_of`."""
     return version_for_commit_time(CommitLog(table), instant(at), time.time_ns())
 
 

@@ -1,13 +1,16 @@
-"""Checking that the files of a table are what its Delta log says, and that they are on the disk.
+"""Verification that the files of a table match its Delta log and are on stable storage.
 
-Belongs here: the check of one data file and its deletion vector against the action that names them, and following a
-table's commits with it, so that each file is looked at once. A commit is only a claim: whoever wrote it may not have
-synced the files that it names, and a power loss then leaves files that are empty, short or full of zeros. What is
-checked: size, Parquet footer and its number of rows; place, length and checksum of a deletion vector.
+Belongs here: the check of a data file and its deletion vector against the action that names them, following a table's
+commits so that each file is checked once, and the request for a repair. A commit does not prove that its files were
+synced: after a power loss they may be empty, short or full of zeros. Checked are the size, the Parquet footer and its
+number of rows; place, length and checksum of a deletion vector.
 
-In a directory every file that is checked is synced, with its directories and the commit that names it: a size and a
-footer may be in the page cache alone. In an object store a successful PUT is durable (S3's promise, on which the lake
-relies), so that size and footer are all there is to check.
+In a directory every checked file is synced, with its directories and the commit that names it: size and footer may be
+in the page cache alone. In an object store a successful PUT is durable (S3's promise), so size and footer are enough.
+
+    damaged.json    in the stream's staging directory: the request. The server that found the damage writes it, once it
+                    has staged all that its log has of the stream. While it is there, no staged segment is deleted. The
+                    compactor deletes it after the repair (write/repair.py), or the server when a check finds no damage.
 
 Source: Parquet format, "File format", "FileMetaData"; Delta protocol, "Deletion Vector Format".
 """
@@ -34,10 +37,10 @@ from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
 
 FILES_A_LOOK = 500
-"""Files of all tables together that are checked in one round of looks (`lake.poll`), not counting those of new commits,
-so that a start is not about that."""
+"""Maximum number of files, of all tables together, that are checked in one round (`lake.poll`), without those of new
+commits: checking must not delay a start."""
 NAMED_FILES = 3
-"""Damaged files that a text names; the others are counted."""
+"""Maximum number of damaged files that a text names; the others are counted."""
 _STEP_FILES = 50
 _END_BYTES = 64 * 1024  # of a Parquet file, read at once: holds all of most footers
 _MAGIC = b"PAR1"
@@ -45,10 +48,9 @@ _ROWS_FIELD = 3  # of FileMetaData
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A file of a table that is not what the log says: its path, what is wrong, and the action that names it.
+    """A file of a table that differs from the log: path, reason, and the action that names it.
 
-    `lasting`: looking again does not help, as the system could not write the file to the disk: what it has in memory
-    of it may be all there is.
+    `lasting`: the system could not write the file to the disk, so reading it again from memory proves nothing.
     """
 
     path: str
@@ -73,7 +75,7 @@ class Budget:
 
 
 class TableFiles:
-    """The check of one table's files: once as a whole, then from commit to commit. Not for use by two threads at once.
+    """Verification of one table's files: once as a whole, then commit by commit. Not for use by two threads at once.
 
     Args:
         storage: the lake.
@@ -84,21 +86,22 @@ class TableFiles:
         self._storage = storage
         self.table = table
         self.damaged: dict[Key, Damage] = {}
-        """Files of the newest version known that are not whole, as far as it was checked."""
+        """Damaged files of the newest known version, as far as it was checked."""
         self._epoch = -1
         self.version = -1
-        """The version that was looked at last."""
+        """The version that was checked last."""
         self._log: Log | None = None
         self._todo: dict[Key, Add] = {}
         self._fresh: dict[Key, Add] = {}
         self._sizes: dict[str, int] | None = None
 
     def look(self, epoch: int, budget: Budget) -> bool:
-        """Go on checking; return True when every file of the newest version was: `damaged` is all there is then.
+        """Continue checking; return True when all files of the newest version are checked, so that `damaged` is
+        complete.
 
         Args:
             epoch: `PositionWatch.epoch`, read before.
-            budget: how many files of a table that is new to us may be looked at.
+            budget: limits the number of files of a new table that are checked now.
 
         Raises:
             FileNotFoundError: there is no table.
@@ -129,7 +132,7 @@ class TableFiles:
         self._log, self.version, self._epoch = log, state.version, epoch
 
     def _follow(self) -> None:
-        """Check the files that commits have added since, and once more those that were damaged."""
+        """Check the files that commits have added since, and those that were damaged once more."""
         self._sizes = None
         again = [key for key, each in self.damaged.items() if not each.lasting]
         while True:
@@ -147,7 +150,7 @@ class TableFiles:
             again = []  # but a commit may have replaced what is missing now
 
     def _take_commits(self) -> None:
-        """Take over the commits that are new: the files that they add, and those that are gone."""
+        """Apply new commits: the files that they add and remove."""
         seen = []
         assert self._log is not None
         for commit in self._log.commits_after(self.version):
@@ -178,7 +181,7 @@ class TableFiles:
 
 
 def look_over(storage: Storage, table: str) -> list[Damage]:
-    """Check all files of a table at once; return those that are damaged, none where there is no table."""
+    """Check all files of a table at once; return the damaged ones, none where there is no table."""
     files = TableFiles(storage, table)
     try:
         files.look(0, Budget(sys.maxsize))
@@ -188,13 +191,13 @@ def look_over(storage: Storage, table: str) -> list[Damage]:
 
 
 def check(storage: Storage, table: str, adds: Sequence[Add], sizes: dict[str, int] | None = None) -> dict[Key, Damage]:
-    """Check some files of a table, and sync them where they are files of this machine; return those that are damaged.
+    """Check some files of a table, syncing local ones; return the damaged ones.
 
     Args:
         storage: the lake.
         table: the table's path.
         adds: the actions that name the files.
-        sizes: of files by path, from a listing: those in it are not looked at one by one.
+        sizes: sizes by path from a listing; files in it are not opened one by one.
     """
     found: dict[Key, Damage] = {}
     directories: dict[str, list[Add]] = {}
@@ -217,7 +220,7 @@ def check(storage: Storage, table: str, adds: Sequence[Add], sizes: dict[str, in
 
 
 def describe(table: str, damaged: Iterable[Damage]) -> str:
-    """Name damaged files of a table, with the sequences that they hold, in one line."""
+    """Describe damaged files of a table, with their sequences, in one line."""
     every = sorted(damaged, key=lambda each: (statistics(each.add).min_seq, each.path))
     some = [f"{each.path.removeprefix(table + '/')}: {each.reason}{_held(each.add)}" for each in every[:NAMED_FILES]]
     if len(every) > NAMED_FILES:
@@ -226,8 +229,7 @@ def describe(table: str, damaged: Iterable[Damage]) -> str:
 
 
 def span(damaged: Iterable[Damage]) -> tuple[int, int]:
-    """Return the lowest and the highest sequence that damaged files may hold, as their statistics say; zeros where
-    there are none."""
+    """Return the lowest and the highest sequence that damaged files may hold by their statistics; zeros for none."""
     stats = [statistics(each.add) for each in damaged]
     return min((each.min_seq for each in stats), default=0), max((each.max_seq for each in stats), default=0)
 
@@ -319,7 +321,7 @@ def _sync_directories(root: str, directories: Iterable[str]) -> None:
 
 # ---------------------------------------------------------------------- the Parquet footer
 def _rows(storage: Storage, path: str, end: bytes, size: int) -> int:
-    """The number of rows in a Parquet file, of which the last bytes are given. Raises ValueError, IndexError."""
+    """Return the number of rows in a Parquet file from its last bytes. Raises ValueError, IndexError."""
     if len(end) < 8 or end[-4:] != _MAGIC:
         raise ValueError("the file does not end in PAR1")
     length = int.from_bytes(end[-8:-4], "little")
@@ -331,8 +333,8 @@ def _rows(storage: Storage, path: str, end: bytes, size: int) -> int:
 
 
 class _Compact:
-    """As much of Thrift's compact protocol as reads over one struct. pyarrow knows all of it, and takes a server
-    that never reads from its lake 40 MiB and half a second."""
+    """Reader of one struct in Thrift's compact protocol, which costs less than pyarrow: that takes 40 MiB and half a
+    second in a server that never reads from its lake."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -351,7 +353,7 @@ class _Compact:
         return value
 
     def _fields(self) -> Iterator[tuple[int, int]]:
-        """Field numbers and types; the value is read or skipped before the next one is asked for."""
+        """Yield field numbers and types; the caller reads or skips the value before the next one."""
         number = 0
         while (head := self._byte()) != 0:
             number = number + (head >> 4) if head >> 4 else self._zigzag()
@@ -404,7 +406,7 @@ class _Compact:
 
 
 def damaged(storage: Storage, stream: StreamIdentity) -> list[Damage]:
-    """Check the files of the stream's table, wherever it is; return those that are damaged."""
+    """Check the files of the stream's table, at either of its paths; return the damaged ones."""
     for place in (own(storage, stream), aside(storage, stream)):
         if PositionWatch(place, stream.uid).read() is not None:
             return look_over(storage, place)
@@ -415,8 +417,8 @@ REQUEST_FILE = paths.DAMAGED_FILE
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The files that a server has found damaged, by path, with what is wrong with each. `lasting` are those of them
-    where a look does not tell it: the disk refused to take them (`Damage.lasting`)."""
+    """Damaged files by path with reasons, as found by a server. `lasting` are those that a check does not show: the
+    disk refused to write them (`Damage.lasting`)."""
 
     files: dict[str, str] = {}
     lasting: list[str] = []
@@ -424,7 +426,7 @@ class Request(msgspec.Struct, frozen=True):
 
 # ---------------------------------------------------------------------- the server's side
 def ask(lake: str, stream: StreamIdentity, damaged: Sequence[Damage]) -> None:
-    """Ask the compactor to make the table whole. What is staged has to stay from before this call on."""
+    """Ask the compactor to repair the table. Staged segments have to stay from before this call on."""
     storage = open_storage(lake)
     directory = staging.directory_of(lake, stream)
     files = {each.path: each.reason for each in damaged}
@@ -435,12 +437,12 @@ def ask(lake: str, stream: StreamIdentity, damaged: Sequence[Damage]) -> None:
 
 
 def settle(storage: Storage, directory: str) -> None:
-    """The table is whole: take the request away."""
+    """Delete the request: the table is not damaged."""
     storage.delete(f"{directory}/{REQUEST_FILE}")
 
 
 def asked(storage: Storage, directory: str) -> Request | None:
-    """The request in a staging directory; None when there is none."""
+    """Return the request in a staging directory; None when there is none."""
     try:
         content = storage.read(f"{directory}/{REQUEST_FILE}")
     except (FileNotFoundError, NotADirectoryError):

@@ -1,17 +1,17 @@
-"""What a server and the compactor say to each other about the table of a mirror that begins as a clone.
+"""Requests that a mirror's table begin as a clone, and their answers.
 
-Belongs here: the request and its answer, two files in the mirror's own staging directory, and who may do what to them.
-Making the table is making.py's.
+Belongs here: the request and its answer, two files in the mirror's staging directory, and which program may write or
+delete them. write/clone_maker.py makes the table.
 
     clone.json     the request: written whole by the server, never changed
     cloned.json    the answer: created once, by the compactor (made, refused) or by the server (withdrawn)
 
-Whoever creates the answer first has decided. After `withdrawn` the compactor takes away what it had made, and both
-files; after anything else the server does, as soon as its log says what came of it. The request goes before the answer,
-so that no half of a settled matter looks like a new request. A table that was made and is not wanted any more may be
-discarded by the server for as long as its mirror has no message: that is a withdrawal in the answer's place.
+The first answer counts. After `withdrawn` the compactor removes the table and both files; after any other answer the
+server removes the files, as soon as its log records the outcome. The request is deleted before the answer, so that no
+half-deleted pair looks like a new request. The server may discard a finished table as long as its mirror has no
+message, by replacing the answer with a withdrawal.
 
-Invariant: while a request has no answer, no segment of the mirror gets into its table.
+Invariant: while a request has no answer, no segment of the mirror is compacted into its table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REQUEST_FILE = paths.CLONE_FILE
 ANSWER_FILE = "cloned.json"
 
 MAKING = "making:"
-"""Before the mirror's uid: the owner of a table that is not whole yet."""
+"""Prefix of the mirror's uid in the owner property of an unfinished table."""
 
 MADE = "made"
 REFUSED = "refused"
@@ -35,21 +35,21 @@ WITHDRAWN = "withdrawn"
 
 
 class Picked(msgspec.Struct, frozen=True):
-    """Subjects that a mirror takes: those that `filter` matches (empty: all), under the subject that `destination`
-    makes of them (empty: their own)."""
+    """Subjects that a mirror takes: those that match `filter` (empty: all), transformed by `destination` (empty:
+    unchanged)."""
 
     filter: str
     destination: str = ""
 
 
 class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of which table a mirror begins with.
+    """Selection of the rows with which a mirror begins.
 
     `index`: the position that the mirror's table will have, an index of the mirror's own log before its first message.
-    `through`: the index of the origin's log that the origin's table has to have reached first. `start_seq`, `start_ns`:
-    what was stored before is left out. `as_of_seq`, `as_of_ns`: the origin as it was right after a sequence was stored,
-    or at a moment; at most one is not 0. `selections`: a row is taken if one of them matches, as the first one says;
-    without any, all rows are, and the files are shared.
+    `through`: the index of the origin's log that the origin's table has to reach first. `start_seq`, `start_ns`:
+    earlier messages are left out. `as_of_seq`, `as_of_ns`: the origin right after a sequence was stored, or at a time;
+    at most one is not 0. `selections`: a row is taken if one of them matches, as the first match says; without any, all
+    rows are taken and the files are shared.
     """
 
     origin: str
@@ -65,12 +65,12 @@ class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CloneAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a request.
+    """Outcome of a request.
 
-    `origin_index` and `origin_version` say of which state of the origin it is (0: of a point in between, and for the
-    index unknown); `last_seq`, `last_time_ns` and `floor` (its first sequence) are the origin's at that point. Of the
-    rows, `messages` of them, the first and the last sequence. `version` is the version of the mirror's table that has
-    them, and nothing else yet. `copied`: the rows were, instead of the files being shared.
+    `origin_index` and `origin_version` identify the state of the origin (0: a point in between, and for the index
+    unknown); `last_seq`, `last_time_ns` and `floor` (its first sequence) are the origin's at that point. `messages`,
+    `first` and `last` describe the rows. `version` is the version of the mirror's table that has exactly them.
+    `copied`: the rows were copied, the files not shared.
     """
 
     state: str
@@ -90,7 +90,7 @@ class CloneAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request(lake: str, mirror: StreamIdentity, asked: CloneRequest) -> None:
-    """Ask the compactor for a table. Asking again, with an answer there, changes nothing."""
+    """Ask the compactor for a table. Does nothing when the request is answered already."""
     storage, directory = _place(lake, mirror)
     introduce(storage, directory, mirror)
     if not storage.exists(f"{directory}/{REQUEST_FILE}"):
@@ -99,33 +99,36 @@ def request(lake: str, mirror: StreamIdentity, asked: CloneRequest) -> None:
 
 
 def has_request(lake: str, mirror: StreamIdentity) -> bool:
-    """Whether there is a request that is not settled."""
+    """Return True if there is a request that is not settled."""
     storage, directory = _place(lake, mirror)
     return storage.exists(f"{directory}/{REQUEST_FILE}")
 
 
 def answer(lake: str, mirror: StreamIdentity) -> CloneAnswer | None:
-    """What came of the request; None while it is open."""
+    """Return the answer to a request; None while it is open."""
     storage, directory = _place(lake, mirror)
     return answered(storage, directory)
 
 
 def withdraw(lake: str, mirror: StreamIdentity) -> CloneAnswer:
-    """Give up waiting. Returns the answer: `withdrawn`, unless another one came first, which then holds."""
+    """Stop waiting; return the answer: `withdrawn`, unless another one came first, which then counts."""
     storage, directory = _place(lake, mirror)
     return decide(storage, directory, CloneAnswer(state=WITHDRAWN))
 
 
 def discard(lake: str, mirror: StreamIdentity) -> None:
-    """Whatever was answered: the mirror begins without a clone. Only while it has no message, in log or table; nothing
-    of it may be staged before this returns. Without a request nothing happens."""
+    """Let the mirror begin without a clone, whatever the answer was.
+
+    Call it only while the mirror has no message in log or table, and stage nothing of it before this returns. Does
+    nothing without a request.
+    """
     storage, directory = _place(lake, mirror)
     if storage.exists(f"{directory}/{REQUEST_FILE}"):
         storage.write(f"{directory}/{ANSWER_FILE}", msgspec.json.encode(CloneAnswer(state=WITHDRAWN)))
 
 
 def settle(lake: str, mirror: StreamIdentity) -> None:
-    """The mirror's log says what came of the request: take it away, with its answer. Not after `withdrawn`."""
+    """Remove a request and its answer after the mirror's log has recorded the outcome. Not after `withdrawn`."""
     storage, directory = _place(lake, mirror)
     forget(storage, directory)
 
@@ -134,7 +137,7 @@ def settle(lake: str, mirror: StreamIdentity) -> None:
 
 
 def asked_of(storage: Storage, directory: str) -> CloneRequest | None:
-    """The request in a staging directory; None when there is none."""
+    """Return the request in a staging directory; None when there is none."""
     try:
         content = storage.read(f"{directory}/{REQUEST_FILE}")
     except (FileNotFoundError, NotADirectoryError):
@@ -143,7 +146,7 @@ def asked_of(storage: Storage, directory: str) -> CloneRequest | None:
 
 
 def answered(storage: Storage, directory: str) -> CloneAnswer | None:
-    """The answer in a staging directory; None when there is none."""
+    """Return the answer in a staging directory; None when there is none."""
     try:
         content = storage.read(f"{directory}/{ANSWER_FILE}")
     except (FileNotFoundError, NotADirectoryError):
@@ -152,14 +155,14 @@ def answered(storage: Storage, directory: str) -> CloneAnswer | None:
 
 
 def decide(storage: Storage, directory: str, said: CloneAnswer) -> CloneAnswer:
-    """Give an answer, unless there is one; returns the one that holds."""
+    """Give an answer unless there is one; return the one that counts."""
     if storage.create(f"{directory}/{ANSWER_FILE}", msgspec.json.encode(said)):
         return said
     return answered(storage, directory) or said  # what was withdrawn may have been cleared away already
 
 
 def is_open(storage: Storage, directory: str) -> bool:
-    """Whether the compactor has to see to a request first: it has no answer, or was withdrawn."""
+    """Return True if the compactor has to handle a request first: it has no answer, or was withdrawn."""
     if not storage.exists(f"{directory}/{REQUEST_FILE}"):
         return False
     said = answered(storage, directory)
@@ -167,7 +170,7 @@ def is_open(storage: Storage, directory: str) -> bool:
 
 
 def forget(storage: Storage, directory: str) -> None:
-    """Take request and answer away, in this order."""
+    """Remove the request, then the answer."""
     storage.delete(f"{directory}/{REQUEST_FILE}")
     storage.delete(f"{directory}/{ANSWER_FILE}")
 

@@ -33,7 +33,7 @@ def open_storage(lake: str | os.PathLike[str]) -> Storage:
 
 
 class LakeFile(msgspec.Struct, frozen=True):
-    """The content of `_lake.json`: a random id, and when the file was made (ns since the epoch)."""
+    """Content of `_lake.json`: a random id, and the time of its creation (ns since the epoch)."""
 
     id: str
     created_ns: int = 0
@@ -48,7 +48,7 @@ def read_id(storage: Storage) -> str:
 
 
 def identify(storage: Storage) -> str:
-    """Return the lake's id; make it one when there is none. Of several callers at once all get the same id."""
+    """Return the lake's id, creating it when there is none. All of several callers at once get the same id."""
     made = LakeFile(secrets.token_hex(16), time.time_ns())
     found = read_id(storage)
     if not found and not storage.create(paths.lake_file(storage.root), msgspec.json.encode(made)):
@@ -67,7 +67,7 @@ def is_lake(storage: Storage) -> bool:
 
 
 def require(lake: str, create: bool = False) -> None:
-    """Raise NotALake when there is no lake at an address. With `create`: make an empty one there instead.
+    """Raise NotALake when there is no lake at an address. With `create`, make an empty one there instead.
 
     Raises:
         NotALake, UnsupportedLake.

@@ -1,7 +1,7 @@
 """A lake in a directory.
 
-Belongs here: the operations of storage.py on the file system. Whatever is reported as done is synced, and files appear
-under their names only when they are complete.
+Belongs here: the operations of storage.py on the file system. Completed operations are synced, and files appear under
+their names only when they are complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakestream.lake.files.storage import Entries, Entry, Names, Storage
 from lakestream.log.files import Files
 
 FILE_MODE = 0o640
-"""Of the files in a lake, as of those in the store."""
+"""Mode of the files in a lake, the same as in the store."""
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP)
 _ABSENT = (FileNotFoundError, NotADirectoryError)
@@ -65,7 +65,7 @@ class LocalStorage(Storage):
         return sorted(found)
 
     def names(self, directory: str) -> Names:
-        """See `Storage.names`; directories are among them, since telling would cost a look at each."""
+        """Return the names of files and directories, since telling them apart would cost a `stat` of each."""
         try:
             return os.listdir(directory)
         except _ABSENT:
@@ -116,7 +116,7 @@ class LocalStorage(Storage):
         return after.tag if after is not None else None
 
     def put_file(self, path: str, local_file: str | os.PathLike[str]) -> bool:
-        """See `Storage.put_file`. A hard link where the file system allows it, so that no byte is copied."""
+        """Hard-link a file where the file system allows it, so that no byte is copied."""
         directory = os.path.dirname(path)
         try:
             try:
@@ -167,7 +167,7 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def fetch(self, path: str) -> Iterator[str]:
-        """See `Storage.fetch`: it is the file itself."""
+        """Return the file itself."""
         yield path
 
     def delete(self, path: str) -> None:
@@ -188,7 +188,7 @@ class LocalStorage(Storage):
         return {}
 
     def _written(self, path: str, data: bytes) -> str:
-        """Write `data` to a synced file beside `path`, whose directory is made when it is missing."""
+        """Write `data` to a synced temporary file beside `path`, creating a missing directory; return its path."""
         partial = _partial(path)
         try:
             file = open(partial, "wb", opener=_private)  # noqa: SIM115
@@ -203,17 +203,17 @@ class LocalStorage(Storage):
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file for `open`; a new one is not for everybody to read."""
+    """Open a file (an `opener` for `open`); a new one is not readable by everybody."""
     return os.open(path, flags, FILE_MODE)
 
 
 def sync_directory(directory: str) -> None:
-    """Make the names in a directory durable."""
+    """Sync the names in a directory."""
     sync_path(directory)
 
 
 def sync_path(path: str) -> None:
-    """Bring a file's content, or a directory's names, to the disk (fsync)."""
+    """Sync a file's content, or a directory's names (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,17 +1,15 @@
-"""Who may write what in a lake.
+"""Locks between the programs that commit to the tables of one lake.
 
-Belongs here: locks between the programs that commit to the tables of one lake, and where they lie. There are two kinds:
+Belongs here: the two kinds of locks, and their paths.
 
-- On a directory a lock is a file lock of the system, held by the JVM and not by the interpreter that drives it: it is
-  the JVM that commits, and it may outlive the interpreter for a moment. When it dies, however it dies, the system lets
-  go of its locks.
-- On an object store a lock is a *lease*: an object that says who has it, replaced only by compare-and-swap. Its holder
-  renews it; when it could not for some time, it stops committing, and some time after that another may take the lease.
-  Whether a lease has run out is told by the store's own clock, so clocks of machines need not agree.
+- In a directory a lock is a file lock of the system, held by the JVM and not by the interpreter that drives it: the JVM
+  commits, and may outlive the interpreter for a moment. The system releases its locks when it dies.
+- In an object store a lock is a *lease*: an object that names its holder and is replaced only by compare-and-swap. The
+  holder renews it and stops committing when it could not renew it for some time; after more time another may take it.
+  The store's own clock decides when a lease has expired, so clocks of machines need not agree.
 
-The commits themselves are safe without any lock: whoever writes version N of a table second is refused (jvm/). But a
-table that is taken away, and files that are deleted, need that nobody is at work on them. So compactor and maintainer,
-which are two programs, take turns at each table.
+Commits are safe without any lock: the second writer of version N of a table is refused (jvm/). Removing a table and
+deleting files are not, so the compactor and the maintainer, which are two programs, lock each table in turn.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ CLOCK = "clock"
 """Object in `LOCKS` that is written to learn the store's time, and whether its conditional writes work."""
 
 LEASE_SECONDS = 30.0
-"""How long a lease lasts without being renewed; LAKESTREAM_LEASE_SECONDS sets another time, at least 3."""
+"""Duration of a lease without renewal; LAKESTREAM_LEASE_SECONDS sets another one, at least 3."""
 LEAST_LEASE_SECONDS = 3.0
 _FLOCK = "hhqqi4x"
 """C's struct flock on 64-bit Linux: type, whence, start, length, pid."""
@@ -61,35 +59,35 @@ class Lock(Protocol):
     """An exclusive lock. Not for use by two threads at once."""
 
     def acquire(self) -> bool:
-        """Take the lock; False while anybody else has it, be it in this very process."""
+        """Take the lock; return False while it has another holder, be it in this process."""
 
     def release(self) -> None:
-        """Let go of the lock; nothing happens when it is not held."""
+        """Release the lock if it is held."""
 
     def check(self) -> None:
-        """Raise LeaseLost when the lock may be somebody else's by now. A lock that is not held raises nothing."""
+        """Raise LeaseLost if the lock may have another holder by now. Never raises for a lock that is not held."""
 
 
 def open_lock(spark: SparkSession, path: str) -> Lock:
-    """The lock at a path in a lake.
+    """Return the lock at a path in a lake.
 
     Args:
         spark: a session of the JVM that commits while the lock is held.
-        path: the lock's file or object; it is made when it is not there, and stays.
+        path: the lock's file or object; it is created when missing, and stays.
     """
     return JvmLock(spark, path) if paths.is_local(path) else Lease(path)
 
 
 _files: set[tuple[int, int]] = set()
-"""Files that a lock of this process is on, or is being tried on."""
+"""Files (device, inode) that a lock of this process holds or is trying to take."""
 _files_guard = threading.Lock()
 
 
 class JvmLock:
     """An exclusive lock on a file, held by Spark's JVM.
 
-    Invariant: the JVM never has a file open twice. Closing a file lets go of all locks that the process has on it, also
-    of those that it got by opening it another time (POSIX, fcntl), so a mere try would take the other's lock away.
+    Invariant: the JVM never has a file open twice. Closing a file releases all locks of the process on it (POSIX,
+    fcntl), so a mere attempt would release another holder's lock.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -129,7 +127,7 @@ class JvmLock:
                 self._give_back()
 
     def _reserve(self) -> bool:
-        """See that nobody in this process has the file, and make it where it is missing."""
+        """Reserve the file within this process, creating it if missing; return False when it is reserved already."""
         Files().make_directory(os.path.dirname(self._path))
         with _files_guard:
             with contextlib.suppress(FileExistsError):
@@ -152,8 +150,8 @@ class JvmLock:
 
 
 class _Terms(msgspec.Struct, frozen=True):
-    """What a lease's object says: who has it (nobody: ""), for how long after it was written, and a running number that
-    makes each content another one."""
+    """Content of a lease's object: holder ("" for none), duration from its writing, and a counter that makes each
+    content unique."""
 
     owner: str
     seconds: float
@@ -165,7 +163,7 @@ class Lease:
 
     Args:
         path: the lease's object.
-        seconds: how long it lasts without being renewed; see LEASE_SECONDS.
+        seconds: duration without renewal; see LEASE_SECONDS.
     """
 
     def __init__(self, path: str, seconds: float | None = None) -> None:
@@ -204,7 +202,7 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """See `Lock.release`. When the store does not answer, the lease runs out by itself."""
+        """Release the lease. When the store does not answer, the lease expires by itself."""
         if self._renewer is None:
             return
         self._stop.set()
@@ -254,9 +252,9 @@ class Lease:
 
 
 def is_held(path: str) -> bool:
-    """Return True if somebody has the lock at a path, without trying to take it.
+    """Return True if a lock is held, without trying to take it.
 
-    Of a lease this is about right: whether it has run out is told by this machine's clock.
+    A lease's expiry is judged by this machine's clock, so the answer may be slightly wrong.
 
     Raises:
         StorageFailed: the object store does not answer.
@@ -281,7 +279,7 @@ def is_held(path: str) -> bool:
 
 
 def lease_seconds() -> float:
-    """How long leases of this process last."""
+    """Return the duration of this process's leases."""
     text = os.environ.get("LAKESTREAM_LEASE_SECONDS", "")
     try:
         return max(LEAST_LEASE_SECONDS, float(text)) if text else LEASE_SECONDS
@@ -290,10 +288,10 @@ def lease_seconds() -> float:
 
 
 def table_lock(lake: str, table: str) -> str:
-    """Path of the lock that whoever commits to `table`, or takes it away, has to hold.
+    """Return the path of the lock that protects commits to `table` and its removal.
 
-    It lies beside the table, not in it, as it has to outlast the table. Names may be too long for one more suffix, so
-    the file is named after a hash.
+    The lock lies outside of the table, since it has to outlast it. Its file is named after a hash, because names may be
+    too long for one more suffix.
     """
     name = os.path.relpath(table, lake)
     return os.path.join(lake, LOCKS, hashlib.sha256(os.fsencode(name)).hexdigest()[:32] + ".lock")
@@ -305,7 +303,7 @@ def _clock_path(lease: str) -> str:
 
 
 def _store_time(storage: Storage, lease: str) -> int:
-    """The store's own time, ns since the epoch: that of an object just written."""
+    """Return the store's own time, ns since the epoch, by writing an object."""
     path = _clock_path(lease)
     storage.write(path, b"")
     entry = storage.stat(path)
@@ -316,12 +314,12 @@ _proven: set[str] = set()
 
 
 def _require_conditional_writes(storage: Storage, lease: str) -> None:
-    """Once for each process and lake: see that the store refuses to create an object that is there.
+    """Check, once for each process and lake, that the store refuses to create an existing object.
 
-    One that ignores the condition would let two compactors, and two writers of one version, both win.
+    A store that ignores the condition would let two compactors, and two writers of one version, both succeed.
 
     Raises:
-        UnsupportedLake: it does not.
+        UnsupportedLake: the store ignores the condition.
     """
     path = _clock_path(lease)
     if path in _proven:

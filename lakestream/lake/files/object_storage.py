@@ -1,10 +1,10 @@
 """A lake in an object store that speaks S3.
 
-Belongs here: the operations of storage.py over `obstore` (the Rust `object_store` crate), and the words in which its
-failures are told. Credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN),
-a web identity, the container or the instance, as object_store resolves them; the store's address from AWS_ENDPOINT_URL,
-AWS_REGION and AWS_ALLOW_HTTP. This module never holds a secret, and never passes on the text of an answer: it may
-name the access key and what was signed with it.
+Belongs here: the operations of storage.py over `obstore` (the Rust `object_store` crate), and the texts of its errors.
+Credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), a web identity, the
+container or the instance, as object_store resolves them; the store's address from AWS_ENDPOINT_URL, AWS_REGION and
+AWS_ALLOW_HTTP. This module never holds a secret, and never passes on the text of an answer, which may name the access
+key and the signed request.
 
 Source: Amazon S3 API, "Conditional writes" (If-None-Match, If-Match), "ListObjectsV2".
 """
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 MAX_RETRIES = 4
 RETRY_SECONDS = 30
-"""How long one request is tried again. Whoever asked has a longer pause of its own, so nothing is lost by giving up."""
+"""Seconds for which a request is retried. Callers retry after a longer pause, so nothing is lost by giving up."""
 TIMEOUT = "60s"
 CONNECT_TIMEOUT = "10s"
 SINGLE_PUT_BYTES = 64 * 1024 * 1024
-"""Files up to this size go up in one request, which is the only kind that can be conditional; a segment is smaller."""
+"""Files up to this size are uploaded in one request, the only kind that can be conditional; a segment is smaller."""
 DELETE_BATCH = 1000
 CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -57,7 +57,7 @@ _stores_lock = threading.Lock()
 
 
 class ObjectStorage(Storage):
-    """Objects of one bucket. Making one costs nothing: connections are shared by all of a process and bucket."""
+    """Objects of one bucket. All instances of a process share the connections to a bucket."""
 
     local = False
 
@@ -114,7 +114,7 @@ class ObjectStorage(Storage):
         return sorted(self._children(directory)[1])
 
     def tree(self, directory: str) -> Entries:
-        """See `Storage.tree`: one LIST for each thousand objects."""
+        """List all objects below a directory, one request for each thousand."""
 
         def ask(store: S3Store, key: str) -> Entries:
             import obstore
@@ -128,12 +128,15 @@ class ObjectStorage(Storage):
         self._do("write", path, lambda store, key: self._put(store, key, data, None))
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `Storage.create`. After a broken connection the answer may be False though it was this call that created
-        the object; whoever must know gives each call a content of its own and reads it back."""
+        """Create an object if there is none.
+
+        After a broken connection the answer may be False although this call created the object; a caller that must know
+        writes unique content and reads it back.
+        """
         return self._do("create", path, lambda store, key: self._put(store, key, data, "create")) is not None
 
     def swap(self, path: str, data: bytes, tag: str | None) -> str | None:
-        """See `Storage.swap`; what is said of `create` holds here too."""
+        """Replace an object by compare-and-swap; a broken connection has the same effect as in `create`."""
         mode = "create" if tag is None else {"e_tag": tag}
         try:
             return self._do("replace", path, lambda store, key: self._put(store, key, data, mode))
@@ -156,7 +159,7 @@ class ObjectStorage(Storage):
         return False
 
     def copy_file(self, path: str, source: str, storage: Storage) -> None:
-        """See `Storage.copy_file`; the store itself copies what is in the same bucket."""
+        """Copy a file; within one bucket the store copies it by itself."""
         if not source.startswith(self._start):
             super().copy_file(path, source, storage)
             return
@@ -180,7 +183,7 @@ class ObjectStorage(Storage):
 
     @contextlib.contextmanager
     def fetch(self, path: str) -> Iterator[str]:
-        """See `Storage.fetch`: a temporary copy."""
+        """Download an object to a temporary file."""
         with tempfile.TemporaryDirectory(prefix="lakestream-") as directory:
             target = os.path.join(directory, path.rpartition("/")[2])
 
@@ -214,7 +217,7 @@ class ObjectStorage(Storage):
         self.delete_all(entry.path for entry in self.tree(directory))
 
     def spark_path(self, path: str) -> str:
-        """See `Storage.spark_path`: Hadoop's client for S3 is s3a."""
+        """Return the path for Hadoop's S3 client, s3a."""
         return "s3a://" + path.removeprefix("s3://")
 
     def delta_options(self) -> dict[str, str]:
@@ -227,7 +230,7 @@ class ObjectStorage(Storage):
 
         Raises:
             FileNotFoundError: there is no such object.
-            StorageFailed: anything else; the text of the answer stays behind.
+            StorageFailed: anything else, without the text of the answer.
         """
         key = self._key(path)
         try:
@@ -273,7 +276,7 @@ class ObjectStorage(Storage):
         return self._do("list", directory, ask)
 
     def _is_marker(self, entry: Entry, directory: str) -> bool:
-        """Whether it is one of the empty objects with which some clients, Hadoop's too, stand in for directories."""
+        """Return True for the empty objects with which some clients, Hadoop's too, represent directories."""
         return entry.size == 0 and entry.path == directory.rstrip("/")
 
     def _entry(self, meta: Any) -> Entry:
@@ -288,7 +291,7 @@ class ObjectStorage(Storage):
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong, in words that hold nothing of the request or the answer but its code."""
+    """Return an error's text without anything of the request or the answer but its code."""
     text = str(error)
     if "169.254.169.254" in text or "MissingAccessKey" in text or "MissingSecret" in text or "Missing Access" in text:
         return "no credentials: neither in the environment (AWS_ACCESS_KEY_ID) nor from the instance"
@@ -306,7 +309,7 @@ def describe(error: BaseException) -> str:
 
 
 def allows_http() -> bool:
-    """Whether the environment permits an endpoint without TLS, in any spelling that object_store knows."""
+    """Return True if the environment permits an endpoint without TLS, in any spelling that object_store knows."""
     return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on", "y")
 
 
@@ -315,7 +318,7 @@ def _nanoseconds(time: datetime) -> int:
 
 
 def _store(bucket: str) -> S3Store:
-    """The connections of this process to a bucket. A fork must not use its parent's."""
+    """Return this process's connections to a bucket. A forked process makes its own."""
     which = (os.getpid(), bucket, s3.endpoint() or "")
     with _stores_lock:
         found = _stores.get(which)

@@ -1,20 +1,20 @@
-"""Where things are in the lake.
+"""Paths of a lake.
 
-Belongs here: every path under the lake's root, and the spelling of names in them. Nothing here touches a file.
+Belongs here: every path under the lake's root, and the encoding of names in them. Nothing here touches a file.
 
     streams/<STREAM>                                          Delta table of a stream of the default account
     accounts/<ACCOUNT>/streams/<STREAM>                       the same for another account
     segments/<STREAM>/<uid>/<first>-<last>.seg                staged segments, named by their log indexes
-    segments/<STREAM>/<uid>/stream.json                       whose they are
-    segments/<STREAM>/<uid>/deleted                           the stream is gone, and its table shall go too
-    segments/<STREAM>/<uid>/clone.json                        the stream's table shall begin as a clone
-    segments/<STREAM>/<uid>/damaged.json                      the stream's table is damaged, and shall be made whole
+    segments/<STREAM>/<uid>/stream.json                       the stream's identity
+    segments/<STREAM>/<uid>/deleted                           marks a deleted stream
+    segments/<STREAM>/<uid>/clone.json                        request: the stream's table begins as a clone
+    segments/<STREAM>/<uid>/damaged.json                      request: repair the stream's table
     accounts/<ACCOUNT>/segments/<STREAM>/<uid>/...            the same for another account
     _compactor/                                               the compactor's checkpoint
     _lake.json                                                the lake's id
-    _servers/<node>.json                                      a running server of the lake, and where it listens
+    _servers/<node>.json                                      address of a running server of the lake
     _server.json                                              the same, of older releases
-    _removed/                                                 tables on their way out
+    _removed/                                                 tables that are being removed
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakestream.lake.errors import UnsupportedLake
 
 DEFAULT_ACCOUNT = "$G"
 OBJECT_SCHEME = "s3"
-"""The kind of object store that a lake may be in, as its URL begins."""
+"""URL scheme of a lake in an object store."""
 STREAMS = "streams"
 SEGMENTS = "segments"
 ACCOUNTS = "accounts"
@@ -44,7 +44,8 @@ DAMAGED_FILE = "damaged.json"
 SERVER_FILE = "_server.json"
 
 MAX_NAME_BYTES = 240
-"""Longest directory name made of a stream or account name, in bytes; a longer one is cut and ends in its hash."""
+"""Maximum length in bytes of a directory name made of a stream or account name; a longer one is cut and ends in its
+hash."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-$\u0080-\U0010ffff]")
 _PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
@@ -55,11 +56,11 @@ _SEGMENT = re.compile(r"^(\d{20})-(\d{20})\.seg$")
 
 
 def directory_name(name: str) -> str:
-    """Spell a stream or account name as one directory name.
+    """Encode a stream or account name as one directory name.
 
     Letters, digits, `_`, `-`, `$` and everything beyond ASCII stand as they are; any other character becomes `~` and
-    two hex digits, because `%`, `:`, `#`, `?` and blanks mean something to one or another of the tools that read
-    Delta tables by path.
+    two hex digits, because `%`, `:`, `#`, `?` and blanks mean something to one or another of the tools that read Delta
+    tables by path.
     """
     spelled = _UNSAFE.sub(lambda match: f"~{ord(match.group()):02X}", name)
     raw = spelled.encode("utf-8", "surrogatepass")
@@ -70,7 +71,7 @@ def directory_name(name: str) -> str:
 
 
 def normalise(lake: str) -> str:
-    """The lake's root as an absolute path without a trailing slash, or as a URL when it is no directory."""
+    """Return the lake's root as an absolute path without a trailing slash, or as a URL when it is not a directory."""
     if lake.startswith("file:"):
         return os.path.abspath(unquote(urlsplit(lake).path))
     if "://" in lake:
@@ -81,17 +82,17 @@ def normalise(lake: str) -> str:
 
 
 def is_local(root: str) -> bool:
-    """Whether a root, table or other path of a lake is on this machine's file system."""
+    """Return True if a root, table or other path of a lake is on this machine's file system."""
     return "://" not in root
 
 
 def is_plain(path: str) -> bool:
-    """Whether every tool spells a path or URL the same way, encoded or not."""
+    """Return True if every tool spells a path or URL the same way, percent-encoded or not."""
     return _PLAIN.match(path) is not None
 
 
 def root(lake: str) -> str:
-    """The lake's root as an absolute path, or as a URL `s3://bucket/prefix` (`s3a://` is taken for it).
+    """Return the lake's root as an absolute path, or as a URL `s3://bucket/prefix` (`s3a://` is accepted too).
 
     Raises:
         UnsupportedLake: an address of another kind, or one whose spelling some tool that reads tables would not keep.
@@ -114,7 +115,7 @@ def root(lake: str) -> str:
 
 
 def local_root(lake: str) -> str:
-    """The lake's root as an absolute path, for what works with a directory only.
+    """Return the lake's root as an absolute path, for operations that need a directory.
 
     Raises:
         UnsupportedLake: it is not a directory on this machine, or its path has a `%XX`, which deltalake would decode.
@@ -129,58 +130,58 @@ def local_root(lake: str) -> str:
 
 
 def table(lake: str, stream: str, account: str = DEFAULT_ACCOUNT) -> str:
-    """Path or URL of a stream's Delta table."""
+    """Return the path or URL of a stream's Delta table."""
     return f"{_account_root(lake, account)}/{STREAMS}/{directory_name(stream)}"
 
 
 def staging(lake: str, stream: str, uid: str, account: str = DEFAULT_ACCOUNT) -> str:
-    """Directory of one stream's staged segments. `uid` tells it from earlier streams of the same name."""
+    """Return the staging directory of one stream. `uid` tells it from earlier streams of the same name."""
     return f"{_account_root(lake, account)}/{SEGMENTS}/{directory_name(stream)}/{uid}"
 
 
 def segment_name(first_index: int, last_index: int) -> str:
-    """File name of a staged segment that holds the log entries `first_index` to `last_index`."""
+    """Return the file name of a staged segment that holds the log entries `first_index` to `last_index`."""
     return f"{first_index:020d}-{last_index:020d}.seg"
 
 
 def parse_segment_name(name: str) -> tuple[int, int] | None:
-    """(first_index, last_index) of a staged segment's file name; None for any other file."""
+    """Return (first_index, last_index) of a staged segment's file name; None for any other file."""
     match = _SEGMENT.match(name)
     return (int(match.group(1)), int(match.group(2))) if match else None
 
 
 def checkpoint(lake: str) -> str:
-    """Default directory of the compactor's streaming checkpoint."""
+    """Return the default directory of the compactor's streaming checkpoint."""
     return f"{normalise(lake)}/{CHECKPOINT}"
 
 
 def lake_file(lake: str) -> str:
-    """File with the lake's id."""
+    """Return the path of the file with the lake's id."""
     return f"{normalise(lake)}/{LAKE_FILE}"
 
 
 def servers(lake: str) -> str:
-    """Directory of the files by which readers find the lake's servers."""
+    """Return the directory of the files by which readers find the lake's servers."""
     return f"{normalise(lake)}/{SERVERS}"
 
 
 def server(lake: str, node: str) -> str:
-    """File of one server; `node` is what names it, over restarts too."""
+    """Return the path of one server's file; `node` names the server, also after a restart."""
     return f"{servers(lake)}/{directory_name(node)}.json"
 
 
 def server_file(lake: str) -> str:
-    """File by which readers found the server in releases that named one only."""
+    """Return the path of the file by which readers found the server in releases that knew only one."""
     return f"{normalise(lake)}/{SERVER_FILE}"
 
 
 def removed(lake: str, uid: str) -> str:
-    """Where the table of a deleted stream is moved, so that it disappears at once, before its files are deleted."""
+    """Return the path to which the table of a deleted stream is renamed before its files are deleted."""
     return f"{normalise(lake)}/{REMOVED}/{uid}"
 
 
 def kept(lake: str, stream: str, uid: str, account: str = DEFAULT_ACCOUNT) -> str:
-    """Where the table of a deleted stream is moved that was to be kept, when a new stream takes its name."""
+    """Return the path to which a retained table of a deleted stream is renamed when a new stream takes its name."""
     return f"{_account_root(lake, account)}/{KEPT}/{directory_name(stream)}-{uid}"
 
 

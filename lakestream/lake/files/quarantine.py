@@ -1,7 +1,7 @@
-"""Staged segments that do not decode.
+"""Quarantine for staged segments that do not decode.
 
-Belongs here: setting such a file aside, so that its stream alone stops at it and says why, and putting a good copy in
-its place. Beside `<first>-<last>.seg.bad`, the file as it was found, `<first>-<last>.seg.why` says what is wrong.
+Belongs here: renaming such a file, so that only its stream stops and reports the reason, and replacing it by a good
+copy. `<first>-<last>.seg.bad` is the file as it was found, `<first>-<last>.seg.why` has the reason.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ WHY = ".why"
 
 
 def set_aside(path: str, bad: BadSegment) -> QuarantinedSegment:
-    """Take a damaged segment out of the staging area's order; returns the error to raise.
-
-    Repeated after a crash it does the rest.
-    """
+    """Move a damaged segment to quarantine and return the error to raise. May be repeated after a crash."""
     storage = open_storage(path)
     reason = f"at offset {bad.offset}: {bad.reason}"
     storage.write(f"{path}{WHY}", reason.encode())
@@ -39,7 +36,8 @@ def set_aside(path: str, bad: BadSegment) -> QuarantinedSegment:
 
 
 def find(directory: str, position: int) -> QuarantinedSegment | None:
-    """The first segment beyond a log index that was set aside and not replaced since; None when there is none."""
+    """Return the error for the first segment beyond a log index that is in quarantine without a replacement, or
+    None."""
     storage = open_storage(directory)
     names = {entry.name: entry.path for entry in storage.list(directory)}
     for name in sorted(names):
@@ -54,9 +52,9 @@ def find(directory: str, position: int) -> QuarantinedSegment | None:
 
 
 def replace(path: str, sealed: Sequence[SealedSegment]) -> bool:
-    """Stage a good copy of a segment that was set aside, if the server's log has one; False when it has none.
+    """Stage a good copy of a segment in quarantine if the server's log has one; return False when it has none.
 
-    A copy, not a link: what damaged the staged file may have been one and the same file with the log's.
+    The file is copied, not linked: what damaged the staged file may have damaged the log's file, if they were one.
     """
     indexes = paths.parse_segment_name(path.rpartition("/")[2])
     for segment in sealed:
@@ -70,7 +68,7 @@ def replace(path: str, sealed: Sequence[SealedSegment]) -> bool:
 
 
 def clear(storage: Storage, directory: str, position: int) -> None:
-    """Forget what was set aside up to a log index that the table holds."""
+    """Delete the quarantine files of segments up to a log index that the table holds."""
     for entry in storage.list(directory):
         name, suffix = os.path.splitext(entry.name)
         indexes = paths.parse_segment_name(name) if suffix in (BAD, WHY) else None
@@ -79,7 +77,7 @@ def clear(storage: Storage, directory: str, position: int) -> None:
 
 
 def is_sound(path: str) -> bool:
-    """Whether a sealed segment on this machine decodes, frame by frame."""
+    """Return True if a sealed segment on this machine decodes, frame by frame."""
     try:
         content = read_plain(Files(), path)
         header = decode_segment_header(content)

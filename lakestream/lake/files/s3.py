@@ -1,9 +1,9 @@
-"""Spark's side of a lake in an object store.
+"""Settings of S3 clients for a lake in an object store.
 
-Belongs here: the settings of Hadoop's S3 client (s3a) that follow from the environment, in the words of the AWS
-tools (AWS_ENDPOINT_URL, AWS_REGION), so that Spark goes where storage_object.py goes. Credentials are not among them:
-the AWS SDK finds them by itself on each machine, in its environment or from its instance, and what Spark would copy
-from the environment into its own configuration is blanked out.
+Belongs here: the settings of Hadoop's S3 client (s3a) that follow from the environment, under the names of the AWS
+tools (AWS_ENDPOINT_URL, AWS_REGION), so that Spark uses the same store as object_storage.py. Credentials are not among
+them: the AWS SDK finds them on each machine, in its environment or from its instance, and those that Spark would copy
+from the environment into its own configuration are blanked out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTINGS = {
     "spark.hadoop.fs.s3a.attempts.maximum": "4",
     "spark.hadoop.fs.s3a.retry.limit": "4",
 }
-"""What every Spark over an object store has; spark_conf/cluster has the same."""
+"""Settings of every Spark over an object store; spark_conf/cluster has the same."""
 
 _COPIED = (
     "fs.s3.awsAccessKeyId",
@@ -39,7 +39,7 @@ _COPIED = (
 
 
 def settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Spark settings for a lake in an object store.
+    """Return Spark settings for a lake in an object store.
 
     Args:
         environ: the environment, `os.environ` when not given.
@@ -64,10 +64,10 @@ def settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def endpoint(environ: Mapping[str, str] | None = None) -> str | None:
-    """The object store's address where it is not Amazon's own.
+    """Return the object store's address; None for Amazon's own.
 
     Raises:
-        UnsupportedLake: it carries credentials.
+        UnsupportedLake: the address carries credentials.
     """
     environ = os.environ if environ is None else environ
     found = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")

@@ -1,8 +1,8 @@
-"""Looking over the whole staging area, again and again.
+"""Repeated scans of the whole staging area.
 
-Belongs here: finding every stream's staging directory and what is in it, at a cost that follows what has changed and
-not how many streams there are. In a directory an idle stream costs two `stat` calls; in an object store the whole
-area is one LIST for each thousand objects, and a stream's identity is read again only when its object has changed.
+Belongs here: finding every stream's staging directory and its content, at a cost that depends on changes and not on the
+number of streams. In a directory an idle stream costs two `stat` calls; in an object store the whole area is one LIST
+for each thousand objects, and a stream's identity is read again only when its object has changed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lakestream.lake.files.staging import StagedStream, StreamIdentity
 from lakestream.lake.files.storage import Entry
 
 SETTLED_NS = 2_000_000_000
-"""A directory changed later than this before it was listed is listed again: its time may be too coarse to tell of one
-more change."""
+"""A directory that changed less than this before it was listed is listed again: its timestamp may be too coarse to show
+another change."""
 
 
 class _Known(msgspec.Struct):
-    """A directory as it was last seen, and when that was worth remembering."""
+    """Cached state of a directory."""
 
     modified_ns: int
     children: list[str]
@@ -43,17 +43,17 @@ class Scanner:
         self._known: dict[str, _Known] = {}
         self._identities: dict[str, tuple[str, StreamIdentity]] = {}
         self.troubles: dict[str, str] = {}
-        """By directory, why it could not be read by the last scan: one stream's trouble is not the others'."""
+        """Errors of the last scan by directory: an unreadable directory does not affect other streams."""
 
     def scan(self) -> list[StagedStream]:
-        """See `staging.scan`. What cannot be read is among `troubles`."""
+        """Return every stream that has a staging directory; directories that cannot be read are in `troubles`."""
         self.troubles = {}
         found = self._scan_directories() if self._storage.local else self._scan_objects()
         found.sort(key=lambda stream: (stream.identity.created_ns, stream.identity.uid))
         return found
 
     def _areas(self) -> list[str]:
-        """The staging areas of all accounts."""
+        """Return the staging areas of all accounts."""
         accounts = f"{self._root}/{paths.ACCOUNTS}"
         names = self._storage.directories(accounts)
         return [f"{self._root}/{paths.SEGMENTS}", *(f"{accounts}/{name}/{paths.SEGMENTS}" for name in names)]
@@ -88,7 +88,8 @@ class Scanner:
         )
 
     def _identity(self, directory: str) -> StreamIdentity | None:
-        """Return whose directory it is. Raise OSError, MsgspecError when it cannot be told."""
+        """Return the stream of a directory. Raise OSError or MsgspecError when its file cannot be read or names another
+        place."""
         identity = staging.read_identity(directory)
         if identity is not None:
             place = paths.staging(self._root, identity.name, identity.uid, identity.account)
@@ -153,7 +154,7 @@ class Scanner:
 def scan(lake: str) -> list[StagedStream]:
     """Return every stream that has a staging directory, of all accounts, oldest stream first.
 
-    To ask repeatedly, keep a `Scanner`, for which streams where nothing has happened cost next to nothing.
+    To scan repeatedly, keep a `Scanner`: streams without changes then cost next to nothing.
     """
     return Scanner(lake).scan()
 

@@ -1,9 +1,9 @@
-"""The staging area: sealed segments on their way to the table.
+"""The staging area: sealed segments that wait for compaction.
 
-Belongs here: how a sealed segment file gets into the lake and out again, and how the compactor finds it. The server
-puts segments in and takes them out once the table holds them; the compactor only reads, except that it takes away the
-whole directory of a stream that the server has marked as deleted, once its table has what it shall have, or is gone.
-Every function may be repeated after a crash.
+Belongs here: putting a sealed segment file into the lake and deleting it again, and the mark of deleted streams. The
+server stages segments and deletes them once the table holds them. The compactor only reads, except that it removes the
+directory of a stream that the server has marked as deleted, once the table is complete or gone. Every function may be
+repeated after a crash.
 
 Invariant: a file with its final name is complete, and a segment never changes.
 """
@@ -25,7 +25,7 @@ from lakestream.log.segment import read_footer
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
-    """Whose segments a staging directory holds. `config` is the stream's configuration as JSON text."""
+    """Identity of the stream of a staging directory. `config` is the stream's configuration as JSON text."""
 
     name: str
     account: str
@@ -35,7 +35,7 @@ class StreamIdentity(msgspec.Struct, frozen=True):
 
 
 class StagedSegment(msgspec.Struct, frozen=True, order=True):
-    """One staged file: the log entries `first_index` to `last_index`, `size` bytes."""
+    """A staged file of `size` bytes with the log entries `first_index` to `last_index`."""
 
     first_index: int
     last_index: int
@@ -44,9 +44,12 @@ class StagedSegment(msgspec.Struct, frozen=True, order=True):
 
 
 class StagedStream(msgspec.Struct, frozen=True):
-    """A staging directory: its stream, whether that stream has been deleted, the last log index that is staged
-    (0: none is), whether the server asks for its table to begin as a clone (cloning/request.py), and whether it has
-    found the table damaged (compaction/repair.py)."""
+    """A staging directory.
+
+    `deleted`: the stream was deleted. `last_index`: the last staged log index, 0 for none. `asks`: the server requests
+    that the table begin as a clone (clone_request.py). `damaged`: the server has found the table damaged and requests a
+    repair.
+    """
 
     directory: str
     identity: StreamIdentity
@@ -59,14 +62,14 @@ class StagedStream(msgspec.Struct, frozen=True):
 def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, stream: StreamIdentity, lake: str) -> str:
     """Put a sealed segment into the lake's staging area and return its path there.
 
-    A hard link where the file system allows it (no byte is copied), else a copy that appears under its name only when
-    it is complete and synced. Staging the same segment again does nothing, whichever replica of a stream does it: their
-    files of a range hold the same entries, but not the same bytes.
+    The file is hard-linked where the file system allows it, else copied under a temporary name, synced and renamed.
+    Staging the same segment again does nothing, whichever replica does it: replicas' files of one range hold the same
+    entries, but not the same bytes.
 
     Args:
         sealed: the segment file, sealed and synced.
         first_index: log index of its first entry, last_index: of its last.
-        stream: whose segment it is.
+        stream: the segment's stream.
         lake: the lake's root.
 
     Raises:
@@ -87,7 +90,8 @@ def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, str
 
 
 def _same_entries(storage: Storage, target: str, sealed: str | os.PathLike[str]) -> bool:
-    """Whether the staged segment holds what another replica's does, which has its own salt and time of sealing."""
+    """Return True if a staged segment holds the same entries as another replica's, which differs in salt and sealing
+    time."""
     try:
         footer, tables, end = read_footer(os.fspath(sealed))
         with storage.fetch(target) as there:
@@ -99,9 +103,9 @@ def _same_entries(storage: Storage, target: str, sealed: str | os.PathLike[str])
 
 
 def unstage_through(lake: str, stream: StreamIdentity, index: int) -> int:
-    """Delete the staged segments that end at or before log index `index`; returns how many there were.
+    """Delete the staged segments that end at or before log index `index`; return their number.
 
-    Only call it with a position read from the table: from then on the table is the lake's only copy.
+    Call it only with a position read from the table: afterwards the table is the lake's only copy.
     """
     done = [segment.path for segment in segments(directory_of(lake, stream)) if segment.last_index <= index]
     if done:
@@ -110,9 +114,9 @@ def unstage_through(lake: str, stream: StreamIdentity, index: int) -> int:
 
 
 def mark_deleted(lake: str, stream: StreamIdentity, keep: bool = False) -> None:
-    """Tell the compactor that the stream is gone: its staged segments go now, its table when the compactor sees it.
+    """Mark a stream as deleted; the compactor then removes or completes its table.
 
-    `keep`: the table stays, and gets the staged segments first. What was said at first counts, whoever says it again: a
+    With `keep` the table stays and gets the staged segments first; else they are deleted now. The first mark counts: a
     replica that was away may not know the stream's last configuration.
     """
     storage = open_storage(lake)
@@ -126,27 +130,27 @@ def mark_deleted(lake: str, stream: StreamIdentity, keep: bool = False) -> None:
 
 
 def is_marked(storage: Storage, directory: str) -> bool:
-    """Whether it is said there whose directory it is, and that the stream is gone."""
+    """Return True if a staging directory names its stream and marks it as deleted."""
     return all(storage.exists(f"{directory}/{name}") for name in (paths.STREAM_FILE, paths.DELETED_FILE))
 
 
 def missing(lake: str, stream: StreamIdentity, ends: list[int]) -> list[int]:
-    """Those of the segments with these last indexes that are not staged; all, when the place is not marked as a
-    deleted stream's."""
+    """Return the last indexes of those segments that are not staged; all of them when the directory has no deletion
+    mark."""
     directory = directory_of(lake, stream)
     staged = {segment.last_index for segment in segments(directory)}
     return [end for end in ends if end not in staged or not is_marked(open_storage(lake), directory)]
 
 
 def segments(directory: str) -> list[StagedSegment]:
-    """The staged segments of one stream in log order; none when the directory is not there."""
+    """Return the staged segments of one stream in log order; none when there is no directory."""
     return staged_segments(open_storage(directory).list(directory))
 
 
 def current(streams: list[StagedStream]) -> tuple[list[StagedStream], list[StagedStream]]:
-    """Split a scan into (streams that live, streams that are gone).
+    """Split a scan into (live streams, deleted streams).
 
-    Of several streams with one name only the one created last can be alive; `deleted` settles the rest.
+    Of several streams with one name only the one created last can be live, unless it is marked as deleted.
     """
     newest = {(each.identity.account, each.identity.name): each.directory for each in streams}
     live: list[StagedStream] = []
@@ -158,7 +162,7 @@ def current(streams: list[StagedStream]) -> tuple[list[StagedStream], list[Stage
 
 
 def read_identity(directory: str) -> StreamIdentity | None:
-    """Whose staging directory it is; None while it is being made or taken away."""
+    """Return the stream of a staging directory; None while the directory is being created or removed."""
     try:
         content = open_storage(directory).read(f"{directory}/{paths.STREAM_FILE}")
     except (FileNotFoundError, NotADirectoryError):
@@ -167,7 +171,7 @@ def read_identity(directory: str) -> StreamIdentity | None:
 
 
 def discard(directory: str) -> None:
-    """Take away the staging directory of a deleted stream. The compactor calls it after the table is gone."""
+    """Remove the staging directory of a deleted stream, after its table is gone."""
     storage = open_storage(directory)
     storage.delete(f"{directory}/{paths.CLONE_FILE}")  # before what says that the stream is gone
     storage.delete_tree(directory)
@@ -175,10 +179,10 @@ def discard(directory: str) -> None:
 
 
 def discard_through(directory: str, stream: StreamIdentity, index: int) -> None:
-    """Take away that of a deleted stream whose table is kept, and holds it through log index `index`.
+    """Remove the staging directory of a deleted stream whose retained table holds it through log index `index`.
 
-    A replica that was away may be staging what only it has, at this moment. So only what was looked at goes, and what
-    comes meanwhile is a deleted stream's again.
+    A replica that was away may be staging at this moment. So only listed files are deleted, and files that arrive
+    meanwhile get a new deletion mark.
     """
     storage = open_storage(directory)
     found = storage.list(directory)
@@ -210,7 +214,7 @@ def _clear_name(storage: Storage, directory: str) -> None:
 
 
 def staged_segments(files: list[Entry]) -> list[StagedSegment]:
-    """The segments among the files of a staging directory, in log order."""
+    """Return the segments among the files of a staging directory, in log order."""
     found = []
     for entry in files:
         indexes = paths.parse_segment_name(entry.name)
@@ -221,12 +225,12 @@ def staged_segments(files: list[Entry]) -> list[StagedSegment]:
 
 
 def directory_of(lake: str, stream: StreamIdentity) -> str:
-    """The staging directory of a stream."""
+    """Return the staging directory of a stream."""
     return paths.staging(paths.root(lake), stream.name, stream.uid, stream.account)
 
 
 def introduce(storage: Storage, directory: str, stream: StreamIdentity) -> None:
-    """Say whose staging directory it is. Nothing is written where that is said already."""
+    """Write the identity of a staging directory's stream, unless it is there already."""
     path = f"{directory}/{paths.STREAM_FILE}"
     content = msgspec.json.encode(stream)
     try:
