@@ -1,8 +1,8 @@
-"""What a stream that begins as a copy has to know of its table's rows.
+"""Base of a stream that begins as a clone, from its table's rows.
 
 Belongs here: reading subject, size and time of all messages of one version of a table, and writing them as the base of
 the stream's store (log/base.py). No payload leaves the query engine, and no message becomes an object of its own:
-columns are turned into columns, a part of the sequences at a time. Blocks for seconds; runs in a thread.
+columns are converted to columns, a range of sequences at a time. Blocks for seconds; runs in a thread.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PART_ROWS = 1 << 22
-"""About so many rows are put in order at a time: 24 bytes each."""
+"""Approximate number of rows that are sorted at a time: 24 bytes each."""
 OUTLINE_ROWS = 1 << 19
-"""Of one outline: 16 bytes each in memory while it is asked, and every file is to be made durable."""
+"""Rows of one outline: 16 bytes each in memory while it is asked, and every file has to be synced."""
 HEADER_ENDS = len(HEADER_LINE) + 2
 """Bytes of a header block without any line of its own."""
 HEADER_FIELD = 4
-"""Bytes that a record with a header block has more, to say how long that is (log/record.py)."""
+"""Additional bytes of a record with a header block, for its length (log/record.py)."""
 LINE_ENDS = 4
-"""Bytes of a header line beside name and value: a colon and a blank, CR and LF."""
+"""Bytes of a header line besides name and value: a colon and a blank, CR and LF."""
 
 _CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
 _COLUMNS = "seq, time_ns, subject, subject_bytes, data, headers, header_block"
@@ -41,12 +41,12 @@ _COLUMNS = "seq, time_ns, subject, subject_bytes, data, headers, header_block"
 def build(
     files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False
 ) -> None:
-    """Make the base of the stream in `directory` of a version of its table. Repeatable.
+    """Write the base of the stream in `directory` from a version of its table. May be repeated.
 
     Args:
         table: path or URL of the stream's own table.
-        origin: the version, and through which sequence the copy reaches.
-        stopped: asked between parts; what was begun is then left, and replaced by the next attempt.
+        origin: the version, and the last sequence of the copy.
+        stopped: asked between parts; an unfinished base stays, and the next attempt replaces it.
 
     Raises:
         HistoryUnavailable: the table could not be read.
@@ -71,7 +71,7 @@ def build(
 
 
 def _parts(table: str, origin: Origin) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The rows in parts that ascend; within one they come in no order."""
+    """Yield the rows in ascending parts; within a part they have no order."""
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
 
@@ -100,7 +100,7 @@ def _parts(table: str, origin: Origin) -> Iterator[Iterator[pa.RecordBatch]]:
 
 
 class _Subjects:
-    """The subjects met so far, by number, and which message has which."""
+    """Distinct subjects by number, and the subject of each message."""
 
     def __init__(self) -> None:
         self.names: list[bytes] = []
@@ -109,7 +109,7 @@ class _Subjects:
         self._seqs: list[np.ndarray[Any, Any]] = []
 
     def numbers(self, names: list[bytes]) -> np.ndarray[Any, Any]:
-        """The numbers of some subjects."""
+        """Return the numbers of subjects, adding new ones."""
         import numpy as np
 
         known = self._numbers
@@ -120,12 +120,12 @@ class _Subjects:
         return np.fromiter(map(known.__getitem__, names), np.uint32, len(names))
 
     def note(self, ids: np.ndarray[Any, Any], seqs: np.ndarray[Any, Any]) -> None:
-        """Messages with these sequences, higher than all before and ascending, have these subjects."""
+        """Assign subjects to messages with these sequences, ascending and higher than all before."""
         self._ids.append(ids)
         self._seqs.append(seqs)
 
     def index(self) -> SubjectIndex:
-        """All of it as an index."""
+        """Return the subject index."""
         import numpy as np
 
         if not self._seqs:
@@ -146,13 +146,13 @@ class _Subjects:
 
 
 class _Part:
-    """What is kept of some rows: columns of numbers."""
+    """Columns of numbers about some rows."""
 
     def __init__(self) -> None:
         self._taken: list[tuple[np.ndarray[Any, Any], ...]] = []
 
     def take(self, rows: pa.RecordBatch, subjects: _Subjects) -> None:
-        """Some of the rows, in any order."""
+        """Add rows, in any order."""
         import numpy as np
         import pyarrow.compute as pc
 
@@ -167,7 +167,7 @@ class _Part:
         self._taken.append((seqs, times, ids, sizes))
 
     def outlines(self, subjects: _Subjects) -> Iterator[Outline]:
-        """All of them, as outlines of usual size."""
+        """Yield all rows as outlines of the usual size."""
         import numpy as np
 
         if not self._taken:
@@ -189,7 +189,7 @@ def _outline(
     sizes: np.ndarray[Any, Any],
     names: list[bytes],
 ) -> Outline:
-    """Rows, ascending, whose subjects are `names[id]`."""
+    """Return ascending rows, whose subjects are `names[id]`, as an outline."""
     import numpy as np
 
     if len(names) <= len(ids):
@@ -213,7 +213,7 @@ def _outline(
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """A column of text or bytes as plain bytes, whatever the query engine gives."""
+    """Return a column of text or bytes as plain bytes, whatever the query engine's type."""
     import pyarrow as pa
 
     if pa.types.is_string(column.type) or pa.types.is_string_view(column.type):
@@ -222,7 +222,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _named(rows: pa.RecordBatch) -> tuple[list[bytes], np.ndarray[Any, Any]]:
-    """The distinct subjects, and which of them each row has."""
+    """Return (distinct subjects, index of each row's subject)."""
     import pyarrow.compute as pc
 
     subjects, raw = _plain(rows.column("subject")), rows.column("subject_bytes")
@@ -234,7 +234,8 @@ def _named(rows: pa.RecordBatch) -> tuple[list[bytes], np.ndarray[Any, Any]]:
 
 
 def _header_sizes(rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
-    """The bytes of each row's header block as it was sent, without making it; 0 for none. See `schema.join_headers`."""
+    """Return the size of each row's header block as it was sent, without building it; 0 for none. See
+    `schema.join_headers`."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -256,7 +257,7 @@ def _header_sizes(rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
 
 
 def _sizes(texts: pa.Array) -> np.ndarray[Any, Any]:
-    """How many bytes each of them has."""
+    """Return the size of each text in bytes."""
     import numpy as np
     import pyarrow.compute as pc
 

@@ -1,14 +1,14 @@
-"""The Spark data source `lakestream`: a stream of a lake as it is now, as a batch and as a stream.
+"""The Spark data source `lakestream`: a live view of a stream, as a batch and as a stream.
 
-Belongs here: the options, the plan of partitions and the offsets. What is read is a live view (live.py): the driver
-opens it, pinned, and each task reads a piece of it, a range of the table's sequences or some staged segments.
+Belongs here: the options, the partitions and the offsets. The driver opens and pins a live view (live.py), and each
+task reads a piece of it, a range of the table's sequences or some staged segments.
 
     from lakestream.lake.read.datasource import register
 
     register(spark)
     spark.read.format("lakestream").option("lake", "data/lake").option("stream", "ORDERS").load()
 
-Spark loads this module in Python workers: `lakestream` has to be on their path (lake/spark/session.py sees to it).
+Spark loads this module in Python workers, which need `lakestream` on their path (lake/spark/session.py).
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ if TYPE_CHECKING:
 NAME = "lakestream"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TASK_RANGES = 4
-"""Ranges of the table (live_rows.RANGE_ROWS rows each) that one task reads."""
+"""Number of table ranges (live_rows.RANGE_ROWS rows each) that one task reads."""
 TASK_BYTES = 16 * 1024 * 1024
-"""Staged segments that one task reads together, unless a single one is larger."""
+"""Maximum size of the staged segments that one task reads together, unless a single one is larger."""
 
 
 class BadOption(LakeError):
-    """An option of the data source that means nothing."""
+    """Raised for an unknown or invalid option of the data source."""
 
     def __init__(self, name: str, value: str, wanted: str) -> None:
         super().__init__(f"option {name} = {value!r}: {wanted} is expected")
 
 
 class StreamReplaced(LakeError):
-    """The stream that a query was reading has been deleted, and another one has its name."""
+    """Raised when the stream of a running query was deleted and another one has its name."""
 
     def __init__(self, stream: str, before: str, now: str) -> None:
         super().__init__(
@@ -80,7 +80,8 @@ class StreamReplaced(LakeError):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The options. `start_seq` None: the latest; `most`: messages of one micro-batch at most, 0: no limit."""
+    """Parsed options. `start_seq` None: the latest message; `most`: maximum number of messages in a micro-batch, 0: no
+    limit."""
 
     lake: str
     stream: str
@@ -95,10 +96,10 @@ class Asked(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Mapping[str, str], lake: str | None) -> Asked:
-        """From the options as Spark has them.
+        """Parse the options as Spark passes them.
 
         Raises:
-            BadOption: one is missing, or means nothing.
+            BadOption: an option is missing or invalid.
         """
         start = options.get("start_seq", "1")
         return cls(
@@ -115,7 +116,7 @@ class Asked(msgspec.Struct, frozen=True):
         )
 
     def open(self, flush: bool | None = None) -> LiveView:
-        """The stream as it is now."""
+        """Open the live view of the stream."""
         return live.open_view(
             self.lake,
             self.stream,
@@ -135,14 +136,14 @@ class Condition(msgspec.Struct, frozen=True):
     values: tuple[Any, ...]
 
     def sql(self) -> str:
-        """For the table, as DataFusion spells it."""
+        """Return the condition for the table, in DataFusion's SQL."""
         values = [
             "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value) for value in self.values
         ]
         return f"{self.column} {self.operator} " + (f"({', '.join(values)})" if self.operator == "IN" else values[0])
 
     def mask(self, batch: pa.RecordBatch) -> Any:
-        """For the tail."""
+        """Return the condition for an uncompacted batch, as a mask."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -153,7 +154,7 @@ class Condition(msgspec.Struct, frozen=True):
         return function[self.operator](column, pa.scalar(self.values[0], column.type))
 
     def bounds(self) -> tuple[int, int]:
-        """The sequences that it leaves possible."""
+        """Return the range of sequences that the condition allows."""
         if self.column != "seq":
             return 1, END
         low, high = min(self.values), max(self.values)
@@ -168,7 +169,7 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Piece(InputPartition):
-    """What one task reads: ranges of the table, or staged segments; of them the sequences first … last."""
+    """Input of one Spark task: ranges of the table or staged segments, limited to sequences `first` through `last`."""
 
     def __init__(
         self,
@@ -190,22 +191,22 @@ class LakestreamSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return NAME
 
     def schema(self) -> str:
-        """The columns of every table, whatever its partitions; archives have one more."""
+        """Return the columns of every table, whatever its partitions; archives have one more."""
         asked = self._asked()
         archive = live.is_archive(asked.lake, asked.stream, asked.account)
         return TABLE_DDL + (REMOVED_DDL if archive else "")
 
     def reader(self, schema: StructType) -> Reader:
-        """The batch reader."""
+        """Return the batch reader."""
         kind = FilteringReader if self.pushes else Reader
         return kind(self._asked(), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """The stream reader."""
+        """Return the stream reader."""
         return StreamReader(self._asked(), schema.fieldNames())
 
     def _asked(self) -> Asked:
@@ -213,13 +214,13 @@ class LakestreamSource(DataSource):
 
 
 class PushingSource(LakestreamSource):
-    """The same for a session that pushes filters down; Spark refuses a reader that can, where it does not."""
+    """The same with filter pushdown, for a session that allows it; otherwise Spark rejects such a reader."""
 
     pushes = True
 
 
 class Reader(DataSourceReader):
-    """Reads the stream as it is when the query starts."""
+    """Reads the stream as of the start of the query."""
 
     def __init__(self, asked: Asked, columns: Sequence[str]) -> None:
         self._asked = asked
@@ -238,16 +239,16 @@ class Reader(DataSourceReader):
         return pieces(view, first, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A piece's messages."""
+        """Yield a piece's messages."""
         if isinstance(partition, Piece):  # Spark asks for None where there is no piece at all
             yield from read_piece(partition, self._columns, self._conditions)
 
 
 class FilteringReader(Reader):
-    """Leaves out what the query's conditions on subject, seq and time_ns leave out. Spark checks them again."""
+    """Applies the query's conditions on subject, seq and time_ns. Spark checks them again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """See Spark; all are returned, since they cost Spark nothing."""
+        """Take over filters; all are returned, since checking them again costs Spark nothing."""
         for each in filters:
             condition = condition_of(each)
             if condition is not None:
@@ -256,7 +257,7 @@ class FilteringReader(Reader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads messages as they come; an offset is the last sequence that was read, and whose."""
+    """Reads messages as they arrive; an offset is the stream's uid and the last sequence that was read."""
 
     def __init__(self, asked: Asked, columns: Sequence[str]) -> None:
         self._asked = asked
@@ -266,25 +267,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._missing = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """For the tasks, which have no connection."""
+        """Return the state for tasks, without the connection."""
         return {**self.__dict__, "_flusher": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Before `start_seq`, or the latest message."""
+        """Return the offset before `start_seq`, or of the latest message."""
         uid, last = self._head()
         start = self._asked.start_seq
         return _offset(last if start is None else max(start - 1, 0), uid)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxMessagesPerTrigger`."""
+        """Return `maxMessagesPerTrigger`."""
         return ReadMaxRows(self._asked.most) if self._asked.most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where this run ends."""
+        """Fix the end of this run."""
         _, self._target = self._head()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The last message that is staged, after the server has staged what it has."""
+        """Return the offset of the last staged message, after a flush."""
         uid, last = self._head()
         self._check(start, uid)
         if self._target is not None:
@@ -297,8 +298,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(max(begin, last), uid)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[Piece]:
-        """The pieces of the view with start < seq ≤ end. Repeated after a crash it gives the same messages, but for
-        those that were deleted since."""
+        """Return the pieces of the view with start < seq ≤ end. A repetition after a crash gives the same messages,
+        except those deleted since."""
         first, last = int(start["seq"]) + 1, int(end["seq"])
         if first > last:
             return []
@@ -312,12 +313,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return pieces(view, first, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A piece's messages."""
+        """Yield a piece's messages."""
         if isinstance(partition, Piece):
             yield from read_piece(partition, self._columns, [])
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing to do: nobody waits for it."""
+        """Do nothing: no message waits for an ack of a query."""
 
     def stop(self) -> None:
         """Close the connection."""
@@ -330,7 +331,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise StreamReplaced(self._asked.stream, str(offset["uid"]), uid)
 
     def _head(self) -> tuple[str, int]:
-        """The stream's identity and last sequence: after a flush if the server answers, else of what is staged."""
+        """Return the stream's uid and last sequence, after a flush if a server answers, else of what is staged."""
         asked = self._asked
         if asked.flush:
             why = f"no server has said in {paths.servers(asked.lake)} that it is running"
@@ -351,7 +352,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return view.uid, view.last_seq
 
     def _flushed(self) -> tuple[str, int] | None:
-        """None: the lake names no server."""
+        """Return the same from a flush; None when the lake names no server."""
         asked = self._asked
         if self._flusher is None:
             if asked.server is not None:
@@ -369,16 +370,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def warn_of_missing(stream: str, why: str) -> None:
-    """Say on stderr that a stream is read without its newest messages; Spark passes it on to the driver's."""
+    """Report on stderr that a stream is read without its newest messages; Spark forwards it to the driver's stderr."""
     print(f"lakestream: stream {stream}: messages that are not staged yet are missing: {why}", file=sys.stderr)
 
 
 def register(spark: SparkSession, lake: str | None = None) -> None:
-    """Make the format `lakestream` known to a session, and have the session push filters down to it.
+    """Register the format `lakestream` in a session, and enable filter pushdown for it.
 
     Args:
         spark: the session.
-        lake: the lake that is meant where a query has no option `lake`.
+        lake: the default of the option `lake`.
     """
     pushes = (spark.conf.get(PUSHDOWN, "true") or "").lower() == "true"
     if pushes:
@@ -388,7 +389,7 @@ def register(spark: SparkSession, lake: str | None = None) -> None:
 
 
 def pieces(view: LiveView, first: int, last: int) -> list[Piece]:
-    """The sequences first … last of a view, cut for tasks."""
+    """Cut the sequences first … last of a view into pieces for tasks."""
     found = []
     ranges = live_rows.ranges(view, first, last)
     for at in range(0, len(ranges), TASK_RANGES):
@@ -410,7 +411,7 @@ def pieces(view: LiveView, first: int, last: int) -> list[Piece]:
 
 
 def read_piece(piece: Piece, columns: Sequence[str], conditions: Sequence[Condition]) -> Iterator[pa.RecordBatch]:
-    """A piece's messages with exactly these columns. Runs in a task."""
+    """Yield a piece's messages with exactly these columns. Runs in a task."""
     view = piece.view
     held = [name for name in columns if name in view.columns]
     where = " AND ".join(condition.sql() for condition in conditions)
@@ -424,7 +425,7 @@ def read_piece(piece: Piece, columns: Sequence[str], conditions: Sequence[Condit
 
 
 def condition_of(found: Filter) -> Condition | None:
-    """A filter as a condition that can be pushed down; None for any other."""
+    """Return a Spark filter as a condition that can be pushed down; None for any other."""
     operators = {EqualTo: "=", GreaterThan: ">", GreaterThanOrEqual: ">=", LessThan: "<", LessThanOrEqual: "<="}
     if isinstance(found, In):
         values = tuple(found.value)

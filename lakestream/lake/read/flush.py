@@ -1,8 +1,8 @@
-"""Asking the server to stage what it has: the client's side.
+"""Client of the flush request: have the server stage what it has.
 
-Belongs here: finding the servers of a lake (`_servers/`), the request `$LAKE.API.FLUSH.<stream>`, and judging the
-answer. Any node of a cluster can be asked: the stream's leader answers. Everything is synchronous: nats-py works in a
-thread of its own, so that it does not matter whether the caller has an event loop.
+Belongs here: finding the servers of a lake (`_servers/`), the request `$LAKE.API.FLUSH.<stream>`, and checking the
+answer. Any node of a cluster can be asked: the stream's leader answers. Everything is synchronous: nats-py runs in a
+thread of its own, so callers need no event loop.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 FLUSH = "$LAKE.API.FLUSH."
 RESPONSE_TYPE = "io.lakestream.api.v1.flush_response"
 DEFAULT_TIMEOUT_S = 5.0
-"""How long connecting and flushing may take together."""
+"""Timeout of connecting and flushing together."""
 NEXT_SERVER_S = 0.5
-"""After this time without an answer the next server is asked too."""
+"""Time without an answer after which the next server is asked too."""
 NOT_FOUND = 10059
 T = TypeVar("T")
 
 
 class FlushFailed(LakeError):
-    """The server could not be asked, or did not stage the stream."""
+    """Raised when no server could be asked, or the server did not stage the stream."""
 
 
 class StreamNotFound(LakeError):
-    """There is no such stream in the lake."""
+    """Raised when there is no such stream in the lake."""
 
     def __init__(self, stream: str, where: str) -> None:
         super().__init__(f"there is no stream {stream} in {where}")
@@ -53,7 +53,7 @@ class ServerFile(msgspec.Struct, frozen=True):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """How to log in; `creds` is the path of a credentials file."""
+    """Login to a server; `creds` is the path of a credentials file."""
 
     user: str = ""
     password: str = ""
@@ -62,11 +62,11 @@ class Credentials(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Credentials:
-        """Those among the options of a data source or a command."""
+        """Return the credentials among the options of a data source or a command."""
         return cls(**{name: options[name] for name in cls.__struct_fields__ if options.get(name)})
 
     def arguments(self) -> dict[str, Any]:
-        """For nats-py."""
+        """Return the arguments for nats-py."""
         names = {"user": self.user, "password": self.password, "token": self.token, "user_credentials": self.creds}
         return {name: value for name, value in names.items() if value}
 
@@ -78,10 +78,10 @@ class _Error(msgspec.Struct):
 
 
 class Flushed(msgspec.Struct, frozen=True):
-    """The answer: everything of stream `uid` through `last_index` (`last_seq`) is staged, or in the table.
+    """Answer of a server: everything of stream `uid` through `last_index` (`last_seq`) is staged or in the table.
 
-    `account`: whose stream was asked for, which is that of who asked; "": the server is older than accounts.
-    `lake_id`: the id of the server's lake; "": the server is older than that.
+    `account`: the stream's account, which is the asking user's; "": the server is older than accounts. `lake_id`: the
+    id of the server's lake; "": the server is older than lake ids.
     """
 
     stream: str = ""
@@ -96,14 +96,14 @@ class Flushed(msgspec.Struct, frozen=True):
 
     @property
     def refused(self) -> bool:
-        """Whether the answer is an error that no other server of the lake would say otherwise."""
+        """Return True if the answer is an error that no other server of the lake would answer differently."""
         return self.error is not None and self.error.code in (400, 404)
 
 
 def named_servers(storage: Storage) -> list[ServerFile]:
-    """Return the servers that the lake names, the one that was started last first.
+    """Return the servers that the lake names, the one started last first.
 
-    Servers that have ended without a word are among them. Files that are unreadable or gone meanwhile are left out.
+    They may include servers that ended without removing their files. Unreadable files are left out.
     """
     entries = [entry for entry in storage.list(paths.servers(storage.root)) if entry.name.endswith(".json")]
     entries.sort(key=lambda entry: entry.modified_ns, reverse=True)
@@ -112,7 +112,7 @@ def named_servers(storage: Storage) -> list[ServerFile]:
 
 
 def name_server(storage: Storage, server: ServerFile) -> None:
-    """Name a server in the lake, in the place of what it had said before."""
+    """Write a server's file, replacing its earlier one."""
     storage.write(_file_of(storage, server), msgspec.json.encode(server))
     older = _read(storage, paths.server_file(storage.root))
     if older is not None and (older.server_name == server.server_name or set(older.urls) & set(server.urls)):
@@ -120,7 +120,7 @@ def name_server(storage: Storage, server: ServerFile) -> None:
 
 
 def unname_server(storage: Storage, server: ServerFile) -> None:
-    """Take a server's name away, unless the file is another server's by now."""
+    """Remove a server's file, unless it is another server's by now."""
     path = _file_of(storage, server)
     found = _read(storage, path)
     if found is not None and found.server_id == server.server_id:
@@ -128,7 +128,7 @@ def unname_server(storage: Storage, server: ServerFile) -> None:
 
 
 def _file_of(storage: Storage, server: ServerFile) -> str:
-    """Return a server's file. One without a configured name is called by its id, which is new at each start."""
+    """Return a server's file. A server without a configured name is named by its id, which is new at each start."""
     named = server.server_name != server.server_id
     return paths.server(storage.root, server.server_name if named else server.urls[0].rpartition("/")[2])
 
@@ -143,7 +143,7 @@ def _read(storage: Storage, path: str) -> ServerFile | None:
 def lake_flusher(storage: Storage, account: str, credentials: Credentials | None = None) -> Flusher | None:
     """Return a connection to the servers that the lake names; None when it names none.
 
-    It takes the answer of whichever server of this lake has one, for a stream of `account`.
+    It takes the first answer of a server of this lake for a stream of `account`.
     """
     servers = named_servers(storage)
     if not servers:
@@ -163,9 +163,9 @@ def lake_flusher(storage: Storage, account: str, credentials: Credentials | None
 
 
 def other_account(account: str, answer: Flushed) -> str:
-    """Return why an answer is not about a stream of `account`; "" when it is.
+    """Return the reason why an answer is not about a stream of `account`, or "".
 
-    A server that is asked by a user of another account speaks of another stream of the name.
+    A server that is asked by a user of another account answers for that account's stream of the name.
     """
     if answer.account in ("", account):
         return ""
@@ -173,15 +173,13 @@ def other_account(account: str, answer: Flushed) -> str:
 
 
 class Flusher:
-    """A connection to one of several servers, made when it is first needed and kept for the next requests.
-
-    Not for use by two threads at once.
+    """A connection to one of several servers, opened on first use and kept. Not for use by two threads at once.
 
     Args:
-        servers: the URLs of each. They are tried in this order, the next one when the one before has failed, or has not
-            answered within `NEXT_SERVER_S`.
+        servers: the URLs of each server. They are tried in this order; the next one when the one before has failed, or
+            has not answered within `NEXT_SERVER_S`.
         credentials: for logging in.
-        judge: returns why an answer cannot be used, or "".
+        judge: returns the reason why an answer cannot be used, or "".
     """
 
     def __init__(
@@ -201,7 +199,7 @@ class Flusher:
         """Have the server stage what it has of a stream; the answer may be an error of the server.
 
         Raises:
-            FlushFailed: nobody answered in time, or not in a way that can be understood or used.
+            FlushFailed: no server gave a usable answer in time.
         """
         try:
             return self._run(self._flush(stream, timeout), timeout)
@@ -209,7 +207,7 @@ class Flusher:
             raise FlushFailed(f"{self._where()} does not flush stream {stream}: no answer in {timeout} s") from None
 
     def close(self) -> None:
-        """End the connection and its thread."""
+        """Close the connection and its thread."""
         if self._loop is None or self._thread is None:
             return
         with contextlib.suppress(Exception):
@@ -247,7 +245,7 @@ class Flusher:
             return await self._first(stream, timeout)
 
     async def _first(self, stream: str, timeout: float) -> Flushed:
-        """Return the first answer that can be used, and keep the connection that it came through."""
+        """Return the first usable answer, and keep its connection."""
         waiting = list(self._servers)
         running: set[asyncio.Task[tuple[Client, Flushed]]] = set()
         answers: list[tuple[Client, Flushed]] = []
@@ -340,6 +338,6 @@ class Flusher:
 
 
 def _plain(url: str) -> str:
-    """A URL without what it says of the user."""
+    """Return a URL without user information."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -1,11 +1,11 @@
-"""A stream as it is now: its table and the staged segments that the table does not hold yet, as one view.
+"""The live view: a stream as it is now, from its table and its uncompacted segments.
 
-Belongs here: planning that view, and what a reader has to know of it. A view is pinned: the table at one version, and
-beyond that version's position the staged segments, which never change, and whose footers say which messages died. So
-nothing is missing and nothing is there twice, whatever the compactor does meanwhile. With `flush` the server stages
-first what it has, and the view holds every message that was acked before it was opened.
+Belongs here: planning a view. A view is pinned to one version of the table and to the staged segments beyond that
+version's position. Staged segments never change, and their footers tell which messages were removed. So nothing is
+missing and nothing is duplicated, whatever the compactor does meanwhile. With `flush` the server first stages what it
+has, and the view holds every message that was acked before it was opened.
 
-Needs neither a JVM nor an event loop. What rows of a view look like is in live_rows.py.
+Needs neither a JVM nor an event loop. live_rows.py reads the rows of a view.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 ATTEMPTS = 5
-"""Plans tried when files go while they are looked at."""
+"""Maximum number of attempts when files disappear during planning."""
 PAUSE_S = 0.05
 _NO_LIMIT = 1 << 62
 ROW_COLUMNS = tuple(part.split()[0] for part in TABLE_DDL.replace("map<string, array<string>>", "map").split(", "))
-"""The columns that every table has, in order."""
+"""Columns that every table has, in order."""
 
 
 def open_view(
@@ -64,20 +64,20 @@ def open_view(
     credentials: Credentials | None = None,
     flusher: Flusher | None = None,
 ) -> LiveView:
-    """A stream of a lake as it is now.
+    """Return a stream of a lake as it is now.
 
     Args:
         lake: the lake's root.
-        server: the server's URL; without it, the lake says which ones it has.
-        flush: have the server stage what it has. When none of the servers that the lake names answers, the view is of
-            what is staged, and says so (`LiveView.flushed`).
+        server: the server's URL; by default the servers that the lake names.
+        flush: have the server stage what it has. When no server that the lake names answers, the view ends at what is
+            staged, and says so (`LiveView.flushed`).
         timeout: seconds for the flush.
         credentials: for logging in to the server.
         flusher: a connection to `server` to use and leave open.
 
     Raises:
-        StreamNotFound: neither lake nor server know it.
-        FlushFailed: `server` was given and did not answer; or the stream is not one that a lake has.
+        StreamNotFound: neither lake nor server know the stream.
+        FlushFailed: `server` was given and did not answer, or the stream is not in a lake.
         SegmentGap, QuarantinedSegment, BadSegment: the staging area is damaged.
     """
     storage = open_storage(lake)
@@ -115,7 +115,7 @@ def _flush(
     credentials: Credentials | None,
     flusher: Flusher | None,
 ) -> tuple[Flushed | None, str]:
-    """The server's answer, or why there is none."""
+    """Return (the server's answer or None, the reason for None)."""
     if server is not None or flusher is not None:
         with _Lent(flusher) if flusher else Flusher([(server or "").split(",")], credentials) as connection:
             answer = connection.flush(stream, timeout)
@@ -138,7 +138,7 @@ def _flush(
 
 
 class _Lent:
-    """Somebody else's connection, which stays open."""
+    """Context for a caller's connection, which stays open."""
 
     def __init__(self, flusher: Flusher) -> None:
         self._flusher = flusher
@@ -159,7 +159,7 @@ def _refusal(storage: Storage, stream: str, answer: Flushed) -> LakeError:
 
 # ------------------------------------------------------------------ the plan
 class _Table(msgspec.Struct, frozen=True):
-    """A stream's table as it was found."""
+    """The state of a stream's table."""
 
     version: int
     uid: str
@@ -174,10 +174,10 @@ class _Table(msgspec.Struct, frozen=True):
 
 
 def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -> LiveView:
-    """One look. The staging area first: what is not in it any more by then is in the table that is looked at next.
+    """Plan a view once. The staging area is read first: segments that have left it by then are in the table read next.
 
     Raises:
-        SegmentGap, FileNotFoundError: files came and went meanwhile; another look may help.
+        SegmentGap, FileNotFoundError: files changed meanwhile; another attempt may succeed.
     """
     root = storage.root
     identity = _identity(storage, stream, account)
@@ -246,14 +246,14 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
 
 
 def _departures(batch: plan.Batch | None, before: Progress | None) -> Departures | None:
-    """When died what has died beyond the table; None where that is not known."""
+    """Return the departures beyond the table; None without time travel."""
     if batch is not None:
         return batch.departures
     return Departures() if before is not None and before.departed >= 0 else None
 
 
 def _identity(storage: Storage, stream: str, account: str) -> staging.StreamIdentity | None:
-    """The stream of this name that lives, as far as the staging area tells."""
+    """Return the live stream of this name according to the staging area."""
     parent = paths.staging(storage.root, stream, "", account).rstrip("/")
     found = []
     for uid in storage.directories(parent):
@@ -270,7 +270,7 @@ def _was_deleted(storage: Storage, stream: str, account: str) -> bool:
 
 
 def _look(storage: Storage, path: str, uid: str) -> _Table | None:
-    """The newest version of the stream's table; None when there is none, or it is another stream's."""
+    """Return the state of the stream's table; None when there is none, or it belongs to another stream."""
     if not storage.names(log_directory(path)):
         return None
     from deltalake import DeltaTable
@@ -307,8 +307,8 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
 
 
 def _progress(path: str, version: int, uid: str) -> tuple[Progress | None, Progress | None]:
-    """What the commits say of the stream at a version; None where the log no longer reaches back so far. And the same
-    again, if what had died by then may still be there (see `CommitLog.uncleared`)."""
+    """Return the progress at a version and `CommitLog.uncleared` of it; None where the log does not reach back so
+    far."""
     try:
         log = CommitLog(path)
         found = log.progress(version)
@@ -320,7 +320,7 @@ def _progress(path: str, version: int, uid: str) -> tuple[Progress | None, Progr
 
 
 def _highest(delta: DeltaTable) -> int:
-    """The last sequence in a table whose commits do not say it."""
+    """Return the last sequence in a table whose commits do not state it."""
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
 
@@ -330,7 +330,7 @@ def _highest(delta: DeltaTable) -> int:
 
 
 def is_archive(lake: str, stream: str, account: str = paths.DEFAULT_ACCOUNT) -> bool:
-    """Whether a stream's rows have the column `removed_time_ns`, as far as the lake knows the stream."""
+    """Return True if a stream's rows have the column `removed_time_ns`, as far as the lake knows the stream."""
     storage = open_storage(lake)
     identity = _identity(storage, stream, account)
     if identity is not None:

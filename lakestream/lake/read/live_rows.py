@@ -1,7 +1,7 @@
-"""Rows of a live view as Arrow.
+"""Rows of a live view as Arrow data.
 
-Belongs here: the Arrow types of a table's columns, decoded messages in those columns, and reading the table's part of
-a view in pieces. Every batch that leaves here has exactly the types of `schema`.
+Belongs here: the record of a view and its SQL, the Arrow types of a table's columns, and reading the table's part and
+the uncompacted part in batches. Every batch has exactly the types of `schema`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 END = (1 << 63) - 1
 """Above every sequence."""
 RANGE_ROWS = 100_000
-"""Rows of the table that one query reads, about."""
+"""Approximate number of table rows that one query reads."""
 _STATISTICS = ("min.seq", "max.seq", "num_records")
 
 
 class SegmentGone(LakeError):
-    """A staged segment was taken away while a view over it was being read."""
+    """Raised when a staged segment was deleted while a view over it was being read."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -59,17 +59,17 @@ class UncompactedPart(msgspec.Struct, frozen=True):
 
 
 class LiveView(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream at one moment.
+    """One stream at one point.
 
-    The rows of `table` at `version`, without those that `hidden_sql` names, and those of `tail_batches` together are
-    what the stream held when log entry `last_index` was the last one (in archives: all that was ever kept).
+    The rows of `table` at `version` without those of `hidden_sql`, and those of `tail_batches`, together are the
+    messages that the stream held after log entry `last_index` (archives: all messages ever kept).
 
-    `version` is None while there is no table; then the tail is all. `position` is the log index through which the
-    table holds the stream, `table_last_seq` its last sequence there; `last_seq` is the stream's last one. `columns` are
-    the view's, in the table's order. `hidden` is what has died since, `endings` (archives) what has ended. `uncleared`
-    is what had died by `position` and may still be in the table, and `departures` is when the rest of `hidden` died;
-    None where the stream does not keep its past. `shredded` are runs of `hidden` that are no part of any past.
-    `flushed`: the server has staged everything that was acked before; else `note` says why not.
+    `version` is None while there is no table. `position` is the log index through which the table holds the stream,
+    `table_last_seq` its last sequence there; `last_seq` is the stream's last one. `columns` are the view's, in the
+    table's order. `hidden` are the messages removed since, `endings` the same for archives. `uncleared` are those
+    removed by `position` that may still be in the table, and `departures` tells when the rest of `hidden` was removed;
+    None without time travel. `shredded` are runs of `hidden` that no past may show (secure delete). `flushed`: the
+    server has staged everything that was acked before; else `note` says why not.
     """
 
     lake: str
@@ -100,13 +100,15 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def removed(self) -> Sequence[int]:
-        """Sequences that died one by one, for an anti-join; besides, all below `hidden.floor` and in `hidden.runs`."""
+        """Return the sequences removed one by one, for an anti-join; others are below `hidden.floor` or in
+        `hidden.runs`."""
         return self.hidden.removed
 
     def at(self, point: Point) -> LiveView:
-        """The same view with what has died behind a point; what was stored behind it is for the reader to leave out.
+        """Return the view with messages that were removed after a point; messages stored after it are for the reader to
+        skip.
 
-        Of a stream that does not keep its past: the view itself.
+        Without time travel: the view itself.
         """
         if self.departures is None:
             return self
@@ -114,7 +116,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, hidden=departure_files.both(hidden, Dead(runs=self.shredded)))
 
     def hidden_conditions(self) -> list[str]:
-        """SQL conditions over the table's rows, each of bounded length; a row for which one holds is dead by now."""
+        """Return SQL conditions of bounded length; a table row for which one of them holds was removed."""
         if self.version is None:
             return []
         found = plan.deletions(self.position, self.before, self.hidden)
@@ -123,12 +125,12 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def hidden_sql(self) -> str | None:
-        """The same as one condition; None when no row of the table is dead."""
+        """Return the same as one condition; None when no row of the table was removed."""
         conditions = self.hidden_conditions()
         return " OR ".join(f"({condition})" for condition in conditions) or None
 
     def removed_sql(self) -> str | None:
-        """In archives: the column `removed_time_ns` of the table's rows, as SQL; else None."""
+        """Return the column `removed_time_ns` of the table's rows as SQL; None except in archives."""
         if REMOVED_COLUMN not in self.columns:
             return None
         has = REMOVED_COLUMN in self.table_columns
@@ -140,11 +142,11 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         return f"CASE {' '.join(cases)} ELSE {sql} END" if cases else sql
 
     def table_sql(self, source: str, columns: Sequence[str] | None = None, where: str = "") -> str:
-        """A SELECT of the table's part of the view.
+        """Return a SELECT of the table's part of the view.
 
         Args:
-            source: what stands for the table at `version` in FROM.
-            columns: those of the view that are wanted; all when not given.
+            source: the FROM item for the table at `version`.
+            columns: the wanted columns of the view; all by default.
             where: a further condition.
         """
         chosen = ", ".join(self.expressions(self.columns if columns is None else columns))
@@ -154,23 +156,23 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         return f"SELECT {chosen} FROM {source}" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
 
     def expressions(self, columns: Sequence[str]) -> list[str]:
-        """Columns of the view as SQL over the table."""
+        """Return columns of the view as SQL over the table."""
         removed = self.removed_sql() if REMOVED_COLUMN in columns else None
         return [f"{removed} AS {name}" if name == REMOVED_COLUMN else name for name in columns]
 
     def ended_sql(self) -> str | None:
-        """True for the table's rows that belong to the view although they are none of `hidden`; None: all do.
+        """Return a condition that the table's rows have to meet besides not being `hidden`; None for no condition.
 
-        An archive that is none any more loses the rows of messages that the stream no longer has.
+        A table that no longer is an archive loses the rows of messages that the stream no longer has.
         """
         return f"{REMOVED_COLUMN} IS NULL" if self.drops_ended else None
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns of `tail_batches`."""
+        """Return the schema of `tail_batches`."""
         return schema(self.columns)
 
     def tail_batches(self, first: int = 1, last: int = END) -> Iterator[pa.RecordBatch]:
-        """The messages that only the staging area has, in sequence order, those with first ≤ seq ≤ last.
+        """Yield the uncompacted messages with first ≤ seq ≤ last, in sequence order.
 
         Raises:
             SegmentGone: the view is too old.
@@ -180,7 +182,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
                 yield from self.part_batches(part, first, last)
 
     def part_batches(self, part: UncompactedPart, first: int = 1, last: int = END) -> Iterator[pa.RecordBatch]:
-        """`tail_batches` of one part."""
+        """Yield `tail_batches` of one part."""
         endings = self.endings if self.archive else None
         try:
             for batch in segments.decode(part.path, part.after, self.hidden, endings=endings):
@@ -190,7 +192,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionGone(LakeError):
-    """Files of a table's version were taken away while it was being read."""
+    """Raised when files of a table's version were deleted while it was being read."""
 
     def __init__(self, table: str, version: int | None, reason: str) -> None:
         super().__init__(
@@ -200,7 +202,7 @@ class VersionGone(LakeError):
 
 
 def schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow types of a table's columns."""
+    """Return the Arrow types of a table's columns."""
     import pyarrow as pa
 
     types: dict[str, Any] = {
@@ -220,7 +222,7 @@ def schema(columns: Sequence[str]) -> pa.Schema:
 def shaped(
     batch: pa.RecordBatch, columns: Sequence[str], layout: Layout | None, first: int, last: int
 ) -> Iterator[pa.RecordBatch]:
-    """A batch of the decoder with a table's columns, only the rows with first ≤ seq ≤ last; nothing if there are
+    """Yield a decoder's batch with a table's columns, only the rows with first ≤ seq ≤ last; nothing if there are
     none."""
     import pyarrow as pa
 
@@ -247,7 +249,7 @@ def shaped(
 
 
 def _of_subject(column: str, layout: Layout | None) -> Callable[[str], Any] | None:
-    """How a partition column follows from the subject; None for any other column."""
+    """Return the function from a subject to a partition column; None for any other column."""
     if layout is None or column not in layout.columns:
         return None
     if layout.kind == "bucket":
@@ -270,7 +272,7 @@ def _mapped(column: Any, function: Callable[[str], Any], kind: Any) -> Any:
 
 
 def ranges(view: LiveView, first: int, last: int) -> list[tuple[int, int]]:
-    """Ranges of sequences that cut first … last, as far as the table has them, into pieces of about RANGE_ROWS rows."""
+    """Return ranges of about RANGE_ROWS rows that cover first … last as far as the table has them."""
     import pyarrow as pa
 
     last = min(last, view.table_last_seq)
@@ -291,8 +293,8 @@ def ranges(view: LiveView, first: int, last: int) -> list[tuple[int, int]]:
 
 
 def _cut(edges: dict[int, float], first: int, last: int) -> list[tuple[int, int]]:
-    """first … last in pieces of RANGE_ROWS rows, where `edges` tells by how much the rows per sequence change at some
-    sequences. Files overlap, those of several subjects for instance, and each is taken to be even within."""
+    """Cut first … last into ranges of RANGE_ROWS rows. `edges` has the changes of density (rows per sequence) by
+    sequence: files may overlap, and each is assumed to be even."""
     cuts: list[tuple[int, int]] = []
     start = at = first
     held = density = 0.0
@@ -312,16 +314,16 @@ def _cut(edges: dict[int, float], first: int, last: int) -> list[tuple[int, int]
 def table_batches(
     view: LiveView, spans: Sequence[tuple[int, int]], columns: Sequence[str], where: str = ""
 ) -> Iterator[pa.RecordBatch]:
-    """The table's part of a view within ranges of sequences.
+    """Yield the table's part of a view within ranges of sequences.
 
     Args:
         view: the view.
         spans: ranges (first, last).
-        columns: those of the view that are wanted.
+        columns: the wanted columns of the view.
         where: a further condition, in DataFusion's SQL.
 
     Raises:
-        VersionGone: files have been taken away.
+        VersionGone: files were deleted.
     """
     import pyarrow as pa
     from deltalake import QueryBuilder
@@ -347,14 +349,14 @@ def table_batches(
 
 
 def _stored(view: LiveView, names: Sequence[str]) -> list[str]:
-    """Columns as the table has them; what has ended since is `_ended`'s. The query engine overflows its stack, and the
-    process dies of it, on conditions of some thousand terms."""
+    """Return the columns as the table has them; `_ended` adds endings. The query engine overflows its stack, and the
+    process dies, on conditions of some thousand terms."""
     lacks = REMOVED_COLUMN not in view.table_columns
     return [f"CAST(NULL AS BIGINT) AS {name}" if name == REMOVED_COLUMN and lacks else name for name in names]
 
 
 def _pinned(view: LiveView) -> DeltaTable:
-    """The table at the view's version. Raises VersionGone."""
+    """Return the table at the view's version. Raises VersionGone."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -366,8 +368,8 @@ def _pinned(view: LiveView) -> DeltaTable:
 
 
 def _living(batch: pa.RecordBatch, wanted: pa.Schema, view: LiveView) -> pa.RecordBatch:
-    """The batch with exactly the types of `wanted`, of which query engines have narrower ones of their own, and without
-    the rows that have died: here and not in SQL, where a long list takes its time."""
+    """Return the batch with exactly the types of `wanted` (query engines have narrower ones) and without removed rows.
+    They are filtered here, since a long list in SQL is slow."""
     import pyarrow as pa
 
     arrays = [
@@ -383,7 +385,7 @@ def _living(batch: pa.RecordBatch, wanted: pa.Schema, view: LiveView) -> pa.Reco
 
 
 def _ended(column: pa.Array, seqs: Any, endings: Sequence[Ending]) -> pa.Array:
-    """An archive's `removed_time_ns` with what the segments beyond the table say: the earliest ending counts."""
+    """Return an archive's `removed_time_ns` with the endings of uncompacted segments: the earliest one counts."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -400,7 +402,7 @@ def _ended(column: pa.Array, seqs: Any, endings: Sequence[Ending]) -> pa.Array:
 
 
 def completed(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Exactly these columns, in this order; one that the batch lacks is NULL."""
+    """Return exactly these columns, in this order; a column that the batch lacks is NULL."""
     import pyarrow as pa
 
     names = batch.schema.names

@@ -1,8 +1,8 @@
-"""Streams' tables in a metastore, so that catalog names lead to them.
+"""Catalog entries for the tables of streams.
 
-Belongs here: registering tables in the catalog of a Spark session (a Hive metastore, or whatever else the session
-has). A catalog entry is a name and a location: schema, versions and rows stay in the table, so an entry follows every
-commit by itself, and dropping it takes nothing from the table.
+Belongs here: registering tables in the catalog of a Spark session (a Hive metastore, or another one). A catalog entry
+is a name and a location: schema, versions and rows stay in the table, so an entry follows every commit by itself, and
+dropping it leaves the table as it is.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_NAME = 100
-"""Longest name of a table in characters; a metastore takes 128. A longer one is cut and ends in a hash."""
+"""Maximum length of a table's name in characters; a metastore allows 128. A longer one is cut and ends in a hash."""
 
 _ODD = re.compile(r"[^a-z0-9_]")
 _TILDE = re.compile(r"~([0-9A-F]{2})")
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """A stream's table as the catalog has it: stream, name in the catalog, and location as Spark spells it."""
+    """A stream's table in the catalog: stream, name in the catalog, and location as Spark spells it."""
 
     stream: str
     name: str
@@ -41,11 +41,12 @@ class Registered(msgspec.Struct, frozen=True):
 def register(
     spark: SparkSession, lake: str, database: str = "default", account: str = paths.DEFAULT_ACCOUNT
 ) -> list[Registered]:
-    """Give a database of the catalog an entry for each stream's table of an account, and none for those that are gone.
+    """Create an entry in a database of the catalog for each stream's table of an account, and drop those of tables that
+    are gone.
 
-    The entry of stream ORDERS is `orders`. Characters that a metastore does not take become `_`; where two streams end
-    up with one name, the one that comes later gets a hash behind it. Other tables of the database are left alone. Do it
-    again when streams have come or gone.
+    The entry of stream ORDERS is `orders`. Characters that a metastore does not accept become `_`; where two streams
+    would have one name, the later one gets a hash suffix. Other tables of the database stay. Call it again when streams
+    were created or deleted.
 
     Raises:
         UnsupportedLake: the lake's address.
@@ -75,7 +76,7 @@ def register(
 
 
 def table_name(stream: str) -> str:
-    """A stream's name as a metastore takes it: lower case letters, digits and `_`."""
+    """Return a stream's name as a metastore accepts it: lower case letters, digits and `_`."""
     name = _ODD.sub("_", stream.lower())
     return name if len(name) <= MAX_NAME else _hashed(name, stream)
 
@@ -85,7 +86,7 @@ def _hashed(name: str, stream: str) -> str:
 
 
 def _tables(storage: Storage, account: str) -> list[tuple[str, str]]:
-    """(stream, path) of each table, by name. A stream's name that was too long for a directory comes as it was cut."""
+    """Return (stream, path) of each table, by name. The name of a stream that was too long for a directory is cut."""
     streams = paths.table(storage.root, "x", account).rpartition("/")[0]
     return [
         (_TILDE.sub(lambda match: chr(int(match[1], 16)), name), f"{streams}/{name}")
@@ -95,7 +96,7 @@ def _tables(storage: Storage, account: str) -> list[tuple[str, str]]:
 
 
 def _existing(spark: SparkSession, database: str) -> dict[str, str]:
-    """Names in the database and where their data is. Asked of the catalog alone: the data may be gone."""
+    """Return the names in the database with their locations, from the catalog alone: the data may be gone."""
     jvm_catalog = spark._jsparkSession.sessionState().catalog().externalCatalog()
     found = {}
     names = jvm_catalog.listTables(database)
@@ -107,7 +108,7 @@ def _existing(spark: SparkSession, database: str) -> dict[str, str]:
 
 
 def _plain(location: str) -> str:
-    """A location without the ways in which catalogs spell it."""
+    """Return a location in one spelling."""
     parts = urlsplit(location)
     if parts.scheme == "file":
         return unquote(parts.path)

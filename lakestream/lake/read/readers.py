@@ -1,8 +1,8 @@
 """Tables as Arrow and pandas data, in this process, without Java.
 
-Belongs here: reading a stream's table whole or in part for Python code of one's own. deltalake's `to_pyarrow_dataset`
-and `to_pandas` refuse tables with deletion vectors, which every stream's table may have; its query engine applies
-them, so everything here goes through that one.
+Belongs here: reading a stream's table whole or in part in Python. deltalake's `to_pyarrow_dataset` and `to_pandas`
+reject tables with deletion vectors, which every stream's table may have; its query engine applies them, so these
+functions use it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["arrow", "batches", "reader", "to_pandas"]
 def batches(
     table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a table, in no particular order, a batch at a time; all of one version.
+    """Yield the rows of one version of a table in batches, in no particular order.
 
     Args:
         table: path or URL of the table.
-        columns: which columns; all by default.
+        columns: the wanted columns; all by default.
         where: a condition in SQL (DataFusion's), e.g. `subject = 'orders.de' AND seq > 1000`; files that cannot have
             such rows are not read.
         version: of the table; the newest by default.
@@ -37,7 +37,7 @@ def batches(
 def reader(
     table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
 ) -> pa.RecordBatchReader:
-    """As `batches`, as an Arrow stream: what DuckDB, Polars and others take as a table."""
+    """Return `batches` as an Arrow stream, which DuckDB, Polars and others accept as a table."""
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
 
@@ -53,14 +53,14 @@ def reader(
 def arrow(
     table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
 ) -> pa.Table:
-    """As `batches`, whole and in memory."""
+    """Return `batches` as one table in memory."""
     return reader(table, columns, where, version).read_all()
 
 
 def to_pandas(
     table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
 ) -> pandas.DataFrame:
-    """As `arrow`, for pandas. Whole numbers and times keep their type where there are NULLs among them."""
+    """Return `arrow` for pandas. Whole numbers and times keep their type where there are NULLs among them."""
     import pandas
 
     kept = {"int64": pandas.Int64Dtype(), "int32": pandas.Int32Dtype()}
@@ -76,7 +76,7 @@ def _cast(found: Iterable[pa.RecordBatch], wanted: pa.Schema) -> Iterator[pa.Rec
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    """The field with a type that every library knows: no views, no dictionaries."""
+    """Return the field with a type that every library knows: no views, no dictionaries."""
     import pyarrow as pa
 
     kind = field.type

@@ -1,4 +1,4 @@
-"""Old messages, read back from a stream's Delta table.
+"""Old messages for the server, read from a stream's Delta table. No JVM.
 
-Belongs here: the index of a table's files, planning and doing a read, the cache, and a stream's past. No JVM.
+Belongs here: the index of a table's files, planning and executing reads, the cache, and a stream's past.
 """

@@ -1,7 +1,7 @@
-"""What was read from tables, kept within a byte limit.
+"""Cache of messages read from tables, with a byte limit.
 
-Belongs here: which blocks are in memory, who owns them, and which one leaves when the limit is reached. One cache
-serves the histories of all streams, so that their number does not multiply the memory.
+Belongs here: blocks in memory, their owners, and eviction of the least recently used ones. One cache serves the
+histories of all streams, so that their number does not multiply the memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_BYTES = 32 * 1024 * 1024
 """Default limit of a server's history cache, in bytes of messages."""
 
 RECORD_OVERHEAD = 250
-"""What a record costs in memory beyond the bytes of its subject, header block and payload."""
+"""Memory of a record beyond the bytes of its subject, header block and payload."""
 
 
 END = (1 << 63) - 1
@@ -31,15 +31,15 @@ class Piece(Protocol):
 
     @property
     def first(self) -> int:
-        """Its first sequence."""
+        """Return the first sequence."""
 
     @property
     def last(self) -> int:
-        """Its last sequence."""
+        """Return the last sequence."""
 
     @property
     def size(self) -> int:
-        """Its cost."""
+        """Return the cost in bytes."""
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -66,7 +66,7 @@ class BlockCache:
         self._starts: dict[int, list[int]] = {}
 
     def find(self, owner: int, seq: int) -> Any | None:
-        """The owner's block that covers `seq`."""
+        """Return the owner's block that covers `seq`."""
         with self._lock:
             starts = self._starts.get(owner)
             if not starts:
@@ -82,7 +82,7 @@ class BlockCache:
             return block
 
     def room(self, owner: int, seq: int) -> tuple[int, int]:
-        """The range around `seq` that no block of the owner covers: where a new block has its place."""
+        """Return the range around `seq` that no block of the owner covers."""
         with self._lock:
             starts = self._starts.get(owner, [])
             at = bisect_right(starts, seq)
@@ -90,7 +90,7 @@ class BlockCache:
             return low, starts[at] - 1 if at < len(starts) else END
 
     def put(self, owner: int, block: Piece) -> None:
-        """Keep a block, unless another thread has put one that overlaps; then let the oldest ones go."""
+        """Add a block unless it overlaps another thread's, then evict the oldest ones."""
         with self._lock:
             starts = self._starts.setdefault(owner, [])
             at = bisect_left(starts, block.first)
@@ -105,7 +105,7 @@ class BlockCache:
                 self._evict()
 
     def discard(self, owner: int, first: int) -> None:
-        """Forget the owner's block that starts at `first`; nothing happens when there is none."""
+        """Remove the owner's block that starts at `first`, if any."""
         with self._lock:
             block = self._blocks.pop((owner, first), None)
             if block is not None:
@@ -114,13 +114,13 @@ class BlockCache:
                 del starts[bisect_left(starts, first)]
 
     def drop(self, owner: int) -> None:
-        """Forget all blocks of an owner."""
+        """Remove all blocks of an owner."""
         with self._lock:
             for start in self._starts.pop(owner, []):
                 self.size -= self._blocks.pop((owner, start)).size
 
     def held(self, owner: int) -> int:
-        """The bytes of an owner's blocks."""
+        """Return the bytes of an owner's blocks."""
         with self._lock:
             return sum(self._blocks[owner, start].size for start in self._starts.get(owner, ()))
 

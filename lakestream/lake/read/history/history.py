@@ -1,14 +1,13 @@
-"""Old messages, read back from a stream's Delta table.
+"""Old messages of one stream, read from its Delta table.
 
-Belongs here: `TableHistory`, which answers the server's questions about messages that have left the log: by sequence,
-by range, by subject, the last of a subject, by time. It plans with an index of the table's files (index.py),
-reads them in the caller's thread (scan.py), keeps what it read in a cache with a byte limit, and never needs a
-JVM. It depends on no particular file: a compaction, OPTIMIZE or VACUUM by anybody may replace files at any time, and a
-read that finds one gone takes a new snapshot and goes again.
+Belongs here: `TableHistory`, which reads messages that have left the log: by sequence, by range, by subject, the last
+of a subject, by time. It plans with an index of the table's files (index.py), reads them in the caller's thread
+(scan.py) and caches messages up to a byte limit. It depends on no particular file: a compaction, OPTIMIZE or VACUUM may
+replace files at any time, and a read that finds one gone is repeated on a new snapshot.
 
-Invariant: rows below a snapshot's highest sequence never come later. The compactor appends in sequence order, so a
-block read once stays right, but for messages deleted since; those the stream itself leaves out. For the same reason a
-read within what a snapshot holds need not look for a newer one.
+Invariant: rows below a snapshot's highest sequence never arrive later. The compactor appends in sequence order, so a
+cached block stays correct except for messages deleted since, which the stream itself hides. For the same reason a read
+within a snapshot needs no newer one.
 """
 
 from __future__ import annotations
@@ -45,37 +44,34 @@ from lakestream.protocol.subjects import is_literal, matches
 T = TypeVar("T")
 
 MAX_SEQS = 1_000
-"""More single sequences than this are asked for in several steps."""
+"""Maximum number of single sequences in one step."""
 LOOK_ROWS = 4_096
-"""Rows that a read by subject looks at in its first step; each further step looks at four times as many."""
+"""Rows that a read by subject examines in its first step; each further step examines four times as many."""
 LOOK_MOST = 1 << 24
 ATTEMPTS = 3
-"""Snapshots tried before a read fails."""
+"""Maximum number of snapshots tried for a read."""
 READERS = 64
-"""Sequential readers of a table whose steps may have grown, at most."""
+"""Maximum number of sequential readers of a table with enlarged steps."""
 NEAR_FILES = 16
-"""Where a sequence may be in more files than this, only the one of its subject is looked into."""
+"""If a sequence may be in more files than this, only the file of its subject is read."""
 
 _owners = itertools.count(1)
 
 
 class _Narrow:
-    """A choice of subjects that is read: whose its slabs are in the cache, and how many rows had to be looked at for
-    each of its messages when that was asked last."""
+    """State of reads of one choice of subjects: owner of its slabs in the cache, and rows examined per message
+    found."""
 
     def __init__(self, choice: Choice) -> None:
         self.choice, self.owner, self.looked = choice, next(_owners), 2
 
 
 class TableHistory:
-    """The messages of one stream's table.
-
-    All methods block and may be called from several threads at once.
+    """The messages of one stream's table. All methods block and may be called from several threads at once.
 
     Args:
         table: path or URL of the table.
-        cache: where messages are kept; its limit is the only memory that grows with reading. One of its own when not
-            given.
+        cache: the cache, whose limit bounds the only memory that grows with reading; a new one by default.
         below: only messages with lower sequences are read, and no file that has none of those is opened.
     """
 
@@ -102,14 +98,14 @@ class TableHistory:
         subjects: Sequence[bytes] | None = None,
         max_bytes: int = 0,
     ) -> list[Record]:
-        """Messages with first ≤ seq ≤ last, ascending, at most `limit`.
+        """Return messages with first ≤ seq ≤ last, ascending, at most `limit`.
 
         Messages that were deleted from the stream a short time ago may be among them.
 
         Args:
             subjects: literal subjects and patterns; only messages of those and of what matches, when given.
-            max_bytes: stop once subjects, headers and payloads together reach it (0: no limit). At least one message
-                is returned if there is any, so fewer than `limit` messages below this size mean that there are no more.
+            max_bytes: stop once subjects, headers and payloads together reach it (0: no limit). At least one message is
+                returned if there is any, so fewer than `limit` messages below this size mean that there are no more.
 
         Raises:
             HistoryUnavailable: the table could not be read.
@@ -128,11 +124,11 @@ class TableHistory:
         return self._read_blocks(first, last, limit, max_bytes, choice)
 
     def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
-        """The messages with exactly these sequences, as far as they are there, ascending.
+        """Return the existing messages with exactly these sequences, ascending.
 
         Args:
             seqs: in ascending order.
-            subjects: literal subjects that all of them have; only messages of those are looked for.
+            subjects: literal subjects that all of them have; only messages of those are searched.
 
         Raises:
             HistoryUnavailable: the table could not be read.
@@ -156,7 +152,8 @@ class TableHistory:
         return found if only is None else [record for record in found if record.subject in only]
 
     def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int = END) -> list[Record]:
-        """The last message with seq ≤ `up_to_seq` of every subject that one of `subjects` is or matches, ascending.
+        """Return the last message with seq ≤ `up_to_seq` of every subject that one of `subjects` is or matches,
+        ascending.
 
         Raises:
             HistoryUnavailable: the table could not be read.
@@ -184,7 +181,7 @@ class TableHistory:
         return self._ask(lambda snapshot: self._scan.newest(snapshot, last, wanted, rows), END)
 
     def first_at(self, time_ns: int) -> int:
-        """The lowest sequence whose time is at or after `time_ns` (ns since the epoch); 0 when there is none.
+        """Return the lowest sequence whose time is at or after `time_ns` (ns since the epoch); 0 when there is none.
 
         Raises:
             HistoryUnavailable: the table could not be read.
@@ -197,11 +194,11 @@ class TableHistory:
         return self._ask(ask, 0) or self._ask(ask, END)
 
     def max_seq(self) -> int:
-        """The highest sequence in the table, by its file statistics; 0 when it is empty."""
+        """Return the highest sequence in the table, by its file statistics; 0 when it is empty."""
         return self._ask(lambda snapshot: snapshot.max_seq, END)
 
     def close(self) -> None:
-        """Forget the snapshot and everything cached."""
+        """Drop the snapshot and everything cached."""
         self._cache.drop(self._blocks)
         self._cache.drop(self._slabs)
         for narrow in self._narrows.copy().values():
@@ -235,7 +232,7 @@ class TableHistory:
         return found
 
     def _load(self, first: int, limit: int) -> Block | None:
-        """Make the block that covers `first`; None beyond the table."""
+        """Load the block that covers `first`; return None beyond the table."""
         sequential = first == self._expected or limit > POINT_ROWS
         with self._alone((self._blocks, first)):
             block: Block | None = self._cache.find(self._blocks, first)
@@ -259,8 +256,7 @@ class TableHistory:
         return block
 
     def _stride_after(self, owner: int, slab: Slab, extent: Extent) -> None:
-        """Who has read this much goes on with twice as much, as far as the cache has room for it beside the steps of
-        others."""
+        """Double the next step of a sequential reader, as far as the cache has room beside the steps of others."""
         room = self._cache.max_bytes * 3 // 4 - self._cache.held(owner)
         size = max(SEQUENTIAL_BYTES, min(extent.size * 2, SEQUENTIAL_MOST, room))
         if len(self._strides) >= READERS:
@@ -268,7 +264,7 @@ class TableHistory:
         self._strides[owner, slab.last + 1] = Extent(min(extent.rows * 2, SEQUENTIAL_SQL_ROWS * 4), size)
 
     def _cut(self, slab: Slab, first: int, sequential: bool) -> Block:
-        """The block around `first` of what was read: from there on in sequence, else aligned."""
+        """Return the block around `first`: from there on for sequential reads, else aligned."""
         import numpy as np
 
         low, high = self._room(self._blocks, first)
@@ -290,14 +286,15 @@ class TableHistory:
         return Block(low, high, found, content_bytes(rows, found) + len(found) * RECORD_OVERHEAD)
 
     def _room(self, owner: int, first: int) -> tuple[int, int]:
-        """The range around `first` to fill; what another thread has just filled is filled once more, and not kept."""
+        """Return the range around `first` to load. A range that another thread has just loaded is loaded again, but not
+        cached."""
         low, high = self._cache.room(owner, first)
         return (low, high) if low <= first else (first, END)
 
     @contextmanager
     def _alone(self, piece: tuple[int, int]) -> Iterator[None]:
-        """Let one thread at a time load a piece, told by owner and first sequence: many consumers may replay a stream
-        side by side."""
+        """Let one thread at a time load a piece, identified by owner and first sequence: many consumers may replay a
+        stream side by side."""
         while True:
             with self._lock:
                 under_way = self._loading.get(piece)
@@ -313,7 +310,7 @@ class TableHistory:
             done.set()
 
     def _nearby(self, seq: int, subjects: frozenset[bytes] | None) -> bool:
-        """Whether to read the messages around one with it, so that they are there when somebody asks."""
+        """Return True if the messages around one should be loaded with it."""
         if subjects is None or not subjects:
             return subjects is None
         return self._ask(lambda snapshot: len(snapshot.overlapping(seq, seq)) <= NEAR_FILES, seq)
@@ -344,8 +341,8 @@ class TableHistory:
         return found
 
     def _load_narrow(self, narrow: _Narrow, first: int, last: int, limit: int) -> Slab | None:
-        """The messages of a choice from `first` on, at least as many as one read of `limit` wants or as there are among
-        those that it makes sense to look at; None beyond the table."""
+        """Load messages of a choice from `first` on, as many as `limit` or as the rows of one step contain; None beyond
+        the table."""
         with self._alone((narrow.owner, first)):
             slab: Slab | None = self._cache.find(narrow.owner, first)
             if slab is not None:
@@ -383,7 +380,7 @@ class TableHistory:
 
     # ------------------------------------------------------------------ snapshots
     def _ask(self, ask: Callable[[Snapshot], T], seq: int) -> T:
-        """Ask the known snapshot if it reaches `seq`, else the newest; a failure is answered with a newer one."""
+        """Ask the known snapshot if it reaches `seq`, else the newest; repeat on a newer one after a failure."""
         for attempt in range(ATTEMPTS):
             try:
                 snapshot = self._index.snapshot()
@@ -400,7 +397,7 @@ class TableHistory:
         raise AssertionError("unreachable")
 
     def _within(self, snapshot: Snapshot) -> Snapshot:
-        """The part of a snapshot that may be looked at."""
+        """Return the part of a snapshot below `self.below`."""
         if self.below == END:
             return snapshot
         kept = snapshot.mins < self.below
@@ -417,7 +414,7 @@ _NEWEST = ("subject", "subject_bytes", "seq")
 
 
 def _within(block: Block, first: int, last: int) -> list[Record]:
-    """The messages of a block with first ≤ seq ≤ last."""
+    """Return the messages of a block with first ≤ seq ≤ last."""
     stored = block.records
     start = bisect_left(stored, first, key=_seq) if first > block.first else 0
     end = bisect_right(stored, last, key=_seq) if last < block.last else len(stored)
@@ -425,7 +422,7 @@ def _within(block: Block, first: int, last: int) -> list[Record]:
 
 
 def _fitting(some: list[Record], room: int, at_least_one: bool) -> tuple[list[Record], bool]:
-    """The first messages that stay within `room` bytes together, and whether others are left over."""
+    """Return (the first messages that together stay within `room` bytes, True if others are left over)."""
     for at, record in enumerate(some):
         room -= len(record.subject) + len(record.header) + len(record.data)
         if room < 0 and not (at_least_one and at == 0):

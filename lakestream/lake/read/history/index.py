@@ -33,7 +33,7 @@ _DIRECT_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocol
 """Reader features with which files are read directly; a table with others is left to deltalake, which may refuse it."""
 _KINDS = ("add", "metaData", "protocol")
 MAX_SUBJECTS = 512
-"""More subjects than this are looked for among all messages rather than named in a query."""
+"""Above this many subjects, all messages are read and filtered instead of naming the subjects in a query."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, gc=False):
@@ -57,12 +57,12 @@ class FileEntry(msgspec.Struct, frozen=True, gc=False):
     deleted: DeletionVector | None
 
     def may_hold(self, wanted: Wanted) -> bool:
-        """Whether a message of one of those subjects may be in it."""
+        """Return True if a message of one of those subjects may be in the file."""
         return wanted.overlaps(self.min_subject, self.max_subject)
 
 
 class Wanted:
-    """Subjects to look for: literal ones, and beginnings (of patterns with wildcards), as the `subject` column spells
+    """Subjects to search: literal ones, and prefixes (of patterns with wildcards), as the `subject` column spells
     them."""
 
     def __init__(self, texts: Iterable[str], heads: Iterable[str] = ()) -> None:
@@ -74,7 +74,8 @@ class Wanted:
         return bool(self.texts or self.heads)
 
     def overlaps(self, low: str, high: str) -> bool:
-        """Whether one of them may lie in the range. `high` may have been cut, and counts with all that it begins."""
+        """Return True if one of them may lie in the range. `high` may have been cut, and stands for all texts that it
+        begins."""
         if self.everything:
             return True
         at = bisect_left(self.texts, low)
@@ -92,7 +93,7 @@ class _Schema(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What holds for the table as a whole: whether its files can be read directly, whether it has an archive's
+    """Properties of the table as a whole. `direct`: its files can be read directly; `archive`: it has an archive's
     column."""
 
     direct: bool = True
@@ -100,7 +101,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """One version of a table. `files` ascend by `min_seq`; `mins` and `maxs` are their ranges as arrays."""
+    """One version of a table. `files` are sorted by `min_seq`; `mins` and `maxs` are their ranges as arrays."""
 
     version: int
     files: list[FileEntry]
@@ -110,7 +111,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     shape: Shape
 
     def overlapping(self, first: int, last: int, wanted: Wanted | None = None) -> list[FileEntry]:
-        """The files that may hold a message with first ≤ seq ≤ last, in order of their lowest sequence."""
+        """Return the files that may hold a message with first ≤ seq ≤ last, sorted by their lowest sequence."""
         import numpy as np
 
         end = int(np.searchsorted(self.mins, last, side="right"))
@@ -119,7 +120,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return found if wanted is None else [file for file in found if file.may_hold(wanted)]
 
     def holding(self, seqs: Sequence[int], wanted: Wanted | None = None) -> list[FileEntry]:
-        """The files that may hold one of these sequences (ascending)."""
+        """Return the files that may hold one of these sequences (ascending)."""
         import numpy as np
 
         asked = np.asarray(seqs, dtype=np.int64)
@@ -145,15 +146,15 @@ class TableIndex:
         self._texts: dict[str, str] = {}  # one copy of each subject that bounds many files
 
     def snapshot(self) -> Snapshot:
-        """What is known, without looking for news; the newest version when nothing is known yet."""
+        """Return the known snapshot without refreshing it; the newest version when there is none."""
         return self._snapshot or self.refresh()
 
     def refresh(self, anew: bool = False) -> Snapshot:
-        """The newest version, by reading what came since; `anew`: by reading everything.
+        """Return the newest version by reading the commits since; `anew`: by reading the whole log.
 
         Raises:
             FileNotFoundError: there is no table.
-            HistoryUnavailable: its log is of a kind that cannot be read.
+            HistoryUnavailable: its log is of an unsupported kind.
         """
         with self._lock:
             snapshot = self._snapshot
@@ -162,7 +163,7 @@ class TableIndex:
             return snapshot
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop the snapshot."""
         with self._lock:
             self._snapshot = None
             self._by_path, self._texts = {}, {}
@@ -267,7 +268,7 @@ class TableIndex:
         return self._texts.setdefault(text, text)
 
     def _footer(self, path: str) -> tuple[Bounds, Bounds, int]:
-        """Bounds of a file whose statistics some writer left out of the log, from its Parquet footer."""
+        """Return bounds and rows of a file without statistics in the log, from its Parquet footer."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -300,7 +301,7 @@ def _min_seq(file: FileEntry) -> int:
 
 
 class Choice:
-    """Messages of some subjects: literal ones, and all that match a pattern."""
+    """Subjects of a read: literal ones, and patterns."""
 
     def __init__(self, subjects: Iterable[bytes]) -> None:
         self.subjects = frozenset(subjects)
@@ -311,15 +312,16 @@ class Choice:
 
     @property
     def narrows(self) -> bool:
-        """Whether a table can be asked for them: they are few enough, and no pattern begins with a wildcard."""
+        """Return True if a query can name the subjects: they are few, and no pattern begins with a wildcard."""
         return len(self.subjects) <= MAX_SUBJECTS and not self.wanted.everything
 
     def has(self, subject: bytes) -> bool:
-        """Whether messages of `subject` are meant."""
+        """Return True if `subject` is one of them or matches."""
         return subject in self.literal or (bool(self.patterns) and self._filters.match(subject))
 
     def only(self, rows: Any) -> Any:
-        """Those rows of a pyarrow Table that are meant: what a table was asked for is seldom more, but may be."""
+        """Return those rows of a pyarrow Table whose subject is one of them; a query may return others, though
+        seldom."""
         import pyarrow as pa
 
         if rows.num_rows == 0:
@@ -335,7 +337,7 @@ class Choice:
 
 
 def wanted(literal: Collection[bytes], patterns: Sequence[bytes] = ()) -> Wanted:
-    """Subjects as the table's column spells them; of a pattern, what stands before its first wildcard."""
+    """Return subjects as the table's column spells them, and patterns as the text before their first wildcard."""
     heads = []
     for pattern in patterns:
         before = pattern.split(b".")

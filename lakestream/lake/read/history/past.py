@@ -1,12 +1,12 @@
-"""A stream's messages as of a time, in order.
+"""A stream's messages as of a time, for programs.
 
-Belongs here: choosing what to read for a time that has passed (a version of the table, or, where the table does not
-reach that far yet, the live view cut at that time), and reading it as messages in sequence order without holding more
-than a range of them. What to do with them is the caller's; a restore sends them to a server (cli/restore.py).
+Belongs here: choosing what to read for a time in the past (a version of the table, or the live view cut at that time
+where the table does not reach that far yet), and reading it as messages in sequence order without holding more than a
+range of them. A restore sends them to a server (cli/restore.py).
 
-Of a stream with `lakestream.time_travel` these are exactly the messages that it held then (compaction/departed.py). Of
-another one, what limits, deletes and purges had not yet taken from the *table* at the commit which first holds that
-time is there too: the table follows the stream with the compaction's lag.
+With `lakestream.time_travel` these are exactly the messages that the stream held then (delta/departures.py). Without,
+they include messages that limits, deletes and purges had not yet removed from the *table* at the commit which first
+holds that time: the table follows the stream with the compaction's lag.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_blo
 
 
 class NothingThen(LakeError):
-    """The stream held no message yet, as far as the lake knows."""
+    """Raised when the stream held no message yet, as far as the lake knows."""
 
     def __init__(self, stream: str, at_ns: int) -> None:
         super().__init__(f"stream {stream} held no message at {rfc3339(at_ns)}, as far as the lake knows")
 
 
 class Past(msgspec.Struct, frozen=True):
-    """A stream at a moment. `note`: what the reader of the messages should know; "" for nothing."""
+    """A stream at a time. `note`: what the reader of the messages should know, or ""."""
 
     stream: str
     at_ns: int
     config: bytes
-    """The stream's configuration as JSON, as far as the lake knows it: `{}` of a stream that was deleted."""
+    """The stream's configuration as JSON, as far as the lake knows it: `{}` for a deleted stream."""
     note: str
     view: LiveView
 
     def messages(self) -> Iterator[list[Record]]:
-        """All messages, ascending, in blocks. Raises VersionGone, SegmentGone."""
+        """Yield all messages, ascending, in blocks. Raises VersionGone, SegmentGone."""
         view = self.view
         columns = [*_COLUMNS, REMOVED_COLUMN] if REMOVED_COLUMN in view.columns else list(_COLUMNS)
         where = f"time_ns <= {self.at_ns}"
@@ -82,13 +82,15 @@ class Past(msgspec.Struct, frozen=True):
 def open_past(
     lake: str, stream: str, at_ns: int, account: str = paths.DEFAULT_ACCOUNT, *, server: str | None = None
 ) -> Past:
-    """What a stream held at a moment, by message time.
+    """Return the messages that a stream held at a time, by message time.
 
     Args:
         lake: the lake's root.
+        stream: the stream's name.
         at_ns: message time, ns since the epoch; messages stored at or before it count.
-        server: the URL of the server, which stages what it has when the table does not reach that far yet; without it,
-            the lake says which one it is.
+        account: the stream's account.
+        server: the URL of the server, which stages what it has when the table does not reach that far yet; by default
+            the servers that the lake names.
 
     Raises:
         StreamNotFound: neither lake nor server know the stream.
@@ -116,7 +118,7 @@ def open_past(
 
 
 def _at(view: LiveView, version: int, hidden: Dead) -> LiveView:
-    """The table alone, at an earlier version, without what is hidden."""
+    """Return the table alone, at an earlier version, without the hidden messages."""
     from deltalake import DeltaTable
 
     options = open_storage(view.table).delta_options() or None

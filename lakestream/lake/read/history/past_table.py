@@ -1,11 +1,11 @@
-"""A stream's past as its table has it, for the server.
+"""A stream's past in its table, for the server.
 
-Belongs here: from a point of a stream to the last message of each subject at that point, and to messages as they were
-then, out of the version of the table that timetravel.py finds and the file beside it (compaction/departed.py). Blocks;
-runs in threads. The newest version, which the server reads all the time, is history.py's.
+Belongs here: the last message of each subject at a point of a stream, and messages as they were then, from the version
+of the table that delta/time_travel.py finds and its departures file (delta/departures.py). Blocks; runs in threads. The
+newest version, which the server reads all the time, is history.py's.
 
-Versions are read through deltalake's query engine. It is given what files can be left out by (sequences, and ranges of
-subjects); what had left is taken out of its answer here, since long conditions are what it does worst.
+Versions are read through deltalake's query engine. Its conditions only exclude files (sequences, and ranges of
+subjects); departed messages are filtered here, since long conditions are slow there.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ if TYPE_CHECKING:
     from deltalake import QueryBuilder
 
 OPEN_VERSIONS = 2
-"""Versions of one table that are held: a client that pages asks for the same one again and again."""
+"""Number of versions of one table that are kept open: a client that pages asks for the same one repeatedly."""
 
 MAX_LEFT = 1 << 20
-"""Runs of departures that are held for the points asked about last, 16 bytes each; those of one point always are."""
+"""Maximum number of runs of departures cached for recent points, 16 bytes each; those of one point are always
+cached."""
 
 FIRST_ROWS = 32
-"""Messages that a read begins with, until it knows how large they are."""
+"""Messages of a first read, until their size is known."""
 
 _CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
 _LISTED = 50
-"""Subjects that are given to the query engine; of more it is given the range."""
+"""Maximum number of subjects listed in a query; more are given as a range."""
 
 
 class Answer:
-    """What a table knows of a point; see `jetstream.ports.Was`."""
+    """Result of a question about a point; see `lakestream.ports.Was`."""
 
     def __init__(self, kept: Kept, through: int, newest: list[int] | None) -> None:
         self.within = kept.version is not None
@@ -55,7 +56,7 @@ class Answer:
 
 
 class TablePast:
-    """The past of the stream with a uid whose table is at a path or URL. Safe for use by several threads."""
+    """The past of the stream `uid` whose table is at a path or URL. Safe for use by several threads."""
 
     def __init__(self, table: str, uid: str) -> None:
         self._table = table
@@ -69,16 +70,16 @@ class TablePast:
     def was(
         self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]] = ()
     ) -> Answer:
-        """The last message of each subject that one of `patterns` is or matches, as the stream was at a point.
+        """Return the last message of each subject that one of `patterns` is or matches, as the stream was at a point.
 
         Args:
             patterns: subjects, with or without wildcards.
             point: the point.
-            limit: of more subjects than that none is told.
-            without: runs of sequences that are no part of the past, besides those whose erasure is noted.
+            limit: with more subjects than that, none is returned.
+            without: runs of sequences to leave out besides those whose erasure is noted.
 
         Raises:
-            TimeTravelError, DeparturesGone: that is not kept, or no longer.
+            TimeTravelError, DeparturesGone: the past at that point is not recorded, or no longer.
         """
         erased = self._erased(without)
         kept = self._find(point)
@@ -97,9 +98,10 @@ class TablePast:
         return Answer(kept, self._through(kept, point), sorted(by_text.values()))
 
     def rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
-        """The first of these messages (ascending), as many as fit into `max_bytes`, at least one.
+        """Return the first of these messages (ascending), as many as fit into `max_bytes`, at least one.
 
-        Raises: as `was`.
+        Raises:
+            TimeTravelError, DeparturesGone: as `was`.
         """
         erased = self._erased()
         kept = self._find(point)
@@ -124,7 +126,7 @@ class TablePast:
         return found
 
     def _exactly(self, version: int, seqs: Sequence[int], erased: Dead) -> list[Record]:
-        """The messages with these sequences (ascending)."""
+        """Return the messages with these sequences (ascending)."""
         import pyarrow as pa
 
         listed = " OR ".join(f"seq IN ({', '.join(map(str, seqs[at : at + 20]))})" for at in range(0, len(seqs), 20))
@@ -133,14 +135,14 @@ class TablePast:
         return records(pa.Table.from_batches(batches).sort_by("seq").combine_chunks()) if batches else []
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Close open versions."""
         with self._lock:
             self._log = None
             self._open.clear()
             self._left.clear()
 
     def _erased(self, without: Sequence[tuple[int, int]] = ()) -> Dead:
-        """What is not to be found whatever version has it. Read it before the version: see maintenance/erasure.py."""
+        """Return the messages to leave out of every version. Read it before the version: see delta/erasures.py."""
         return departure_files.erased(self._storage, self._table, without)
 
     def _find(self, point: Point) -> Kept:
@@ -165,7 +167,7 @@ class TablePast:
             return log
 
     def _through(self, kept: Kept, point: Point) -> int:
-        """The last sequence that was stored by the point."""
+        """Return the last sequence that was stored by the point."""
         assert kept.progress is not None
         if point.seq:
             return min(point.seq, kept.progress.last_seq)
@@ -184,7 +186,7 @@ class TablePast:
     def _rows(
         self, kept: Kept, point: Point, columns: Sequence[str], where: str, erased: Dead
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of messages that the stream held at a point within its table; `seq` is one of `columns`."""
+        """Yield the rows of messages that the stream held at a point within its table; `seq` is one of `columns`."""
         assert kept.version is not None
         assert kept.progress is not None
         stored = f"seq <= {point.seq}" if point.seq else f"time_ns < {point.before_ns}"
@@ -193,7 +195,8 @@ class TablePast:
             yield _without(_without(batch, gone), erased)
 
     def _gone(self, last_index: int, point: Point) -> Dead:
-        """What had left by a point of the batch that ends there, as an array once, not for each batch of rows."""
+        """Return the messages that had left by a point of a batch, as an array that is built once for all batches of
+        rows."""
         import numpy as np
 
         runs: Any
@@ -258,7 +261,7 @@ def _gone(table: str, version: int) -> TimeTravelError:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Some rows in the usual types of their columns, of which query engines have narrower ones of their own."""
+    """Return rows in the usual types of their columns; query engines have narrower ones."""
     import pyarrow as pa
 
     wanted = schema(batch.schema.names)
@@ -272,7 +275,7 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | None, int]]:
-    """The highest sequence of each subject in some rows."""
+    """Yield the highest sequence of each subject in some rows."""
     import pyarrow as pa
 
     if not batch.num_rows:
@@ -284,7 +287,7 @@ def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | None, int]]:
 
 
 def _condition(patterns: Sequence[bytes]) -> str:
-    """What rows of matching subjects have in common, as SQL by which files can be left out; "" for nothing."""
+    """Return a condition that all rows of matching subjects meet, as SQL that excludes files; "" for none."""
     literals, heads = [], []
     for pattern in patterns:
         tokens = pattern.split(b".")

@@ -1,7 +1,7 @@
 """Rows of a stream's table as messages.
 
-Belongs here: the columns that a message needs, reading them from one small Parquet file (deleted and archived rows left
-out), and turning Arrow rows into records. Which files to read, and what to do with large ones, is decided elsewhere.
+Belongs here: the columns of a message, reading them from one small Parquet file (without deleted and archived rows),
+and converting Arrow rows to records. scan.py chooses the files, and reads large ones.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     import numpy as np
 
 COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
-"""What a record is made of."""
+"""Columns of a record."""
 LIGHT = ("seq", "time_ns", "subject", "subject_bytes")
-"""What tells where a message is."""
+"""Columns that locate a message."""
 
 
 DECODED_MOST = 128 * 1024 * 1024
-"""A file that decodes to more bytes than this is not read whole."""
+"""Maximum decoded size of a file that is read whole."""
 
 
 class TooLarge(Exception):
-    """A file compresses so well that reading it whole would take too much memory."""
+    """Raised for a file that compresses so well that reading it whole would take too much memory."""
 
 
 class Pick:
-    """Which rows of a file are asked for: a range of sequences, or exactly `seqs`; and subjects, when given."""
+    """Wanted rows of a file: a range of sequences, or exactly `seqs`; and subjects, when given."""
 
     def __init__(self, first: int, last: int, wanted: Wanted | None = None, seqs: Sequence[int] | None = None) -> None:
         self.first, self.last, self.wanted, self.seqs = first, last, wanted, seqs
@@ -44,7 +44,7 @@ class Pick:
 def read_file(
     storage: Storage, table: str, file: FileEntry, pick: Pick, columns: Sequence[str], archive: bool
 ) -> Any | None:
-    """The rows of one file that are asked for, as a pyarrow Table of `columns`; None when there are none.
+    """Return the wanted rows of one file as a pyarrow Table of `columns`; None when there are none.
 
     Raises:
         FileNotFoundError: the file has gone.
@@ -98,7 +98,7 @@ def _of_subjects(column: Any, wanted: Wanted) -> np.ndarray[Any, Any]:
 
 
 def _shaped(found: Any, file: FileEntry, columns: Sequence[str]) -> Any:
-    """The table with exactly these columns in their usual types: files differ in what writers and layouts left out."""
+    """Return the table with exactly these columns in their usual types; writers and layouts leave out some."""
     import pyarrow as pa
 
     types = {
@@ -125,7 +125,7 @@ def _shaped(found: Any, file: FileEntry, columns: Sequence[str]) -> Any:
 
 
 def joined(parts: Sequence[Any], columns: Sequence[str]) -> Any:
-    """Tables of the same columns as one, in sequence order, each sequence once."""
+    """Concatenate tables of the same columns in sequence order, each sequence once."""
     import numpy as np
     import pyarrow as pa
 
@@ -143,7 +143,7 @@ def joined(parts: Sequence[Any], columns: Sequence[str]) -> Any:
 
 
 def _owned(table: Any) -> Any:
-    """The table without views, each of which would keep the whole page of the file in memory that it points into."""
+    """Return the table without view types, each of which would keep the whole page of the file in memory."""
     import pyarrow as pa
 
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -154,14 +154,14 @@ def _owned(table: Any) -> Any:
 
 
 def empty(columns: Sequence[str]) -> Any:
-    """No rows, of these columns."""
+    """Return a table of these columns without rows."""
     import pyarrow as pa
 
     return pa.table({name: pa.array([], pa.int64() if name in ("seq", "time_ns") else pa.binary()) for name in columns})
 
 
 def records(table: Any) -> list[Record]:
-    """Rows of COLUMNS as records."""
+    """Convert rows of COLUMNS to records."""
     if table.num_rows == 0:
         return []
     subjects = _shared_values(table.column("subject"))
@@ -182,7 +182,7 @@ def records(table: Any) -> list[Record]:
 
 
 def content_bytes(table: Any, found: list[Record]) -> int:
-    """The bytes of subjects, header blocks and payloads of rows of COLUMNS; `found` are their records."""
+    """Return the bytes of subjects, header blocks and payloads of rows of COLUMNS; `found` are their records."""
     import pyarrow.compute as pc
 
     plain = ("headers", "header_block", "subject_bytes")
@@ -192,7 +192,7 @@ def content_bytes(table: Any, found: list[Record]) -> int:
 
 
 def _shared_values(column: Any) -> list[bytes]:
-    """As `_byte_values`, with one object for all rows that have the same value."""
+    """Return `_byte_values` with one object for all rows that have the same value."""
     import pyarrow as pa
 
     values: list[bytes] = []
@@ -204,7 +204,7 @@ def _shared_values(column: Any) -> list[bytes]:
 
 
 def _byte_values(column: Any) -> list[bytes]:
-    """A string or binary column without nulls as bytes objects; much faster than `to_pylist`."""
+    """Return a string or binary column without nulls as bytes objects; much faster than `to_pylist`."""
     import numpy as np
     import pyarrow as pa
 
@@ -232,7 +232,7 @@ def _is_text(type_: Any) -> bool:
 
 
 def _header_blocks(headers: Any, blocks: Any) -> list[bytes]:
-    """Header blocks as they were sent: the raw one where it was kept, else spelled from the map; b"" for none."""
+    """Return header blocks as they were sent: the raw one where there is one, else from the map; b"" for none."""
     count = len(headers)
     if headers.null_count == count and blocks.null_count == count:
         return [b""] * count

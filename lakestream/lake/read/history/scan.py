@@ -1,12 +1,11 @@
-"""What a read takes from a table: which files, by which way.
+"""Reads of a table's files: directly, or through DataFusion.
 
-Belongs here: the choice between reading files directly and asking DataFusion, and how much of a table one step of a
-longer read takes. A file that the compactor has just written is small; reading it whole takes less than a millisecond,
-where a query takes several, for planning alone. A file of OPTIMIZE is large and holds runs of many commits; of that,
-DataFusion decodes only the pages in question.
+Belongs here: the choice between reading files directly and querying DataFusion, the size of a step of a longer read,
+and the queries. A file of the compactor is small; reading it whole takes less than a millisecond, while planning a
+query takes several. A file of OPTIMIZE is large and holds runs of many commits; DataFusion decodes only its relevant
+pages. Holding a table open for DataFusion costs memory for every file.
 
-Everything is decided on one snapshot. A read goes one way or the other as a whole, never half each: the two may see
-different versions of the table.
+A read uses one snapshot and one of the two ways: they may see different versions of the table.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable, QueryBuilder
 
 DIRECT_ROWS = 20_000
-"""A file of more rows than this is not read directly."""
+"""Maximum number of rows of a file that is read directly."""
 DIRECT_BYTES = 8 * 1024 * 1024
-"""Nor is one that is larger."""
+"""Maximum size of such a file."""
 GROUP_ROWS = 65_536
-"""Most rows of the files that are read directly for one step."""
+"""Maximum number of rows of the files that are read directly in one step."""
 GROUP_BYTES = 24 * 1024 * 1024
-"""Most bytes of them."""
+"""Maximum size of those files."""
 GROUP_FILES = 128
-"""Most files of them."""
+"""Maximum number of those files."""
 SEQUENTIAL_ROWS = 8_192
-"""Rows that a step takes when a table is read in sequence from small files …"""
+"""Rows of a step of a sequential read from small files."""
 SEQUENTIAL_SQL_ROWS = 32_768
-"""… and from large ones, where a step costs more."""
+"""Rows of such a step from large files, where a step costs more."""
 SEQUENTIAL_BYTES = 8 * 1024 * 1024
-"""Size at which such a step ends all the same."""
+"""Size that ends such a step early."""
 SEQUENTIAL_MOST = 24 * 1024 * 1024
-"""Size up to which the steps of a reader grow that goes on and on: a query looks at whole pages of every file that has
-some of its rows, so that larger steps look at each page less often."""
+"""Maximum size to which the steps of a continuing reader grow: a query reads whole pages of every file that has some of
+its rows, so larger steps read each page less often."""
 POINT_ROWS = 512
-"""Rows that a step takes when single messages are asked for."""
+"""Rows of a step when single messages are read."""
 POINT_BYTES = 2 * 1024 * 1024
 MOST_FILES = 8_192
-"""Files that are read directly for a few rows of each; beyond, planning a query costs less."""
+"""Maximum number of files that are read directly for a few rows of each; beyond, planning a query costs less."""
 MOST_FILES_AT_ONCE = 8
-"""Files of an object store that one read fetches at the same time."""
+"""Maximum number of files of an object store that one read fetches in parallel."""
 _COMPRESSION = 4  # how much smaller than its messages a Parquet file may well be, until reading has told
 KEEP_FILES = 2_000
-"""A table of more files than this is not held between two queries: it takes up to 5 KiB for each of them."""
+"""A table of more files than this is closed between two queries: it takes up to 5 KiB for each of them."""
 _CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
 _IN_MOST = 20  # longer lists are not used for leaving out files and pages
 
@@ -69,14 +68,14 @@ class Slab(msgspec.Struct, frozen=True, gc=False):
 
 
 class Extent(NamedTuple):
-    """How much of large files a step takes: at most so many rows and, roughly, bytes."""
+    """Size of a step over large files: maximum number of rows and, roughly, bytes."""
 
     rows: int = SEQUENTIAL_SQL_ROWS
     size: int = SEQUENTIAL_BYTES
 
 
 ALONE = Extent(POINT_ROWS, POINT_BYTES)
-"""That of a read of single messages."""
+"""Extent of a read of single messages."""
 
 
 class TableScan:
@@ -95,14 +94,15 @@ class TableScan:
         self._row_bytes = 0  # what a row turned out to take
 
     def close(self) -> None:
-        """Let go of everything that is held between two reads."""
+        """Close the table for DataFusion."""
         self._sql.close()
 
     # ------------------------------------------------------------------ by sequence
     def slab(self, snapshot: Snapshot, first: int, room: tuple[int, int], extent: Extent) -> Slab | None:
-        """The messages around `first`, or after it where no file covers it, within `room`; None: there are no more.
+        """Return the messages around `first`, or after it where no file covers it, within `room`; None beyond the
+        table.
 
-        Where the files are small, several of them are read whole, whatever `extent` says, unless it is ALONE.
+        Several small files are read whole, whatever `extent` says, unless it is ALONE.
         """
         import numpy as np
 
@@ -127,7 +127,8 @@ class TableScan:
         return self._slab_by_query(snapshot, first, start, room, extent)
 
     def _group(self, snapshot: Snapshot, places: Any, start: int, wanted: int) -> tuple[list[FileEntry], int]:
-        """Small files that hold all messages from `start` to the sequence returned beside them; none: not possible."""
+        """Return (small files that hold all messages from `start` on, the last sequence); no files when there are none
+        such."""
         group: list[FileEntry] = []
         rows = size = reach = 0
         if not snapshot.shape.direct:
@@ -168,7 +169,7 @@ class TableScan:
         return slab
 
     def of_seqs(self, snapshot: Snapshot, seqs: Sequence[int], wanted: Wanted | None) -> Any:
-        """The messages with exactly these sequences (ascending), as far as they are there."""
+        """Return the existing messages with exactly these sequences (ascending)."""
         pick = Pick(seqs[0], seqs[-1], wanted, seqs)
         files = snapshot.holding(seqs, wanted)
         if not files:
@@ -184,12 +185,12 @@ class TableScan:
     def of_subjects(
         self, snapshot: Snapshot, first: int, last: int, wanted: Wanted, extent: Extent, rows: int
     ) -> tuple[Any, int] | None:
-        """Messages of some subjects from `first` on, and the sequence through which they are complete; None beyond
+        """Return (messages of some subjects from `first` on, the sequence through which they are complete); None beyond
         `last`.
 
         Args:
-            extent: what of large files is taken at most.
-            rows: how many rows to look at, roughly.
+            extent: limit of rows from large files.
+            rows: approximate number of rows to examine.
         """
         if first > last:
             return None
@@ -220,8 +221,8 @@ class TableScan:
         return found, through
 
     def newest(self, snapshot: Snapshot, last: int, wanted: Wanted, rows: int) -> tuple[Any, int]:
-        """The highest sequence ≤ `last` of each subject, going down from there; and the sequence down to which it
-        looked. Columns subject, subject_bytes and seq."""
+        """Return (the highest sequence ≤ `last` of each subject, the sequence down to which it looked). The columns are
+        subject, subject_bytes and seq."""
         files = sorted(snapshot.overlapping(0, last, wanted), key=_max_seq, reverse=True)
         group: list[FileEntry] = []
         held, down_to = 0, 0
@@ -247,7 +248,7 @@ class TableScan:
 
     # ------------------------------------------------------------------ by time
     def first_at(self, snapshot: Snapshot, time_ns: int) -> int:
-        """The lowest sequence whose time is at or after `time_ns`; 0: there is none."""
+        """Return the lowest sequence whose time is at or after `time_ns`; 0: there is none."""
         import numpy as np
 
         best = 0
@@ -268,11 +269,11 @@ class TableScan:
 
     # ------------------------------------------------------------------ files
     def _readable(self, snapshot: Snapshot, files: Sequence[FileEntry]) -> bool:
-        """Whether to read these files directly, one after the other, for few rows of each."""
+        """Return True if these files should be read directly for few rows of each."""
         return snapshot.shape.direct and len(files) <= MOST_FILES and all(map(_small, files))
 
     def _direct(self, snapshot: Snapshot, files: Sequence[FileEntry], pick: Pick, columns: Sequence[str]) -> Any:
-        """Rows of whole small files. Raises FileNotFoundError and TooLarge."""
+        """Return rows of whole small files. Raises FileNotFoundError and TooLarge."""
         archive = snapshot.shape.archive
 
         def read(file: FileEntry) -> Any | None:
@@ -291,7 +292,7 @@ def _small(file: FileEntry) -> bool:
 
 
 def _span(files: Sequence[FileEntry], first: int, rows: int) -> int:
-    """How many sequences from `first` on hold about `rows` messages, by the density of the files there."""
+    """Return the number of sequences from `first` on that hold about `rows` messages, by the density of the files."""
     held = sum(file.rows for file in files)
     if not held:
         return rows
@@ -304,7 +305,7 @@ def _max_seq(file: FileEntry) -> int:
 
 
 class SqlTable:
-    """One table for DataFusion. Safe for use by several threads.
+    """A table open for DataFusion. Safe for use by several threads.
 
     Args:
         table: path or URL of the table.
@@ -319,17 +320,17 @@ class SqlTable:
         self._query: QueryBuilder | None = None
 
     def rows(self, snapshot: Snapshot, pick: Pick, columns: Sequence[str], limit: int = 0) -> Any:
-        """The rows asked for, in sequence order, as a pyarrow Table; `limit`: at most so many."""
+        """Return the wanted rows in sequence order, as a pyarrow Table; at most `limit`, 0 for all."""
         sql = f"SELECT {', '.join(columns)} FROM t WHERE {_condition(snapshot, pick)} ORDER BY seq"
         return self._ask(snapshot, f"{sql} LIMIT {limit}" if limit else sql)
 
     def lowest_since(self, snapshot: Snapshot, first: int, last: int, time_ns: int) -> int:
-        """The lowest sequence of a range whose time is at or after `time_ns`; 0: none."""
+        """Return the lowest sequence of a range whose time is at or after `time_ns`; 0: none."""
         where = f"{_condition(snapshot, Pick(first, last))} AND time_ns >= {time_ns}"
         return self._ask(snapshot, f"SELECT min(seq) AS seq FROM t WHERE {where}").column("seq")[0].as_py() or 0
 
     def newest(self, snapshot: Snapshot, pick: Pick) -> Any:
-        """The highest sequence of each subject among the rows asked for: columns subject, subject_bytes, seq."""
+        """Return the highest sequence of each subject among the wanted rows: columns subject, subject_bytes, seq."""
         return self._ask(
             snapshot,
             "SELECT subject, subject_bytes, max(seq) AS seq FROM t "
@@ -337,7 +338,7 @@ class SqlTable:
         )
 
     def close(self) -> None:
-        """Let go of the table; the next query loads it anew."""
+        """Close the table; the next query opens it again."""
         with self._lock:
             self._delta = self._query = None
 
@@ -351,7 +352,7 @@ class SqlTable:
         return found
 
     def _registered(self, version: int) -> QueryBuilder:
-        """The table at `version` or later."""
+        """Return the table at `version` or later."""
         with self._lock:
             from deltalake import DeltaTable, QueryBuilder
 

@@ -1,8 +1,8 @@
-"""Reading old messages from staged segments, where the table does not give them.
+"""Old messages from staged segments, while the table is damaged.
 
-Belongs here: which messages staged segments still have (they stay for a while after the table holds them, and for as
-long as the table is damaged), reading them in the shape of `TableHistory`, and joining both: what staged segments have
-comes from them, what is older from the table. Slower than the table, and only for as long as that is not whole.
+Belongs here: the messages that staged segments still have (they stay for a while after compaction, and as long as the
+table is damaged), reading them like a `TableHistory`, and joining both: staged segments give what they have, the table
+gives older messages. Slower than the table alone.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lakestream.log.record import Record
 from lakestream.log.segment import Footer
 
 CHUNK_ROWS = 1_024
-"""Rows that are made messages at once."""
+"""Rows that are converted to messages at once."""
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """A staged segment and what it says of itself."""
+    """A staged segment and its footer."""
 
     path: str
     footer: Footer
@@ -47,7 +47,7 @@ class StagedRows:
         self._decoded: tuple[str, int, Any] | None = None
 
     def begins(self) -> int:
-        """Return the sequence from which on staged segments, and the log behind them, have every message; 0: none."""
+        """Return the sequence from which on staged segments, and the log after them, have every message; 0: none."""
         return next((part.footer.first_seq for part in self._parts() if part.footer.count), 0)
 
     def read(
@@ -86,7 +86,7 @@ class StagedRows:
         return 0
 
     def _parts(self) -> list[_Part]:
-        """The newest staged segments that follow on from each other, in log order."""
+        """Return the newest contiguous staged segments, in log order."""
         run: list[staging.StagedSegment] = []
         for segment in reversed(staging.segments(self._directory)):
             if run and segment.last_index + 1 < run[-1].first_index:
@@ -98,7 +98,7 @@ class StagedRows:
         return [_Part(path, footer) for path, footer in known.items()]
 
     def _from(self, first: int, last: int) -> Iterator[Record]:
-        """The messages with first ≤ seq ≤ last that no staged segment tells the end of, ascending."""
+        """Yield the messages with first ≤ seq ≤ last that no staged segment records as removed, ascending."""
         import numpy as np
 
         parts = self._parts()
@@ -117,7 +117,7 @@ class StagedRows:
                         first = record.seq + 1  # segments of several replicas may overlap
 
     def _rows(self, path: str, dead: Dead) -> Any:
-        """All of a segment's messages but the dead; those of the segment read last are kept."""
+        """Return all messages of a segment except the dead; those of the segment read last are cached."""
         import pyarrow as pa
 
         from lakestream.lake.delta.schema import message_schema
