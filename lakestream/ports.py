@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lakestream.log.departures import Point
-from lakestream.log.files import Io as Io  # the log needs it too, and knows nothing of JetStream
-from lakestream.log.record import Record
+from lakestream.log.format.departures import Point
+from lakestream.log.format.files import Io as Io  # the log needs it too, and knows nothing of JetStream
+from lakestream.log.format.record import Record
 
 
 class ClientInfo(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakestream.log.record import Record, encode_record, iter_records, record_length
+from lakestream.log.format.record import Record, encode_record, iter_records, record_length
 
 T = TypeVar("T")
 

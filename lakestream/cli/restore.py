@@ -25,7 +25,7 @@ from lakestream.lake.delta.time_travel import instant
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
 from lakestream.lake.read.history.past import Past, open_past
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol import s2
 from lakestream.protocol.instants import rfc3339
 

@@ -76,7 +76,7 @@ def start(
 def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] | None = None) -> int:
     """Run a node (of `make`, if given) until it is told to stop; returns the exit code."""
     from lakestream.lake.errors import LakeError
-    from lakestream.log.errors import LogError
+    from lakestream.log.format.errors import LogError
     from lakestream.server.heap import bound_arenas
 
     bound_arenas()  # before any thread has an arena of its own

@@ -25,7 +25,7 @@ import typer
 from lakestream.cli.link import DEFAULT_SERVER, Link, Sender, TransferFailed, same
 from lakestream.lake.errors import LakeError
 from lakestream.lake.transfer import mapping, tabular, unmapping
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
 
 if TYPE_CHECKING:

@@ -32,8 +32,9 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     `max_memory` and `max_file` are bytes over all streams. `default_max_consumers` is per stream (-1 no limit);
     of the limits of batches 0 means the default, of the others none. `temporary_store`: nobody named a store, so it
     lies in the temporary directory.
-    `max_index_memory`: bytes of all subject indexes in memory; what is beyond lies in files (log/index_memory.py).
-    `unique_tag`: a prefix of server tags; no two replicas of a stream lie on nodes with the same such tag.
+    `max_index_memory`: bytes of all subject indexes in memory; what is beyond lies in files
+    (log/index/memory_limit.py). `unique_tag`: a prefix of server tags; no two replicas of a stream lie on nodes with
+    the same such tag.
     """
 
     store_dir: str

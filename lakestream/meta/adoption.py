@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.meta.meta_state import AssignStream
+from lakestream.meta.assignments import AssignStream
 from lakestream.protocol.api.errors import ApiError
 
 if TYPE_CHECKING:
     from lakestream.meta.node import JetStreamCluster
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 AGAIN_NS = 500_000_000
 """How soon a stream that could not be assigned is tried again."""

@@ -1,6 +1,7 @@
 """Advisories about leaders and members.
 
-Belongs here: the events of the cluster and their JSON (api.md §11). They are sent only when somebody listens.
+Belongs here: the events of the cluster and their JSON (docs/internals/api.md#advisories). They are sent only when
+somebody listens.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Where else what a stream holds may be read: the mirrors that StreamInfo names in a cluster.
 
-Belongs here: the field `alternates` (api.md §3) and the index behind it, which is made anew when assignments have
-changed since it was last asked for. Whether a mirror has everything or a part is not looked at, as by nats-server.
+Belongs here: the field `alternates` (docs/internals/api.md#streams) and the index behind it, which is made anew when
+assignments have changed since it was last asked for. Whether a mirror has everything or a part is not looked at, as by
+nats-server.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lakestream.meta.meta_state import MetaState
+    from lakestream.meta.assignments import MetaState
     from lakestream.meta.node import JetStreamCluster
 
 _MIRROR = b'"mirror":{'

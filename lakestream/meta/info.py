@@ -1,8 +1,8 @@
 """Groups as answers and monitoring show them.
 
-Belongs here: the `cluster` object of StreamInfo and ConsumerInfo (api.md §3): who leads a stream and how its other
-replicas stand, as nats-server shows it; a stream with one replica shows its node only. And the same of the meta group,
-for /jsz, with what keeps this node from being healthy.
+Belongs here: the `cluster` object of StreamInfo and ConsumerInfo (docs/internals/api.md#streams): who leads a stream
+and how its other replicas stand, as nats-server shows it; a stream with one replica shows its node only. And the same
+of the meta group, for /jsz, with what keeps this node from being healthy.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lakestream.raft.ports import Calls, Peers
+from lakestream.raft.group.ports import Calls, Peers
 
 CALL = "leaders"
 """The call that tells who leads."""

@@ -1,8 +1,8 @@
 """Deleted streams whose files the lake still needs.
 
-Belongs here: what becomes of a stream's files once its deletion is decided, which is one rename (log/leaving.py). The
-lake is told, and gets what it is owed; then the files go. Whatever ends the process in between, the next start goes on
-(`resume`): so a deletion is answered when it is decided, and never waits for the lake.
+Belongs here: what becomes of a stream's files once its deletion is decided, which is one rename (log/store/root.py).
+The lake is told, and gets what it is owed; then the files go. Whatever ends the process in between, the next start goes
+on (`resume`): so a deletion is answered when it is decided, and never waits for the lake.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakestream.stream.core.operations import CreateStream, decode_operation, en
 
 if TYPE_CHECKING:
     from lakestream.meta.shared import Shared
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 def creation(stream: Stream) -> CreateStream:

@@ -14,20 +14,20 @@ import msgspec
 
 from lakestream.meta import leaving, scaling
 from lakestream.meta.advisories import Advisories
+from lakestream.meta.assignments import Applied, Assignment, SettleStream
 from lakestream.meta.leaders import Leaders
-from lakestream.meta.meta import Meta
-from lakestream.meta.meta_state import Applied, Assignment, SettleStream
+from lakestream.meta.meta_group import Meta
 from lakestream.meta.ports import Nodes
 from lakestream.meta.replica import Replica
 from lakestream.protocol.api.errors import ApiError
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, UpdateStream
 
 if TYPE_CHECKING:
-    from lakestream.meta.engines import Engines
+    from lakestream.account.engines import Engines
     from lakestream.meta.replicas import Replicas
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 STEP_NS = 100_000_000
 """How soon the leader of a stream on its way to other members looks again."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 
 
 class Seen(msgspec.Struct, frozen=True):

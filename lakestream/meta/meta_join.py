@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from lakestream.meta.meta import Log, Meta
 from lakestream.meta.meta_boot import Apply, Begin, JoinAnswer, Seen, decide
+from lakestream.meta.meta_group import Log, Meta
 from lakestream.meta.ports import Nodes
 from lakestream.ports import Clock
-from lakestream.raft.messages import Membership
-from lakestream.raft.ports import Calls
+from lakestream.raft.core.messages import Membership
+from lakestream.raft.group.ports import Calls
 
 JOIN = "meta.join"
 """The call by which a node applies for membership."""

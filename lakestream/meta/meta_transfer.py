@@ -15,19 +15,19 @@ from collections.abc import Callable
 
 import msgspec
 
-from lakestream.log.checkpoint import NAME as CHECKPOINT
-from lakestream.log.checkpoint import Snapshot, State, write_checkpoint
-from lakestream.log.files import Files
-from lakestream.log.segment_log import begin_segment
-from lakestream.log.sequences import SequenceSet
-from lakestream.log.store import LOG_DIRECTORY
-from lakestream.log.subject_index import SubjectIndex
-from lakestream.meta.meta import GROUP, Log, Meta
+from lakestream.log.format.files import Files
+from lakestream.log.index.sequences import SequenceSet
+from lakestream.log.index.subject_index import SubjectIndex
+from lakestream.log.store.checkpoint import NAME as CHECKPOINT
+from lakestream.log.store.checkpoint import Snapshot, State, write_checkpoint
+from lakestream.log.store.segment_log import begin_segment
+from lakestream.log.store.store import LOG_DIRECTORY
+from lakestream.meta.meta_group import GROUP, Log, Meta
 from lakestream.ports import Io
-from lakestream.raft.group import Replacement
-from lakestream.raft.hard_state import NAME as RAFT
-from lakestream.raft.messages import Install, Membership
-from lakestream.raft.ports import Calls
+from lakestream.raft.core.messages import Install, Membership
+from lakestream.raft.group.group import Replacement
+from lakestream.raft.group.hard_state import NAME as RAFT
+from lakestream.raft.group.ports import Calls
 
 STATE = "meta.state"
 """The call that asks for the state."""

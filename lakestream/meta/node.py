@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.account.use import ClusterUse
 from lakestream.meta.adoption import Adoption
 from lakestream.meta.advisories import Advisories
+from lakestream.meta.assignments import Applied, Assignment, MetaOp, decode_op, encode_op
 from lakestream.meta.drops import Drops
 from lakestream.meta.info import cluster_shown
 from lakestream.meta.leaders import Leaders
 from lakestream.meta.local import LocalStreams
-from lakestream.meta.meta import Meta
+from lakestream.meta.meta_group import Meta
 from lakestream.meta.meta_join import MetaJoin
-from lakestream.meta.meta_state import Applied, Assignment, MetaOp, decode_op, encode_op
 from lakestream.meta.meta_transfer import MetaTransfer
 from lakestream.meta.placement import Candidate, Wanted
 from lakestream.meta.ports import Nodes
 from lakestream.meta.replicas import Replicas
 from lakestream.meta.requests import Requests
-from lakestream.meta.use import ClusterUse
 from lakestream.meta.watch import RestoreWatch
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Where
-from lakestream.raft.ports import Calls
+from lakestream.raft.group.ports import Calls
 from lakestream.stream.core import offline
 from lakestream.stream.core.config import StreamConfig
 
 if TYPE_CHECKING:
-    from lakestream.meta.engines import Engines
-    from lakestream.raft.multi import Groups
-    from lakestream.stream.core.stream import Stream
+    from lakestream.account.engines import Engines
+    from lakestream.raft.group.groups import Groups
+    from lakestream.stream.assembly import Stream
 
 PROPOSE = "meta.propose"
 """The call that asks the leader of the meta group to log an entry."""

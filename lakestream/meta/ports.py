@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from lakestream.meta.shared import GLOBAL
-from lakestream.raft.ports import Peers
+from lakestream.raft.group.ports import Peers
 
 
 class NodeFacts(Protocol):

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.errors import CorruptLog, LogError
-from lakestream.log.segment_log import SegmentLog
-from lakestream.log.store import Store
+from lakestream.log.format.errors import CorruptLog, LogError
+from lakestream.log.store.segment_log import SegmentLog
+from lakestream.log.store.store import Store
 from lakestream.meta import leaving
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.protocol.api.errors import for_clients
-from lakestream.raft.core import NotLeader, RaftError
-from lakestream.raft.disk import Replacement
-from lakestream.raft.group import Committed, Group
-from lakestream.raft.messages import Install, Membership
-from lakestream.raft.telling import Diverged
+from lakestream.raft.core.core import NotLeader, RaftError
+from lakestream.raft.core.messages import Install, Membership
+from lakestream.raft.group.callbacks import Diverged
+from lakestream.raft.group.disk import Replacement
+from lakestream.raft.group.group import Committed, Group
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.offline import Unsupported
 from lakestream.stream.core.operations import CreateStream, decode_operation, encode
 from lakestream.stream.core.state import StreamState
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.mirroring.clone_replica import AGAIN_NS, YIELD_NS, BaseUnreadable, Holding, held_from, prepare
 
 if TYPE_CHECKING:
     from lakestream.meta.replicas import Replicas
-    from lakestream.raft import member as raft
+    from lakestream.raft.group.group import raft_group as raft
 
 LOOK_NS = 50_000_000
 """How soon to look whether a new follower has what its leader has (50 ms); then after twice as long, and so on."""
@@ -218,7 +218,7 @@ class Replica:
 
     def open(self, membership: Membership, lost: bool = False, damage: str = "") -> Opened:
         """Open the files. Blocks. A damaged log is cut to what is intact, or emptied, if other nodes can give the rest:
-        until this one has it again it does not vote (DESIGN §4, invariant 3). `damage`: what is known already. Raises
+        until this one has it again it does not vote (invariant 3). `damage`: what is known already. Raises
         LogError, OSError."""
         groups, stores, me = self._replicas.groups, self._replicas.stores, self._replicas.peers.me
         try:

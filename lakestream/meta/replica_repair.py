@@ -2,7 +2,7 @@
 
 Belongs here: what happens when a read meets damage, and looking for it once after each start. A damaged sealed segment
 is replaced by another member's file of the same entries; for any other damage the replica is opened anew, which cuts
-its log to what is intact and lets the group give it the rest (DESIGN §4, invariant 3).
+its log to what is intact and lets the group give it the rest (invariant 3).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from lakestream.log.errors import CorruptLog
-from lakestream.log.mend import verify
-from lakestream.log.segment import Header, Segment
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.segment import Header, Segment
+from lakestream.log.store.mend import verify
 from lakestream.meta.replica_transfer import Fetch, Offer
 
 if TYPE_CHECKING:
-    from lakestream.log.store import Store
+    from lakestream.log.store.store import Store
     from lakestream.meta.replica import Replica
     from lakestream.meta.replicas import Replicas
 

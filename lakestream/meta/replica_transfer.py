@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.errors import LogError
-from lakestream.log.export import Part, link_part
-from lakestream.log.mend import verify
-from lakestream.log.segment import SUFFIX
-from lakestream.raft.messages import Membership
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.segment import SUFFIX
+from lakestream.log.store.export import Part, link_part
+from lakestream.log.store.mend import verify
+from lakestream.raft.core.messages import Membership
 
 if TYPE_CHECKING:
     from lakestream.meta.replica import Replica

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from lakestream.log.errors import LogError
-from lakestream.log.files import Files
-from lakestream.log.store import Store
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.store.store import Store
 from lakestream.meta import leaving
 from lakestream.meta.replica import Opened, Replica, decode_identity
 from lakestream.meta.replica_repair import Repairs
 from lakestream.meta.replica_transfer import Sender
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
-from lakestream.raft.messages import Membership
-from lakestream.raft.multi import Groups
-from lakestream.raft.ports import Calls, Peers
+from lakestream.raft.core.messages import Membership
+from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.ports import Calls, Peers
 from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.mirroring.clone_replica import AGAIN_NS, Bases, BaseUnreadable
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.meta.shared import Shared
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 NAMED_LATER = "it is opened when the meta group names it"

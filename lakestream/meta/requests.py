@@ -18,7 +18,7 @@ from lakestream.meta.shared import GLOBAL
 from lakestream.ports import ClientInfo, Clock, Timer
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.request import Request, Where
-from lakestream.raft.ports import Calls
+from lakestream.raft.group.ports import Calls
 
 CALL = "api"
 """The call that hands a request on."""

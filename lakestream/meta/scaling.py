@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 
 MAX_LAG = 100
 """Entries that a learner may lack when it becomes a voter: it makes them up while that is being committed."""

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from lakestream.log.errors import LogError
-from lakestream.log.store import Store
+from lakestream.log.format.errors import LogError
+from lakestream.log.store.store import Store
 from lakestream.meta.turns import Turns
 from lakestream.ports import Bus, Clock, Io
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.events import StreamEvents
 from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.storage_use import StorageUse
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.features.batches import BatchLimits, BatchRoom
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.meta.node import JetStreamCluster
     from lakestream.meta.replicas import ReplicaStores
 

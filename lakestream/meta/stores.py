@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.log import leaving
-from lakestream.log.cache import ReadCache
-from lakestream.log.errors import LogError
-from lakestream.log.files import Files, Io, naming
-from lakestream.log.recovery import UNKNOWN, StoreRoot, Survey, Tell
-from lakestream.log.store import LogOptions, Store
-from lakestream.log.subject_index import SCRATCH
-from lakestream.net.peers.replica_stores import ReplicaStores
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files, Io, naming
+from lakestream.log.index.subject_index import SCRATCH
+from lakestream.log.store.cache import ReadCache
+from lakestream.log.store.recovery import UNKNOWN, StoreRoot, Survey, Tell
+from lakestream.log.store.store import LogOptions, Store
+from lakestream.log.store.store import root as leaving
+from lakestream.meta.replica_stores import ReplicaStores
 
 PARTS = ("log", "checkpoint", "synced", "base", "leaving", "replica", "raft", "sending-", "repairing-", SCRATCH)
 """Prefixes of the names in a stream's directory."""

@@ -19,28 +19,28 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.account.api.streams import LIST_LIMIT, NAMES_LIMIT, StreamApi, StreamNamesRequest, stated
+from lakestream.account.backup.restore_cluster import AssignAsked, ClusterRestores
 from lakestream.account.backup.restores import Target
 from lakestream.meta.alternates import Alternates
-from lakestream.meta.meta_state import Applied, Assignment, AssignStream, ChangeStream, RemoveStream
+from lakestream.meta.assignments import Applied, Assignment, AssignStream, ChangeStream, RemoveStream
 from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
 from lakestream.meta.placement import choose
 from lakestream.meta.ports import of_account
-from lakestream.meta.restores import AssignAsked, ClusterRestores
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import Request, Where
 from lakestream.protocol.subjects import overlaps
+from lakestream.stream import rules as stream_rules
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core import account_limits
-from lakestream.stream.core import rules as stream_rules
 from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
 from lakestream.stream.core.confirming import when_all_applied
 from lakestream.stream.core.operations import UpdateStream
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.mirroring.clone import check_update
 from lakestream.stream.mirroring.origin_rules import check_filters
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 CREATED = "created"
 """Stage of a STREAM.CREATE: the stream was assigned for it."""

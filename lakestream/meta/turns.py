@@ -1,7 +1,7 @@
 """Requests that have to wait for one another.
 
 Belongs here: changes of one stream, or of one stream's consumers, one after the other, each checked against what the
-one before left; and how many may wait in all (api.md §1, overload).
+one before left; and how many may wait in all (docs/internals/api.md#requests, overload).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lakestream.meta.meta_state import AbandonStream
+from lakestream.meta.assignments import AbandonStream
 
 if TYPE_CHECKING:
     from lakestream.meta.node import JetStreamCluster

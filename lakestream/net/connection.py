@@ -56,8 +56,8 @@ class Owner(Protocol):
         """Time and timers."""
 
     def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:
-        """The INFO frame for this client; `second` is the one after the first PONG (protocol.md §3), `lame_duck` one
-        that sends it to another server."""
+        """The INFO frame for this client; `second` is the one after the first PONG (docs/internals/protocol.md#info),
+        `lame_duck` one that sends it to another server."""
 
     def opened(self, connection: Connection) -> bool:
         """Register; False when the server is full."""
@@ -356,7 +356,7 @@ class Connection(Receiver, asyncio.Protocol):
             self._nobody(subject, reply)
 
     def _nobody(self, subject: bytes, reply: bytes) -> None:
-        """503 to the requester, if this very client listens on the reply (protocol.md §7)."""
+        """503 to the requester, if this very client listens on the reply (docs/internals/protocol.md#no-responders)."""
         for sub in self._hub.interest_graph.match(reply).plain:
             if sub.sink is self:
                 self.unheard(sub, subject, reply)
@@ -518,7 +518,7 @@ class Connection(Receiver, asyncio.Protocol):
         ):
             self.refuse(refusals.subscribe(command.subject, command.queue, command.sid))
             return
-        if command.sid not in self.subs:  # a second SUB with a live sid changes nothing (protocol.md §1)
+        if command.sid not in self.subs:  # a second SUB with a live sid changes nothing (docs/internals/protocol.md)
             if not subscribable(command.subject):
                 self._error("Invalid Subject")
                 return

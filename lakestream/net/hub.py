@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lakestream.logging import Logger
 from lakestream.net.interest.interest import Interest, Match, Subscription
-from lakestream.net.peers.route_wire import Batch, Routed
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery, Handler, Many
+from lakestream.protocol.route_wire import Batch, Routed
 
 if TYPE_CHECKING:
     from lakestream.config.mappings import Mappings

@@ -84,7 +84,7 @@ class Identity(msgspec.Struct, frozen=True):
         Args:
             client_id: the connection's number.
             client_ip: its address.
-            second: this INFO follows the first PONG (protocol.md §3).
+            second: this INFO follows the first PONG (docs/internals/protocol.md#info).
             lame_duck: the server is about to go.
             auth_required: a client has to say who it is; None: as configured.
             account: the client's, told in the second.

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lakestream.net.accounts.guard import hides
 from lakestream.net.interest.interest import Subscription
-from lakestream.net.peers.route_wire import Routed
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol import headers, s2
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.gotime import format_time
+from lakestream.protocol.route_wire import Routed
 from lakestream.protocol.subjects import publishable
 from lakestream.stream.features.traces import DESTINATION, DISABLED, traced
 
@@ -205,7 +205,7 @@ class Tracing:
         return trace
 
     def of_domain(self, subject: bytes) -> bytes:
-        """The subject without the prefix of this server's domain (api.md §1)."""
+        """The subject without the prefix of this server's domain (docs/internals/api.md#requests)."""
         if not self._prefix or not subject.startswith(self._prefix):
             return subject
         rest = subject[len(self._prefix) :]

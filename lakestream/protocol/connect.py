@@ -70,7 +70,8 @@ def _has_type(option: str, value: object) -> bool:
 
 
 def connect_command(document: bytes) -> Connect | None:
-    """CONNECT's options from its JSON; None when the server must close without a word (protocol.md §5).
+    """CONNECT's options from its JSON; None when the server must close without a word
+    (docs/internals/protocol.md#errors).
 
     Only known options are kept, under their own spelling and with the type they must have; `null` is as if absent.
     Names of an unknown kind are passed over. `import` and `export` are checked but not kept: no client sends them.

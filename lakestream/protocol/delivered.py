@@ -1,8 +1,8 @@
 """From the bytes of a server to messages: the client's side of the wire.
 
-Belongs here: the lexical rules of what a server says (protocol.md §1, §5) and the limits that bound what is held while
-something is incomplete. No sockets and no decisions. However the byte stream is cut into pieces, what comes out is the
-same. A server that breaks the rules ends in a `DeliveredError`: there is nobody to answer.
+Belongs here: the lexical rules of what a server says (docs/internals/protocol.md) and the limits that bound what is
+held while something is incomplete. No sockets and no decisions. However the byte stream is cut into pieces, what comes
+out is the same. A server that breaks the rules ends in a `DeliveredError`: there is nobody to answer.
 
 As in parser.py one compiled expression per hot verb is matched at a position in the whole read buffer; the rest goes
 line by line.

@@ -1,7 +1,7 @@
 """What the server says, as bytes.
 
-Belongs here: one constant or function for each frame that leaves the server (protocol.md §1, §5), and nothing about
-when it leaves. Hot callers may write the same %-formats in their own loops.
+Belongs here: one constant or function for each frame that leaves the server (docs/internals/protocol.md), and nothing
+about when it leaves. Hot callers may write the same %-formats in their own loops.
 """
 
 from __future__ import annotations

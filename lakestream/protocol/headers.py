@@ -1,8 +1,8 @@
 """Header blocks: reading and writing them as raw bytes.
 
 Belongs here: pure functions over one block, `NATS/1.0[ <status>[ <text>]]␍␊` then `Name: value␍␊` lines then `␍␊`.
-A block that a client sent is stored and delivered verbatim, whatever it holds (protocol.md §1), so reading is tolerant
-and never raises; only what the server itself adds or removes is rewritten.
+A block that a client sent is stored and delivered verbatim, whatever it holds (docs/internals/protocol.md), so reading
+is tolerant and never raises; only what the server itself adds or removes is rewritten.
 
 Reading follows nats-server 2.15: names are case-sensitive and directly followed by the colon; blanks before a value
 are skipped, those after it belong to it; of several lines with one name the first counts.

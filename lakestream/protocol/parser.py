@@ -1,8 +1,8 @@
 """From the bytes of a client to commands.
 
-Belongs here: the lexical rules of the client protocol (protocol.md §1, §2) and the limits that bound what is held
-while a command is incomplete. No sockets and no decisions about what a command means. However the byte stream is cut
-into pieces, the commands are the same; whatever the bytes are, nothing is raised: bad ones end in a `Violation`.
+Belongs here: the lexical rules of the client protocol (docs/internals/protocol.md) and the limits that bound what is
+held while a command is incomplete. No sockets and no decisions about what a command means. However the byte stream is
+cut into pieces, the commands are the same; whatever the bytes are, nothing is raised: bad ones end in a `Violation`.
 
 Speed comes from one compiled expression per hot verb, matched at a position in the whole read buffer. It takes the
 lines that clients really send; everything else (lower case, tabs, runs of blanks, bare LF, mistakes, the incomplete

@@ -1,8 +1,9 @@
 """Subjects and filters: what is valid, what matches what.
 
-Belongs here: pure functions over subjects as raw bytes, with the rules of nats-server 2.15 (protocol.md §6). A subject
-is tokens joined by `.`; in a filter the whole token `*` stands for exactly one token and a last token `>` for one or
-more. Anything that keeps state (who subscribes to what) is the interest graph's; what a stream allows is JetStream's.
+Belongs here: pure functions over subjects as raw bytes, with the rules of nats-server 2.15
+(docs/internals/protocol.md#subjects). A subject is tokens joined by `.`; in a filter the whole token `*` stands for
+exactly one token and a last token `>` for one or more. Anything that keeps state (who subscribes to what) is the
+interest graph's; what a stream allows is JetStream's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Subject transforms: from a subject that a source pattern selects to the subject that a destination describes.
 
 Belongs here: pure functions over subjects as raw bytes, with the functions and refusals of nats-server 2.15
-(streams.md §13). Where a transform is used (a stream's subjects, its republishing) is JetStream's.
+(docs/internals/streams.md#transforms-and-republishing). Where a transform is used (a stream's subjects, its
+republishing) is JetStream's.
 
 A destination is tokens joined by `.`. A token may stand for something of the source's wildcards: `$n` or
 `{{wildcard(n)}}`, and the functions below; every other token is taken as it is. A last token `>` is what the source's

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.segment_log import Appended
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.segment_log import Appended
 
 BRIEF_MSGS = 4
 BRIEF_BYTES = 16 << 10

@@ -14,13 +14,13 @@ import time
 from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
 from lakestream.account.api.transfer import TransferApi
+from lakestream.account.engine import Engine
+from lakestream.account.engines import Engines
 from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, Options
-from lakestream.log.errors import LogError
+from lakestream.log.format.errors import LogError
 from lakestream.logging import Logger
-from lakestream.meta.engine import Engine
-from lakestream.meta.engines import Engines
 from lakestream.meta.node import JetStreamCluster
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores

@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.account.api.subjects import Api
+from lakestream.account.engine import Engine
+from lakestream.account.engines import Engines
 from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import Options
 from lakestream.logging import Logger
-from lakestream.meta.engine import Engine
-from lakestream.meta.engines import Engines
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import Authenticator
-from lakestream.net.accounts.links import AccountLinks
+from lakestream.net.accounts.imports import AccountLinks
 from lakestream.net.accounts.service_imports import Whereabouts
 from lakestream.net.connection import Connection
 from lakestream.net.identity import NATS_VERSION, Identity, advertised, new_server_id
 from lakestream.net.peers.cluster import Cluster, node_info
-from lakestream.net.peers.peer_wire import NodeInfo
 from lakestream.net.statistics import Statistics
 from lakestream.net.turn import Turn
 from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System
+from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream
@@ -339,7 +339,8 @@ class Node:
         return ""
 
     def enter_lame_duck(self) -> None:
-        """Take no new clients, tell the others to move, close them over `lame_duck_duration` (protocol.md §11)."""
+        """Take no new clients, tell the others to move, close them over `lame_duck_duration`
+        (docs/internals/protocol.md#lame-duck)."""
         if self.lame_duck:
             return
         self.lame_duck = True

@@ -14,7 +14,7 @@ from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
 
 if TYPE_CHECKING:
     from lakestream.net.accounts.accounts import Accounts
-    from lakestream.net.accounts.links import AccountLinks
+    from lakestream.net.accounts.imports import AccountLinks
     from lakestream.net.connection import Connection
     from lakestream.server.jetstream import JetStream
 

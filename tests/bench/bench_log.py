@@ -16,12 +16,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import encode_record
-from lakestream.log.sequences import SequenceSet
-from lakestream.log.store import LogOptions, Store
-from lakestream.log.subject_index import SubjectIndex
-from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.record import encode_record
+from lakestream.log.index.sequences import SequenceSet
+from lakestream.log.index.subject_index import SubjectIndex
+from lakestream.log.store.store import LogOptions, Store
+from lakestream.raft.group.group import Committed, Group, Proposal
 
 FRAME = 1000
 FRAMES = 200
@@ -143,7 +143,7 @@ def bench_store(directory: str) -> None:
     show("open from a checkpoint (per message)", time.perf_counter() - start, total)
     os.unlink(os.path.join(directory, "many", "checkpoint"))
     again = Store.open(os.path.join(directory, "many"), Inline())
-    from lakestream.log.record import iter_records
+    from lakestream.log.format.record import iter_records
 
     def everything() -> None:
         for frame, at in again.replay():

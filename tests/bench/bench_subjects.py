@@ -28,9 +28,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from lakestream.log.files import Files
-from lakestream.log.index_memory import IndexMemory
-from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.format.files import Files
+from lakestream.log.index.memory_limit import IndexMemory
+from lakestream.log.index.subject_index import SubjectIndex
 from tests.bench.bench_scale import BLOCK, WINDOW, memory, used
 from tests.servers import Kind, Server
 from tests.wire import Wire, pub

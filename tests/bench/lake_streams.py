@@ -21,10 +21,10 @@ import psutil
 
 from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StagedStream, StreamIdentity
-from lakestream.log.files import Files
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import encode_record
-from lakestream.log.segment_log import DEFAULT_SEAL_BYTES, LogOptions, SealState, SegmentLog, begin_segment
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.record import encode_record
+from lakestream.log.store.segment_log import DEFAULT_SEAL_BYTES, LogOptions, SealState, SegmentLog, begin_segment
 
 T0_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000

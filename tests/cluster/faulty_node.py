@@ -68,7 +68,7 @@ def install(faults: Faults) -> None:
     time.time_ns = lambda: real_clock() + int(faults.now.get("clock_seconds", 0) * 1e9)
     time.time = lambda: time.time_ns() / 1e9
 
-    from lakestream.log.files import Files
+    from lakestream.log.format.files import Files
 
     real_write, real_sync = Files.write, Files.sync
 

@@ -22,10 +22,10 @@ from cryptography.x509.oid import NameOID
 from lakestream.config.options import ClusterOptions, RouteUrl, TlsOptions
 from lakestream.logging import Logger
 from lakestream.net.identity import new_server_id
-from lakestream.net.peers import peer_wire as wire
-from lakestream.net.peers.peer_wire import FrameReader, Hello, NodeInfo
 from lakestream.net.peers.peers import Peers
-from lakestream.raft.ports import Channel
+from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.peer_wire import FrameReader, Hello, NodeInfo
+from lakestream.raft.group.ports import Channel
 from tests.cluster.nodes import free_ports
 
 WAIT_S = 10.0

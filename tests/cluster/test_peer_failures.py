@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from lakestream.config.options import SECOND, RouteUrl
-from lakestream.net.peers import peer_wire as wire
-from lakestream.raft.ports import Channel
+from lakestream.protocol import peer_wire as wire
+from lakestream.raft.group.ports import Channel
 from tests.cluster.links import Network
 from tests.cluster.peer_world import Node, World, free_port
 

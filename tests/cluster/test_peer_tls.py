@@ -16,8 +16,8 @@ import pytest
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, RouteUrl, TlsOptions
-from lakestream.net.peers import peer_link
-from lakestream.raft.ports import Channel
+from lakestream.net.peers import link as peer_link
+from lakestream.raft.group.ports import Channel
 from tests.cluster.peer_world import WAIT_S, Authority, World, free_port
 from tests.servers import Kind, Server
 from tests.wire import Wire

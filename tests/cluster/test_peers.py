@@ -14,11 +14,11 @@ import pytest
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, RouteUrl
-from lakestream.net.peers import peer_wire as wire
-from lakestream.net.peers.peer_calls import PeerCalls
-from lakestream.net.peers.peer_link import Link
-from lakestream.net.peers.peer_wire import Hello, NodeInfo
-from lakestream.raft.ports import Channel
+from lakestream.net.peers.calls import PeerCalls
+from lakestream.net.peers.link import Link
+from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.peer_wire import Hello, NodeInfo
+from lakestream.raft.group.ports import Channel
 from lakestream.runtime import LoopClock
 from tests.cluster.peer_world import WAIT_S, Stranger, World, free_port, ipv6_works
 

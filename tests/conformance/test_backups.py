@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lakestream.account.backup import archive
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol import s2
 from tests.conftest import StartServer
 from tests.pairs import Pair

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log import synced
+from lakestream.log.store.store import synced
 from tests.cluster.nodes import free_ports, until
 from tests.servers import Kind, Server, StartFailed
 from tests.wire import Wire
@@ -121,7 +121,7 @@ def test_invariant_the_other_streams_serve(server: Server) -> None:
 
 def marks_are_up_to_date(streams: Path) -> bool:
     """Every log has as many entries as messages, and its creation."""
-    from lakestream.log.files import Files
+    from lakestream.log.format.files import Files
 
     return all(
         synced.MarkFile(Files(), str(each)).read().index == MESSAGES + 1 for each in streams.iterdir() if each.is_dir()

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 from lakestream.lake.delta.schema import join_headers
 from lakestream.lake.read import readers
 from lakestream.lake.sql.session import extension_path
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 Row = Mapping[str, Any]
 COLUMNS = ("subject", "seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes")

@@ -11,11 +11,11 @@ import msgspec
 
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.log.files import Files
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import Record, encode_record
-from lakestream.log.segment import SealedSegment
-from lakestream.log.segment_log import LogOptions, SealState, SegmentLog, begin_segment
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.record import Record, encode_record
+from lakestream.log.format.segment import SealedSegment
+from lakestream.log.store.segment_log import LogOptions, SealState, SegmentLog, begin_segment
 
 T0 = 1_700_000_000_000_000_000
 Message = tuple[bytes, bytes, bytes]

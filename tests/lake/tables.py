@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.delta.schema import join_headers
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 ALL = 1 << 62
 

@@ -29,7 +29,7 @@ from lakestream.lake.sql.uncompacted import Server as Asked
 from lakestream.lake.write.maintainer import Maintainer, Policy
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.lake.write.table import StreamTable
-from lakestream.log.segment import HEADER_SIZE
+from lakestream.log.format.segment import HEADER_SIZE
 from tests.lake.tables import records
 from tests.lake.test_end_to_end import Compaction, eventually
 from tests.lake.was import Model, Refused, ask, held, rfc3339

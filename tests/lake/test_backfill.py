@@ -10,8 +10,8 @@ import pytest
 
 from lakestream.cli.link import Link
 from lakestream.lake.files import paths, scan, staging
-from lakestream.log.record import Record
-from lakestream.log.segment import HEADER_SIZE
+from lakestream.log.format.record import Record
+from lakestream.log.format.segment import HEADER_SIZE
 from tests.lake import tables
 from tests.lake.test_end_to_end import Compaction, eventually
 from tests.servers import Kind, Server

@@ -34,7 +34,7 @@ from lakestream.lake.write.detach import Detached, DetachStopped
 from lakestream.lake.write.maintainer import Maintainer
 from lakestream.lake.write.rewrite import Rewriter
 from lakestream.lake.write.stream_compaction import StreamCompaction
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.conftest import job
 from tests.lake.model import T0, StreamModel, flights
 from tests.lake.tables import ALL, records

@@ -18,7 +18,7 @@ from nats.js.errors import APIError, NotFoundError, ServerError
 from lakestream.lake.files import paths
 from lakestream.lake.files.locks import COMPACTOR_LOCK, open_lock
 from lakestream.lake.sql.session import Session
-from lakestream.log.segment import HEADER_SIZE
+from lakestream.log.format.segment import HEADER_SIZE
 from tests.lake import tables
 from tests.lake.test_as_it_was import Tables
 from tests.lake.test_end_to_end import Compaction, eventually, publish, replay

@@ -16,8 +16,8 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import BatchReport, Compactor
-from lakestream.log.segment import HEADER_SIZE
-from lakestream.log.upkeep import CHECKPOINT_FACTOR
+from lakestream.log.format.segment import HEADER_SIZE
+from lakestream.log.store.upkeep import CHECKPOINT_FACTOR
 from tests.lake import tables
 from tests.servers import Kind, Server
 

@@ -14,7 +14,7 @@ from lakestream.lake.delta import schema
 from lakestream.lake.files import scan
 from lakestream.lake.read import readers
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.foreign import COLUMNS, Readers, micros, record
 from tests.lake.model import StreamModel
 from tests.lake.tables import partition_columns

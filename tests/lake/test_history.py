@@ -20,7 +20,7 @@ from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import TableIndex
 from lakestream.lake.write import table as tables_of_streams
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.model import StreamModel
 from tests.lake.tables import ALL, records
 

@@ -19,7 +19,7 @@ from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import scan
 from lakestream.lake.sql.session import Session
 from lakestream.lake.write.stream_compaction import StreamCompaction
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
 from tests.lake.model import StreamModel
 from tests.s3_server import S3Server

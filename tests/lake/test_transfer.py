@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 from lakestream.cli.app import app
 from lakestream.cli.link import Link, Sender, TransferFailed
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.servers import Kind, Server
 from tests.wire import Wire
 

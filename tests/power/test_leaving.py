@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from lakestream.log.leaving import GONE, NOTE, OWING
+from lakestream.log.store.root import GONE, NOTE, OWING
 from tests.power.conftest import Record
 from tests.power.disk import Loss, PowerDisk
 
@@ -12,8 +12,8 @@ from tests.power.disk import Loss, PowerDisk
 def test_a_directory_that_is_owed_to_somebody_has_its_note_after_any_power_loss(record: Record) -> None:
     journal, _ = record(
         """
-from lakestream.log.files import Files
-from lakestream.log.leaving import clear, leave
+from lakestream.log.format.files import Files
+from lakestream.log.store.root import clear, leave
 files = Files()
 files.make_directory(os.path.abspath("streams/S/log"))
 for name in ("1.seg", "2.seg"):

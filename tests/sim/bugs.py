@@ -14,21 +14,21 @@ from unittest.mock import patch
 
 import msgspec
 
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.segment_log import SegmentLog
-from lakestream.raft import confirmed, core, election, follower
-from lakestream.raft.hard_state import Kept, KeptFile
-from lakestream.raft.leader import Leader
-from lakestream.raft.log_view import LogView
-from lakestream.raft.member import Member
-from lakestream.raft.messages import Append, AppendReply, Membership, Vote, encode_membership
-from lakestream.raft.outgoing import Item, Outgoing
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.segment_log import SegmentLog
+from lakestream.raft.core.core import confirmed, core, election, follower
+from lakestream.raft.core.leader import Leader
+from lakestream.raft.core.log_view import LogView
+from lakestream.raft.core.messages import Append, AppendReply, Membership, Vote, encode_membership
+from lakestream.raft.core.reads import Reads
+from lakestream.raft.core.ready import Ready
+from lakestream.raft.core.state import State
+from lakestream.raft.group.callbacks import Telling
+from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.outgoing import Item, Outgoing
+from lakestream.raft.group.raft_group import Member
+from lakestream.raft.group.unstable import Tail
 from lakestream.raft.proposal import Proposal
-from lakestream.raft.reads import Reads
-from lakestream.raft.ready import Ready
-from lakestream.raft.state import State
-from lakestream.raft.tail import Tail
-from lakestream.raft.telling import Telling
 from tests.sim.disk import SimFiles
 
 Bug = Callable[[ExitStack], None]
@@ -190,7 +190,7 @@ def trusts_a_disk_that_was_rolled_back(stack: ExitStack) -> None:
 
 
 def votes_with_a_damaged_log(stack: ExitStack) -> None:
-    """A member that lost what it acknowledged helps to elect a leader that never had it (DESIGN §4, invariant 3)."""
+    """A member that lost what it acknowledged helps to elect a leader that never had it (invariant 3)."""
     real = core.Core.__init__
 
     def init(self: core.Core, *args: Any, **kwargs: Any) -> None:
@@ -274,7 +274,7 @@ CORE_BUGS: dict[str, Bug] = {
 
 
 def writes_the_log_without_sync(stack: ExitStack) -> None:
-    """An entry counts as durable when it is in the page cache (DESIGN §4, invariant 1)."""
+    """An entry counts as durable when it is in the page cache (invariant 1)."""
     real = SimFiles.sync
 
     def sync(self: SimFiles, fd: int) -> None:
@@ -312,7 +312,7 @@ def does_not_wait_for_its_vote(stack: ExitStack) -> None:
 
 
 def forgets_that_it_was_damaged(stack: ExitStack) -> None:
-    """A member whose log was cut takes part as if nothing had happened (DESIGN §4, invariant 3)."""
+    """A member whose log was cut takes part as if nothing had happened (invariant 3)."""
     real = Member.damaged
 
     def damaged(self: Member) -> None:
@@ -341,7 +341,7 @@ def seals_where_it_likes(stack: ExitStack) -> None:
 
 
 def goes_on_after_a_failed_sync(stack: ExitStack) -> None:
-    """A failed sync is tried again, and succeeds (DESIGN §4, invariant 4)."""
+    """A failed sync is tried again, and succeeds (invariant 4)."""
     real = SimFiles.sync
 
     def sync(self: SimFiles, fd: int) -> None:

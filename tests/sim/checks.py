@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from lakestream.log.frame import Frame
-from lakestream.raft.messages import Append, AppendReply, HardState, Membership, Message, Vote, VoteReply
+from lakestream.log.format.frame import Frame
+from lakestream.raft.core.messages import Append, AppendReply, HardState, Membership, Message, Vote, VoteReply
 
 Mark = tuple[int, int, bytes]
 """An entry as the checkers know it: term, kind, body."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.frame import Frame, Kind
-from lakestream.raft.core import Core, NotLeader, RaftError, Ready, Role, SendEntries, TermMap
-from lakestream.raft.messages import (
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.raft.core.core import Core, NotLeader, RaftError, Ready, Role, SendEntries, TermMap
+from lakestream.raft.core.messages import (
     Confirmed,
     Envelope,
     HardState,
@@ -26,7 +26,7 @@ from lakestream.raft.messages import (
     encode_envelopes,
     entry_of,
 )
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 from tests.sim.checks import mark_of
 from tests.sim.events import MS, US
 

@@ -1,7 +1,7 @@
 """A machine's disk, and the file layer of a process on it.
 
 Belongs here: what is on the disk, what is only in the page cache, and what a power cut leaves of it. `Disk` survives
-crashes; `SimFiles` has the interface of `lakestream.log.files.Files` and dies with its process.
+crashes; `SimFiles` has the interface of `lakestream.log.format.files.Files` and dies with its process.
 
 What is promised is what POSIX promises and no more. Written bytes are durable after `sync` of their file, names after
 `sync_directory` of their directory. A killed process (`kill`) loses neither. A power cut (`cut_power`) takes unsynced
@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from random import Random
 
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 from tests.sim.events import MS, US
 
 SECTOR = 512

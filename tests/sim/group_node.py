@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.log.checkpoint import NAME as CHECKPOINT
-from lakestream.log.checkpoint import Snapshot, write_checkpoint
-from lakestream.log.errors import CorruptLog
-from lakestream.log.frame import HEADER_SIZE as FRAME_HEADER
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import encode_record, iter_records
-from lakestream.log.salvage import salvage
-from lakestream.log.segment_log import Appended, LogOptions, SegmentLog
-from lakestream.log.store import SealedSegment, Store
-from lakestream.raft.core import RaftError, Role
-from lakestream.raft.disk import Replacement
-from lakestream.raft.group import Committed, Group, Proposal
-from lakestream.raft.hard_state import NAME as KEPT
-from lakestream.raft.hard_state import SLOT, _decode
-from lakestream.raft.messages import Install, Membership, decode_envelopes
-from lakestream.raft.multi import Groups
-from lakestream.raft.ports import Channel
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.record import encode_record, iter_records
+from lakestream.log.store.checkpoint import NAME as CHECKPOINT
+from lakestream.log.store.checkpoint import Snapshot, write_checkpoint
+from lakestream.log.store.repair import salvage
+from lakestream.log.store.segment_log import Appended, LogOptions, SegmentLog
+from lakestream.log.store.store import SealedSegment, Store
+from lakestream.raft.core.core import RaftError, Role
+from lakestream.raft.core.messages import Install, Membership, decode_envelopes
+from lakestream.raft.group.disk import Replacement
+from lakestream.raft.group.group import Committed, Group, Proposal
+from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.hard_state import NAME as KEPT
+from lakestream.raft.group.hard_state import SLOT, _decode
+from lakestream.raft.group.ports import Channel
 from tests.sim.checks import mark_of
 from tests.sim.core_node import show
 from tests.sim.disk import Disk, SimFiles

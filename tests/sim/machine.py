@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from lakestream.raft.messages import Membership
-from lakestream.raft.ports import Channel
+from lakestream.raft.core.messages import Membership
+from lakestream.raft.group.ports import Channel
 from tests.sim.events import MS, Events
 
 TICK_NS = 100 * MS

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.frame import Kind
-from lakestream.raft.messages import Membership
+from lakestream.log.format.frame import Kind
+from lakestream.raft.core.messages import Membership
 from tests.sim.checks import Shadow
 from tests.sim.core_node import CoreDisk, CoreHost, CoreProcess
 from tests.sim.events import MS, S

@@ -15,7 +15,7 @@ from random import Random
 
 import msgspec
 
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 from tests.sim.events import MS, Events
 
 LIVENESS_NS = 1_000 * MS

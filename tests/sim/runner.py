@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from lakestream.raft.core import Core
+from lakestream.raft.core.core import Core
 from tests.sim.world import Plan, World, plan_of
 
 
@@ -55,9 +55,9 @@ def run_seed(seed: int, shell: str = "core", tracing: bool = False, core_class: 
 def _small(plan: Plan) -> Iterator[None]:
     """Limits that a run of seconds would never reach."""
     with (
-        patch("lakestream.raft.member.RECENT_BYTES", plan.recent_bytes),
-        patch("lakestream.raft.member.LOAD_BYTES", plan.load_bytes),
-        patch("lakestream.log.entries.MARK_BYTES", plan.mark_bytes),
+        patch("lakestream.raft.group.raft_group.RECENT_BYTES", plan.recent_bytes),
+        patch("lakestream.raft.group.raft_group.LOAD_BYTES", plan.load_bytes),
+        patch("lakestream.log.format.entries.MARK_BYTES", plan.mark_bytes),
     ):
         yield
 

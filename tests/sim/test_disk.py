@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from lakestream.log.segment_log import LogOptions
+from lakestream.log.store.segment_log import LogOptions
 from tests.sim.disk import SECTOR, Disk, PowerCut, SimFiles
 from tests.unit.logkit import InlineIo, MiniStream, Model, close_all, message
 

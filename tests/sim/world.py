@@ -12,9 +12,9 @@ from random import Random
 
 import msgspec
 
-from lakestream.raft.core import Core, Options
-from lakestream.raft.messages import Membership
-from lakestream.raft.ports import Channel
+from lakestream.raft.core.core import Core, Options
+from lakestream.raft.core.messages import Membership
+from lakestream.raft.group.ports import Channel
 from tests.sim.checks import Checker, Violation
 from tests.sim.core_node import CoreHost
 from tests.sim.events import MS, US, Events, S

@@ -14,17 +14,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from lakestream.account.api.subjects import Api
-from lakestream.log.record import Record
-from lakestream.log.store import Store
+from lakestream.account.engines import Engines
+from lakestream.log.format.record import Record
+from lakestream.log.store.store import Store
 from lakestream.logging import Logger
-from lakestream.meta.engines import Engines
 from lakestream.meta.shared import EngineOptions, Shared, Stores
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.subjects import matches
-from lakestream.stream.core.stream import Stream
+from lakestream.stream.assembly import Stream
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo
 
 Got = tuple[bytes, bytes, bytes]

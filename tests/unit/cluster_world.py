@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from lakestream.net.peers.peer_wire import NodeInfo
 from lakestream.ports import ClientInfo
-from lakestream.raft.ports import Channel
+from lakestream.protocol.peer_wire import NodeInfo
+from lakestream.raft.group.ports import Channel
 from tests.unit.stream_world import ManualClock
 
 CLIENT = ClientInfo(7, "127.0.0.1", "$G")

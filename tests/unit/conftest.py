@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.store import Store
+from lakestream.log.store.store import Store
 from tests.unit.conf_files import options
 from tests.unit.group_world import make
 from tests.unit.logkit import closing

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lakestream.account.api.subjects import Api
-from lakestream.log import leaving
-from lakestream.log.files import Files
-from lakestream.log.store import LogOptions, Store
+from lakestream.account.engines import Engines
+from lakestream.log.format.files import Files
+from lakestream.log.store.store import LogOptions, Store
+from lakestream.log.store.store import root as leaving
 from lakestream.logging import Logger
-from lakestream.meta.engines import Engines
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription

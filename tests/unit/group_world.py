@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.files import Files
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import encode_record, iter_records
-from lakestream.log.salvage import Salvaged, salvage
-from lakestream.log.segment_log import Appended, LogOptions, SegmentLog
-from lakestream.log.store import Store
-from lakestream.raft.group import Committed, Group, Proposal
-from lakestream.raft.messages import Envelope, Install, Membership, decode_envelopes, encode_envelopes
-from lakestream.raft.multi import Groups
-from lakestream.raft.ports import Channel
-from lakestream.raft.ready import Options
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.record import encode_record, iter_records
+from lakestream.log.store.repair import Salvaged, salvage
+from lakestream.log.store.segment_log import Appended, LogOptions, SegmentLog
+from lakestream.log.store.store import Store
+from lakestream.raft.core.messages import Envelope, Install, Membership, decode_envelopes, encode_envelopes
+from lakestream.raft.core.ready import Options
+from lakestream.raft.group.group import Committed, Group, Proposal
+from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.ports import Channel
 from tests.unit.logkit import T0, Clock, FaultyFiles
 
 GROUP = "S-1"

@@ -12,7 +12,7 @@ from lakestream.config.account_options import AccountOptions
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.accounts.links import AccountLinks
+from lakestream.net.accounts.imports import AccountLinks
 from lakestream.net.accounts.service_imports import Whereabouts
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription

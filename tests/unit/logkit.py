@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.log.files import Files
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import Record, encode_record, iter_records, record_length
-from lakestream.log.store import Appended, LogOptions, Store
-from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.record import Record, encode_record, iter_records, record_length
+from lakestream.log.store.store import Appended, LogOptions, Store
+from lakestream.raft.group.group import Committed, Group, Proposal
 
 Message = tuple[bytes, bytes, bytes]  # subject, header, data
 T0 = 1_700_000_000_000_000_000

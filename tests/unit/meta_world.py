@@ -8,15 +8,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lakestream.log.files import Files
-from lakestream.log.salvage import salvage
-from lakestream.log.store import LOG_DIRECTORY
-from lakestream.meta.meta import SEAL_BYTES, Meta
+from lakestream.log.format.files import Files
+from lakestream.log.store.repair import salvage
+from lakestream.log.store.store import LOG_DIRECTORY
+from lakestream.meta.assignments import Applied, AssignStream
+from lakestream.meta.meta_group import SEAL_BYTES, Meta
 from lakestream.meta.meta_join import MetaJoin
-from lakestream.meta.meta_state import Applied, AssignStream
 from lakestream.meta.meta_transfer import MetaTransfer
 from lakestream.protocol.api.errors import ApiError
-from lakestream.raft.multi import Groups
+from lakestream.raft.group.groups import Groups
 from tests.unit.cluster_world import Net, NetNode
 
 STEP_NS = 100_000_000

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from lakestream.log.frame import Frame, Kind
-from lakestream.raft.core import Core, Options, Ready, Role, TermMap
-from lakestream.raft.messages import (
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.raft.core.core import Core, Options, Ready, Role, TermMap
+from lakestream.raft.core.messages import (
     Append,
     Confirmed,
     Envelope,

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.log.errors import LogError
-from lakestream.log.record import Record
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record
 from lakestream.logging import Logger
-from lakestream.meta.engines import Engines
 from lakestream.meta.replica import Replica
 from lakestream.meta.replicas import Replicas
 from lakestream.meta.shared import EngineOptions, Shared
@@ -29,13 +29,13 @@ from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
-from lakestream.raft.messages import Membership
-from lakestream.raft.multi import Groups
-from lakestream.raft.ports import Channel
+from lakestream.raft.core.messages import Membership
+from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.ports import Channel
 from lakestream.server.lake.keeper import LakeKeeper
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateConsumer, CreateStream
-from lakestream.stream.core.stream import Stream
 from tests.unit.consumer_world import CLIENT, MS, SECOND, VirtualClock
 from tests.unit.stream_world import Inbox
 

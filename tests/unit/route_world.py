@@ -14,15 +14,15 @@ from lakestream.config.account_options import GLOBAL_ACCOUNT, AccountOptions
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.accounts.links import AccountLinks
+from lakestream.net.accounts.imports import AccountLinks
 from lakestream.net.accounts.service_imports import Whereabouts
 from lakestream.net.interest.interest import Subscription
-from lakestream.net.peers.peer_wire import NodeInfo
-from lakestream.net.peers.route_wire import Record, decode
 from lakestream.net.peers.routes import Routes
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
-from lakestream.raft.ports import Channel
+from lakestream.protocol.peer_wire import NodeInfo
+from lakestream.protocol.route_wire import Record, decode
+from lakestream.raft.group.ports import Channel
 from lakestream.stream.core.account_limits import UNLIMITED
 from tests.unit.stream_world import ManualClock
 

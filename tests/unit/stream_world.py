@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakestream.log.files import Files
-from lakestream.log.store import LogOptions, Store
+from lakestream.log.format.files import Files
+from lakestream.log.store.store import LogOptions, Store
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, decode_operation
 from lakestream.stream.core.state import StreamState
-from lakestream.stream.core.stream import Stream
 
 T = TypeVar("T")
 CLIENT = ClientInfo(id=1, host="127.0.0.1", account="$G")

@@ -22,7 +22,7 @@ from lakestream.account.api import consumers, streams, transfer
 from lakestream.account.backup.restores import RestoreRequest
 from lakestream.account.backup.snapshots import SnapshotRequest
 from lakestream.account.get.query import MsgGetRequest
-from lakestream.log.record import encode_record
+from lakestream.log.format.record import encode_record
 from lakestream.protocol.api.request import Request
 from lakestream.protocol.subjects import matches
 from lakestream.server.lake.api import FlushApi

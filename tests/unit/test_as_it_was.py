@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.account.get import as_it_was
-from lakestream.account.get.as_it_was import _Past
-from lakestream.log.departures import Point
-from lakestream.log.past import PIECE, LogPast
-from lakestream.log.segment_log import LogOptions
-from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.format.departures import Point
+from lakestream.log.index.subject_index import SubjectIndex
+from lakestream.log.store.past import PIECE, LogPast
+from lakestream.log.store.segment_log import LogOptions
 from lakestream.ports import PastUnavailableError, Was
 from lakestream.stream.core.batch import Effect
 from lakestream.stream.core.operations import Purge, UpdateStream
+from lakestream.stream.features import time_travel as as_it_was
+from lakestream.stream.features.time_travel import _Past
 from tests.unit.api_world import ApiWorld
 from tests.unit.logkit import InlineIo, MiniStream, closing
 from tests.unit.stream_world import World

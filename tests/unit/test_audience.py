@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.protocol.subjects import matches
-from lakestream.stream.core.filter_index import FEW
+from lakestream.stream.consumer.filter_index import FEW
 from tests.unit.consumer_world import World
 
 pytestmark = pytest.mark.unit

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from lakestream.account.backup import archive, archive_tar, restores, snapshots
 from lakestream.account.backup.archive import Archive, ArchiveError
 from lakestream.account.backup.archive_tar import TarArchive
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.meta.shared import RESTORES_AHEAD, RESTORES_READ
 from lakestream.net.interest.interest import Subscription
 from lakestream.protocol import s2

@@ -10,11 +10,11 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.read import base_rows
-from lakestream.log.base import Base, Origin, origin_of, put_under, read_base
-from lakestream.log.files import Files
-from lakestream.log.record import Record, record_length
-from lakestream.log.segment_log import LogOptions
-from lakestream.log.store import Store
+from lakestream.log.format.files import Files
+from lakestream.log.format.record import Record, record_length
+from lakestream.log.store.base import Base, Origin, origin_of, put_under, read_base
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.store import Store
 from tests.unit.logkit import InlineIo, MiniStream, close_all, message
 from tests.unit.test_lake_history import record, write
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 from lakestream.net.interest.interest import Subscription
 from lakestream.protocol import headers
 from lakestream.stream.core.batch import Batch

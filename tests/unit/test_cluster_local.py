@@ -8,9 +8,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from lakestream.meta.assignments import AssignStream, ChangeStream, MetaState, RestoredStream
 from lakestream.meta.local import LocalStreams
-from lakestream.meta.meta_state import AssignStream, ChangeStream, MetaState, RestoredStream
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.config import StreamConfig
 
 pytestmark = pytest.mark.unit

@@ -15,7 +15,7 @@ from lakestream.meta.scaling import (
     Wait,
     next_step,
 )
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 
 pytestmark = pytest.mark.unit
 

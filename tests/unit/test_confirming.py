@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakestream.account.api.subjects import Api
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 from tests.unit import replica_world
 from tests.unit.consumer_world import CLIENT
 from tests.unit.replica_world import Node

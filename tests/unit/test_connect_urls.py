@@ -10,7 +10,7 @@ import pytest
 
 from lakestream.net.identity import Identity, advertised
 from lakestream.net.peers.connect_urls import ConnectUrls
-from lakestream.net.peers.peer_wire import NodeInfo
+from lakestream.protocol.peer_wire import NodeInfo
 
 pytestmark = pytest.mark.unit
 

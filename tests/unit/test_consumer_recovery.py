@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import matches
 from lakestream.stream.core.reader import HistoryUnavailableError
 from tests.unit.consumer_world import SECOND, Message, World

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log.memory import MemorySegment
-from lakestream.log.record import encode_record
-from lakestream.log.segment_log import Appended
-from lakestream.log.store import Store
+from lakestream.log.format.record import encode_record
+from lakestream.log.store.memory import MemorySegment
+from lakestream.log.store.segment_log import Appended
+from lakestream.log.store.store import Store
 from lakestream.protocol.subjects import matches
 from lakestream.stream.consumer import selection as module
 from lakestream.stream.consumer.selection import Subjects, selection

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.stream.consumer.state import Delta, Ledger, Snapshot, decode_snapshot, encode_delta, encode_snapshot
+from lakestream.stream.consumer.ledger import Delta, Ledger, Snapshot, decode_snapshot, encode_delta, encode_snapshot
 
 pytestmark = pytest.mark.unit
 

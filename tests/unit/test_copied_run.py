@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import Delivery
 from lakestream.protocol import headers
-from lakestream.stream.mirroring import copied_run
-from lakestream.stream.mirroring.copied_run import Run, run_of
+from lakestream.stream.mirroring import runs as copied_run
+from lakestream.stream.mirroring.runs import Run, run_of
 from tests.unit.api_world import ApiWorld
 from tests.unit.consumer_world import MS
 
@@ -121,7 +121,7 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
         taken.append(len(found) if found is not None else 0)
         return found
 
-    monkeypatch.setattr("lakestream.stream.mirroring.upstream.run_of", watched)
+    monkeypatch.setattr("lakestream.stream.mirroring.session.run_of", watched)
     world, dice = ApiWorld(), random.Random(9)
     world.create("O", subjects=["o.>"], duplicate_window=0)
     for number in range(2000):

@@ -13,8 +13,8 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.operations import Operation, ResetConsumer, UpdateConsumer
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.state import Done
-from lakestream.stream.mirroring.copying import Copying
-from lakestream.stream.mirroring.upstream import Received
+from lakestream.stream.mirroring.mirroring import Copying
+from lakestream.stream.mirroring.session import Received
 from tests.unit import test_backups as backups
 from tests.unit.api_world import ApiWorld
 from tests.unit.consumer_world import MS

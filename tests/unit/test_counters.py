@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.log.record import Record
-from lakestream.log.store import LogOptions
+from lakestream.log.format.record import Record
+from lakestream.log.store.store import LogOptions
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core import publish
 from lakestream.stream.features import counters

@@ -9,7 +9,7 @@ import pytest
 
 from lakestream.account.get import batch as direct_batch
 from lakestream.account.get import query
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.gotime import format_time
 from tests.unit.api_world import ApiWorld
 from tests.unit.direct_world import (

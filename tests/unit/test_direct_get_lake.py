@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from lakestream.account.get import batch as direct_batch
 from lakestream.account.get import query
-from lakestream.log.errors import CorruptRecord
-from lakestream.log.record import Record
+from lakestream.log.format.errors import CorruptRecord
+from lakestream.log.format.record import Record
 from lakestream.ports import PastUnavailableError
 from tests.unit.api_world import ApiWorld
 from tests.unit.direct_world import (

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
+from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
-from lakestream.log.errors import CorruptLog, LogError, LogFrozen
+from lakestream.log.format.errors import CorruptLog, LogError, LogFrozen
 from lakestream.logging import Logger
 from lakestream.meta import stores
-from lakestream.meta.engines import Engines
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub
 from lakestream.net.turn import Turn
 from lakestream.protocol.api.errors import ApiError, for_clients
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core import proposer as intake
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import DeleteMessage, Purge, Remove
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.features import expiry
 from tests.unit.consumer_world import World as ConsumerWorld
 from tests.unit.logkit import FaultyFiles

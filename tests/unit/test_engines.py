@@ -12,12 +12,12 @@ import pytest
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
+from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.lake.files import paths, scan, staging
-from lakestream.log.files import Files
-from lakestream.log.names import RESERVED, account_directory, account_of
+from lakestream.log.format.files import Files
+from lakestream.log.store.names import RESERVED, account_directory, account_of
 from lakestream.logging import Logger
-from lakestream.meta.engines import Engines
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub

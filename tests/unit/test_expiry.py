@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.log.store import LogOptions
+from lakestream.log.store.store import LogOptions
 from lakestream.stream.core import proposer as intake
 from lakestream.stream.core import publish
 from lakestream.stream.core.config import StreamConfig

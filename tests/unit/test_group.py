@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.errors import LogFrozen
-from lakestream.log.frame import Kind
-from lakestream.log.segment_log import LogOptions
-from lakestream.log.store import Store
-from lakestream.raft.group import Committed, Group, Proposal
+from lakestream.log.format.errors import LogFrozen
+from lakestream.log.format.frame import Kind
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.store import Store
+from lakestream.raft.group.group import Committed, Group, Proposal
 from tests.unit.logkit import FaultyFiles, HeldIo, InlineIo
 
 pytestmark = pytest.mark.unit

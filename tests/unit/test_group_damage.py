@@ -11,18 +11,18 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from lakestream.log.errors import CorruptLog
-from lakestream.log.files import Files
-from lakestream.log.recovery import open_log
-from lakestream.log.segment import read_footer
-from lakestream.log.segment_log import LogOptions, SegmentLog, begin_segment
-from lakestream.log.store import Store
-from lakestream.raft.disk import Replacement
-from lakestream.raft.group import Group
-from lakestream.raft.hard_state import SLOT, Kept, KeptFile
-from lakestream.raft.messages import Append, HardState, Membership, RecoverTo
-from lakestream.raft.outgoing import Outgoing
-from lakestream.raft.ready import Options, Role
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.format.segment import read_footer
+from lakestream.log.store.recovery import open_log
+from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment
+from lakestream.log.store.store import Store
+from lakestream.raft.core.messages import Append, HardState, Membership, RecoverTo
+from lakestream.raft.core.ready import Options, Role
+from lakestream.raft.group.disk import Replacement
+from lakestream.raft.group.group import Group
+from lakestream.raft.group.hard_state import SLOT, Kept, KeptFile
+from lakestream.raft.group.outgoing import Outgoing
 from tests.unit.group_world import Make, Node, World, named
 from tests.unit.logkit import Clock, InlineIo, MiniStream, QuickFiles, flip, message, segment_files
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.log.frame import Kind
-from lakestream.log.segment_log import Appended, SealState
-from lakestream.raft.messages import Append, Envelope
+from lakestream.log.format.frame import Kind
+from lakestream.log.store.segment_log import Appended, SealState
+from lakestream.raft.core.messages import Append, Envelope
 from tests.unit.group_world import Make, Node, World, named
 from tests.unit.logkit import FaultyFiles
 
@@ -81,7 +81,7 @@ def test_the_leader_sends_before_its_own_write_is_done(make: Make) -> None:
 
 
 def test_a_follower_that_was_away_is_served_from_the_disk(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.raft.member.RECENT_BYTES", 2000)
+    monkeypatch.setattr("lakestream.raft.group.raft_group.RECENT_BYTES", 2000)
     world = make(seal_bytes=20_000)
     leader = world.elect()
     away = next(name for name in world.nodes if name != leader.name)
@@ -291,7 +291,7 @@ def test_a_member_does_not_forget_its_term_and_vote(make: Make) -> None:
 
 
 def test_only_the_leader_proposes(make: Make) -> None:
-    from lakestream.raft.member import NotLeader
+    from lakestream.raft.group.raft_group import NotLeader
 
     world = make()
     leader = world.elect()
@@ -345,7 +345,7 @@ def test_what_is_read_after_read_index_is_not_older_than_the_question(make: Make
 
 
 def test_a_member_is_added_and_another_taken_out(make: Make) -> None:
-    from lakestream.raft.messages import Membership
+    from lakestream.raft.core.messages import Membership
 
     world = make()
     leader = world.elect()

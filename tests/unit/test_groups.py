@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.files import Files
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.recovery import open_log
-from lakestream.log.segment_log import LogOptions, SegmentLog
-from lakestream.raft.group import Committed, Group, Proposal
-from lakestream.raft.hard_state import KeptFile
-from lakestream.raft.member import MembershipBusy, NotLeader
-from lakestream.raft.messages import (
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.recovery import open_log
+from lakestream.log.store.segment_log import LogOptions, SegmentLog
+from lakestream.raft.core.messages import (
     Append,
     Entry,
     Envelope,
@@ -27,9 +24,12 @@ from lakestream.raft.messages import (
     decode_envelopes,
     encode_envelopes,
 )
-from lakestream.raft.multi import BUFFER_BYTES, MAX_EARLY, Groups
-from lakestream.raft.ports import Channel
-from lakestream.raft.ready import Options
+from lakestream.raft.core.ready import Options
+from lakestream.raft.group.group import Committed, Group, Proposal
+from lakestream.raft.group.groups import BUFFER_BYTES, MAX_EARLY, Groups
+from lakestream.raft.group.hard_state import KeptFile
+from lakestream.raft.group.ports import Channel
+from lakestream.raft.group.raft_group import MembershipBusy, NotLeader
 from tests.unit.group_world import GROUP, Make, named
 from tests.unit.logkit import Clock, FaultyFiles, HeldIo, QuickFiles, flip
 
@@ -220,7 +220,7 @@ def test_a_stopped_group_says_when_its_directory_is_free(tmp_path: Path) -> None
 
 
 def test_a_damaged_file_is_refused_or_begun_anew_as_lost(make: Make) -> None:
-    from lakestream.log.errors import CorruptLog
+    from lakestream.log.format.errors import CorruptLog
 
     world = make()
     leader = world.elect()

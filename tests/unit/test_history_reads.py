@@ -23,7 +23,7 @@ from lakestream.lake.read.history import rows as history_rows
 from lakestream.lake.read.history import scan as history_scan
 from lakestream.lake.read.history.cache import END, BlockCache
 from lakestream.lake.read.history.history import READERS, TableHistory
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import matches
 from lakestream.runtime import ThreadIo
 from lakestream.server.lake.history import PER_STREAM, SharedCache, ThreadHistory

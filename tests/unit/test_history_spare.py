@@ -13,7 +13,7 @@ from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files import paths, staging
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.staged import FallbackHistory, StagedRows
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.model import StreamModel, flights
 from tests.unit.test_live import Table
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.base import Base, Origin
-from lakestream.log.files import Files
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.segment_log import Appended
-from lakestream.raft.group import Committed
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.base import Base, Origin
+from lakestream.log.store.segment_log import Appended
+from lakestream.raft.group.group import Committed
 from lakestream.stream.mirroring import clone_replica
 from lakestream.stream.mirroring.clone_replica import Holding
 from tests.unit.stream_world import World

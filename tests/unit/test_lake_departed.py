@@ -21,8 +21,8 @@ from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import CommitLog, NotKept, TimeTravelError, as_of, version_of_point
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.past_table import TablePast
-from lakestream.log.departures import Departures, Point
-from lakestream.log.segment import Footer
+from lakestream.log.format.departures import Departures, Point
+from lakestream.log.format.segment import Footer
 
 pytestmark = pytest.mark.unit
 

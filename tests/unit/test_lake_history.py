@@ -18,7 +18,7 @@ from lakestream.lake.delta import schema
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.read.history.cache import END, RECORD_OVERHEAD, Block, BlockCache
 from lakestream.lake.read.history.history import TableHistory
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.segments import Dead, Ending
 from lakestream.lake.errors import BadSegment, SegmentGap
 from lakestream.lake.files.staging import StagedSegment
-from lakestream.log.segment import Footer
+from lakestream.log.format.segment import Footer
 
 pytestmark = pytest.mark.unit
 

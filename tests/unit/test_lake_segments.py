@@ -14,7 +14,7 @@ from lakestream.lake.delta import segments
 from lakestream.lake.delta.schema import join_headers
 from lakestream.lake.delta.segments import Dead
 from lakestream.lake.errors import BadSegment, UnfitSubject
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from tests.lake.model import Message, StreamModel, flights
 
 pytestmark = pytest.mark.unit

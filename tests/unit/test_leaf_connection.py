@@ -10,9 +10,9 @@ import pytest
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.remote.leaf_connection import MAX_PINGS, MAX_UNSENT, LeafConnection
-from lakestream.net.remote.leaf_wire import Names
 from lakestream.net.turn import Turn
 from lakestream.ports import Clock
+from lakestream.protocol.leaf_wire import Names
 
 pytestmark = pytest.mark.unit
 

@@ -8,11 +8,11 @@ import pytest
 
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
-from lakestream.net.peers.route_wire import Batch
 from lakestream.net.remote.leaf_interest import Listeners
-from lakestream.net.remote.leaf_wire import Left, Listens, Names
 from lakestream.net.turn import Turn
 from lakestream.ports import Delivery
+from lakestream.protocol.leaf_wire import Left, Listens, Names
+from lakestream.protocol.route_wire import Batch
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from lakestream.net.remote import leaf_wire
-from lakestream.net.remote.leaf_wire import (
+from lakestream.protocol import leaf_wire
+from lakestream.protocol.leaf_wire import (
     Info,
     LeafParser,
     Left,

@@ -19,7 +19,7 @@ from lakestream.config.options import LakeOptions
 from lakestream.lake.delta import segments
 from lakestream.lake.errors import OlderStore
 from lakestream.lake.files import paths, scan, staging
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 from lakestream.meta import leaving as jetstream_leaving
 from tests.unit.stream_world import CLIENT
 from tests.unit.test_engines import World

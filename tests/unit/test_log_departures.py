@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.log.departures import Departures, Point
+from lakestream.log.format.departures import Departures, Point
 
 pytestmark = pytest.mark.unit
 

@@ -9,14 +9,14 @@ from random import Random
 
 import pytest
 
-from lakestream.log.entries import MARK_BYTES, marks_of, read_entries
-from lakestream.log.errors import Compacted, CorruptLog
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.recovery import open_log
-from lakestream.log.salvage import salvage
-from lakestream.log.segment import Footer, read_footer
-from lakestream.log.segment_log import LogOptions, SealState, SegmentLog
-from lakestream.log.store import Store
+from lakestream.log.format.entries import MARK_BYTES, marks_of, read_entries
+from lakestream.log.format.errors import Compacted, CorruptLog
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.segment import Footer, read_footer
+from lakestream.log.store.recovery import open_log
+from lakestream.log.store.repair import salvage
+from lakestream.log.store.segment_log import LogOptions, SealState, SegmentLog
+from lakestream.log.store.store import Store
 from tests.unit.logkit import Clock, InlineIo, MiniStream, QuickFiles, close_all, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
@@ -198,7 +198,7 @@ def test_a_replay_ends_where_entries_are_known_to_be_committed(tmp_path: Path) -
 
 
 def _applied(store: Store, through: int) -> list[tuple[Frame, object]]:
-    from lakestream.log.record import iter_records
+    from lakestream.log.format.record import iter_records
 
     found = []
     for each, at in store.replay(through=through):

@@ -1,4 +1,4 @@
-"""Failing writes and syncs (DESIGN §4, invariant 4): the log freezes for good, nothing is retried, nothing is lost."""
+"""Failing writes and syncs (invariant 4): the log freezes for good, nothing is retried, nothing is lost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.errors import LogFrozen
-from lakestream.log.files import Files
-from lakestream.log.segment_log import LogOptions
+from lakestream.log.format.errors import LogFrozen
+from lakestream.log.format.files import Files
+from lakestream.log.store.segment_log import LogOptions
 from tests.unit.logkit import FaultyFiles, HeldIo, MiniStream, Model, message
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]

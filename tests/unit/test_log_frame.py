@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.log.frame import HEADER_SIZE, Frame, Kind, decode_frame, encode_header, later_write
+from lakestream.log.format.frame import HEADER_SIZE, Frame, Kind, decode_frame, encode_header, later_write
 
 pytestmark = pytest.mark.unit
 

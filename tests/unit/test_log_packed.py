@@ -12,14 +12,14 @@ import pytest
 from lakestream.lake.delta import segments
 from lakestream.lake.files import quarantine, staging
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.log import packed
-from lakestream.log.errors import CorruptLog
-from lakestream.log.files import Files
-from lakestream.log.mend import verify
-from lakestream.log.packed import BLOCK_BYTES, View, is_packed_file, pack, read_plain
-from lakestream.log.salvage import salvage
-from lakestream.log.segment import read_footer
-from lakestream.log.store import LogOptions
+from lakestream.log.format import packed
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.format.packed import BLOCK_BYTES, View, is_packed_file, pack, read_plain
+from lakestream.log.format.segment import read_footer
+from lakestream.log.store.mend import verify
+from lakestream.log.store.repair import salvage
+from lakestream.log.store.store import LogOptions
 from tests.unit.logkit import Clock, FaultyFiles, MiniStream, flip, message, segment_files
 from tests.unit.test_log_shred import Stream, secret
 

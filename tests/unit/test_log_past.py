@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.departures import Point
-from lakestream.log.errors import Compacted
-from lakestream.log.past import LogPast
-from lakestream.log.segment_log import LogOptions
+from lakestream.log.format.departures import Point
+from lakestream.log.format.errors import Compacted
+from lakestream.log.store.past import LogPast
+from lakestream.log.store.segment_log import LogOptions
 from tests.unit.logkit import MiniStream, closing
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
@@ -21,7 +21,7 @@ HELD = 200
 
 def rolling(path: Path, monkeypatch: pytest.MonkeyPatch) -> MiniStream:
     """A stream of `HELD` messages at most through which twice as many have gone, with outlines of 30 each."""
-    monkeypatch.setattr("lakestream.log.upkeep.MERGE_ROWS", 30)
+    monkeypatch.setattr("lakestream.log.store.upkeep.MERGE_ROWS", 30)
     stream = MiniStream(str(path), LogOptions(seal_bytes=1000, seal_age_ns=1 << 60, retain_bytes=8000))
     store = stream.store
     store.keep_departures(True)

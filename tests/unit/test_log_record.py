@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.log.errors import CorruptRecord
-from lakestream.log.record import (
+from lakestream.log.format.errors import CorruptRecord
+from lakestream.log.format.record import (
     Record,
     decode_record,
     decode_spans,

@@ -1,4 +1,4 @@
-"""Opening what an earlier process left (DESIGN §4, invariant 3): torn tails are cut, all other damage is refused."""
+"""Opening what an earlier process left (invariant 3): torn tails are cut, all other damage is refused."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log import checkpoint
-from lakestream.log.errors import CorruptLog, StoreLocked, StoreVersionError
-from lakestream.log.files import Files
-from lakestream.log.record import Record
-from lakestream.log.recovery import StoreRoot
-from lakestream.log.runs import joined
-from lakestream.log.segment import HEADER_SIZE, TRAILER_SIZE, read_footer
-from lakestream.log.segment_log import LogOptions
-from lakestream.log.store import Store
+from lakestream.log.format.errors import CorruptLog, StoreLocked, StoreVersionError
+from lakestream.log.format.files import Files
+from lakestream.log.format.record import Record
+from lakestream.log.format.runs import joined
+from lakestream.log.format.segment import HEADER_SIZE, TRAILER_SIZE, read_footer
+from lakestream.log.store.recovery import StoreRoot
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.store import Store, checkpoint
 from tests.unit.logkit import MiniStream, Model, QuickFiles, close_all, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]

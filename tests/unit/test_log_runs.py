@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.log.runs import MAX_GAP, Runs, stretches
+from lakestream.log.format.runs import MAX_GAP, Runs, stretches
 
 
 @given(st.sets(st.integers(0, 50)))

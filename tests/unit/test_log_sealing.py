@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.frame import Kind
-from lakestream.log.record import decode_record, iter_records
-from lakestream.log.segment import SealedSegment, decode_footer, decode_segment_header, iter_frames, read_footer
-from lakestream.log.segment_log import LogOptions
+from lakestream.log.format.frame import Kind
+from lakestream.log.format.record import decode_record, iter_records
+from lakestream.log.format.segment import SealedSegment, decode_footer, decode_segment_header, iter_frames, read_footer
+from lakestream.log.store.segment_log import LogOptions
 from tests.unit.logkit import T0, Clock, HeldIo, MiniStream, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
@@ -232,7 +232,7 @@ def test_a_crash_between_sealing_and_the_next_segment_goes_on(tmp_path: Path) ->
 
 
 def test_truncating_takes_back_what_was_never_committed(tmp_path: Path) -> None:
-    from lakestream.log.frame import Frame
+    from lakestream.log.format.frame import Frame
 
     stream = MiniStream(str(tmp_path))
     stream.publish(message(1))

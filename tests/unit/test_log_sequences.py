@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log.sequences import CHUNK, SequenceSet, ascending
+from lakestream.log.index.sequences import CHUNK, SequenceSet, ascending
 
 pytestmark = pytest.mark.unit
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.log.checkpoint import NAME as CHECKPOINT
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.mend import verify
-from lakestream.log.record import decode_record, encode_record
-from lakestream.log.segment import read_footer
-from lakestream.log.shred import blank_header, blank_record
-from lakestream.log.store import Appended, LogOptions
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.record import decode_record, encode_record
+from lakestream.log.format.segment import read_footer
+from lakestream.log.store.checkpoint import NAME as CHECKPOINT
+from lakestream.log.store.mend import verify
+from lakestream.log.store.shred import blank_header, blank_record
+from lakestream.log.store.store import Appended, LogOptions
 from lakestream.protocol import headers
 from tests.unit.logkit import Clock, FaultyFiles, HeldIo, MiniStream, message, segment_files
 

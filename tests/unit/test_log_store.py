@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log.cache import ReadCache
-from lakestream.log.files import Files
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.record import Record, encode_record, record_length
-from lakestream.log.runs import joined
-from lakestream.log.segment_log import LogOptions
-from lakestream.log.store import Appended, Store
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.record import Record, encode_record, record_length
+from lakestream.log.format.runs import joined
+from lakestream.log.store.cache import ReadCache
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.store import Appended, Store
 from tests.unit.logkit import T0, InlineIo, MiniStream, Model, close_all, message
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
@@ -250,7 +250,7 @@ def test_applying_a_sequence_twice_is_caught(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- in memory
 class MemoryStream(MiniStream):
     def __init__(self) -> None:
-        from lakestream.raft.group import Group
+        from lakestream.raft.group.group import Group
 
         self.store = Store.in_memory(InlineIo(), "uid-1")
         self.failures: list[Exception] = []

@@ -16,15 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from lakestream.log import checkpoint, index_memory, subject_index, subject_leaves, subject_snapshot
-from lakestream.log.checkpoint import State, read_checkpoint, write_checkpoint
-from lakestream.log.errors import CorruptLog
-from lakestream.log.files import Files
-from lakestream.log.histories import PACKED
-from lakestream.log.index_memory import IndexMemory
-from lakestream.log.sequences import SequenceSet
-from lakestream.log.subject_index import SubjectIndex
-from lakestream.log.subject_snapshot import Snapshot
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.index import memory_limit as index_memory
+from lakestream.log.index import subject_index, subject_leaves, subject_snapshot
+from lakestream.log.index.histories import PACKED
+from lakestream.log.index.memory_limit import IndexMemory
+from lakestream.log.index.sequences import SequenceSet
+from lakestream.log.index.subject_index import SubjectIndex
+from lakestream.log.index.subject_snapshot import Snapshot
+from lakestream.log.store.checkpoint import State, read_checkpoint, write_checkpoint
+from lakestream.log.store.store import checkpoint
 from lakestream.protocol.subjects import matches
 
 pytestmark = pytest.mark.unit

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log import outline as outline_module
-from lakestream.log import upkeep as upkeep_module
-from lakestream.log.errors import CorruptLog, LogClosed, StoreVersionError
-from lakestream.log.record import record_length
-from lakestream.log.segment_log import LogOptions
+from lakestream.log.format import outline as outline_module
+from lakestream.log.format.errors import CorruptLog, LogClosed, StoreVersionError
+from lakestream.log.format.record import record_length
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.store import upkeep as upkeep_module
 from tests.unit.logkit import T0, FaultyFiles, HeldIo, MiniStream, Model, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
@@ -297,7 +297,7 @@ def test_a_checkpoint_of_a_newer_release_is_refused(tmp_path: Path) -> None:
 def test_it_remembers_whose_log_it_is(tmp_path: Path) -> None:
     stream, _ = filled(str(tmp_path))
     stream.store.close(b"extra")
-    from lakestream.log.store import Store
+    from lakestream.log.store.store import Store
 
     store = Store.open(str(tmp_path), stream.io)
     assert (store.uid, store.stream, store.account) == ("uid-1", "ORDERS", "$G")

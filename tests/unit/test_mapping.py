@@ -12,7 +12,7 @@ import pytest
 
 from lakestream.lake.transfer.mapping import BadMapping, Columns, Mapped, Mapper, is_own, subjects_of
 from lakestream.lake.transfer.unmapping import EXACT, BadMessage, Fields, Unmapper, parse_ddl
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 
 def mapped(columns: Columns | None, **values: Any) -> Mapped:

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.log.store import LOG_DIRECTORY
+from lakestream.log.store.store import LOG_DIRECTORY
+from lakestream.meta.assignments import Applied, AssignStream, RemoveStream
 from lakestream.meta.meta_boot import JoinAnswer
-from lakestream.meta.meta_state import Applied, AssignStream, RemoveStream
 from lakestream.protocol.api.errors import ApiError
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 from tests.unit.meta_world import STEP_NS, World
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from lakestream.meta.meta_boot import Apply, Begin, Seen, Wait, decide
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,8 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from lakestream.meta import meta_state
-from lakestream.meta.meta_state import (
+from lakestream.meta import assignments as meta_state
+from lakestream.meta.assignments import (
     AbandonStream,
     Applied,
     AssignStream,

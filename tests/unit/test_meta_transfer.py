@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.segment_log import SegmentLog
-from lakestream.meta.meta import KEEP_SEGMENTS
-from lakestream.meta.meta_state import Applied, RemoveStream
+from lakestream.log.store.segment_log import SegmentLog
+from lakestream.meta.assignments import Applied, RemoveStream
+from lakestream.meta.meta_group import KEEP_SEGMENTS
 from lakestream.meta.meta_transfer import INCOMING, OUTGOING
 from lakestream.protocol.api.errors import ApiError
-from lakestream.raft.hard_state import NAME as RAFT
+from lakestream.raft.group.hard_state import NAME as RAFT
 from tests.unit.meta_world import Server, World
 
 pytestmark = pytest.mark.unit

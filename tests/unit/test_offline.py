@@ -10,11 +10,11 @@ import pytest
 
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.lake.files import scan, staging
-from lakestream.log.files import Io
-from lakestream.log.frame import Kind
+from lakestream.log.format.files import Io
+from lakestream.log.format.frame import Kind
 from lakestream.logging import Logger
 from lakestream.meta.stores import FileStores
-from lakestream.raft.group import Proposal
+from lakestream.raft.group.group import Proposal
 from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.stream.core.operations import CreateConsumer, Operation, UpdateStream, encode
 from tests.unit.api_world import ApiWorld

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from lakestream.meta.alternates import Alternates
-from lakestream.meta.meta_state import AssignStream, MetaState, RemoveStream
+from lakestream.meta.assignments import AssignStream, MetaState, RemoveStream
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.mirroring.origin_rules import check_filters, checked_origins

@@ -20,7 +20,7 @@ from lakestream.lake.read.history import past_table
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.rows import COLUMNS
 from lakestream.lake.read.live_rows import LiveView, schema
-from lakestream.log.departures import Departures, Point
+from lakestream.log.format.departures import Departures, Point
 
 pytestmark = pytest.mark.unit
 

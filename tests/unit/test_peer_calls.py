@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lakestream.net.peers import peer_calls
-from lakestream.net.peers.peer_calls import PeerCalls
-from lakestream.raft.ports import Channel
+from lakestream.net.peers import calls as peer_calls
+from lakestream.net.peers.calls import PeerCalls
+from lakestream.raft.group.ports import Channel
 
 pytestmark = pytest.mark.unit
 

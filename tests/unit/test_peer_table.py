@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.config.options import RouteUrl
-from lakestream.net.peers import peer_wire as wire
+from lakestream.net.peers.handshake import Table
 from lakestream.net.peers.peer_dial import FIRST_DELAY_S, FORGET_AFTER, MAX_DELAY_S, REPORT_EVERY, Target
-from lakestream.net.peers.peer_table import Table
-from lakestream.net.peers.peer_wire import Hello, NodeInfo, Ready, Refused
+from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.peer_wire import Hello, NodeInfo, Ready, Refused
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.net.peers import peer_wire as wire
-from lakestream.net.peers.peer_wire import Address, FrameReader, Hello, NodeInfo, WireError
+from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.peer_wire import Address, FrameReader, Hello, NodeInfo, WireError
 
 pytestmark = pytest.mark.unit
 

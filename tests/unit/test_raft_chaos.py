@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakestream.log.frame import Kind
-from lakestream.raft.core import ChangePending, Options, Role, Transferring
-from lakestream.raft.messages import Append, HardState, Membership, decode_membership, entry_of
+from lakestream.log.format.frame import Kind
+from lakestream.raft.core.core import ChangePending, Options, Role, Transferring
+from lakestream.raft.core.messages import Append, HardState, Membership, decode_membership, entry_of
 from tests.unit.raft_net import Member, Net, entry
 
 pytestmark = pytest.mark.unit

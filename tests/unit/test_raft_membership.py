@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.log.frame import Frame, Kind
-from lakestream.raft.core import ChangePending, NotLeader, Role
-from lakestream.raft.messages import Append, AppendReply, HardState, Membership, TimeoutNow, encode_membership, entry_of
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.raft.core.core import ChangePending, NotLeader, Role
+from lakestream.raft.core.messages import (
+    Append,
+    AppendReply,
+    HardState,
+    Membership,
+    TimeoutNow,
+    encode_membership,
+    entry_of,
+)
 from tests.unit.raft_net import ELECTION, Net, append, drain, log_of, lone
 
 pytestmark = pytest.mark.unit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core import BadMessage, NotLeader, Options, Role
-from lakestream.raft.messages import (
+from lakestream.raft.core.core import BadMessage, NotLeader, Options, Role
+from lakestream.raft.core.messages import (
     Append,
     AppendReply,
     HardState,

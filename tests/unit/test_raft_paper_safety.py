@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from lakestream.log.frame import Frame, Kind
-from lakestream.raft.core import BadMessage, Core, Role
-from lakestream.raft.messages import (
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.raft.core.core import BadMessage, Core, Role
+from lakestream.raft.core.messages import (
     Append,
     AppendReply,
     HardState,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core import NotLeader, Role
-from lakestream.raft.messages import Append, AppendReply
+from lakestream.raft.core.core import NotLeader, Role
+from lakestream.raft.core.messages import Append, AppendReply
 from tests.unit.raft_net import ELECTION, Net, drain, lone
 from tests.unit.test_raft_paper import make_leader
 

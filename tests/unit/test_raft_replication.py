@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core import BadMessage, Core, Options, Role, SendEntries, TooMuchUncommitted
-from lakestream.raft.messages import Append, AppendReply, HardState, Install, InstallReply, Membership, entry_of
-from lakestream.raft.progress import Inflight, Pace, Progress
+from lakestream.raft.core.core import BadMessage, Core, Options, Role, SendEntries, TooMuchUncommitted
+from lakestream.raft.core.messages import Append, AppendReply, HardState, Install, InstallReply, Membership, entry_of
+from lakestream.raft.core.progress import Inflight, Pace, Progress
 from tests.unit.raft_net import ELECTION, Net, append, drain, entry, log_of, lone, terms_in
 from tests.unit.test_raft_paper import make_leader
 

@@ -8,9 +8,9 @@ from random import Random
 import msgspec
 import pytest
 
-from lakestream.log.frame import Frame
-from lakestream.raft.core import Core, Role
-from lakestream.raft.messages import (
+from lakestream.log.format.frame import Frame
+from lakestream.raft.core.core import Core, Role
+from lakestream.raft.core.messages import (
     Append,
     AppendReply,
     Confirmed,
@@ -24,8 +24,8 @@ from lakestream.raft.messages import (
     decode_envelopes,
     encode_envelopes,
 )
-from lakestream.raft.ready import Conflict, RolledBack
-from lakestream.raft.terms import UNKNOWN, TermMap, reaching, term_in
+from lakestream.raft.core.ready import Conflict, RolledBack
+from lakestream.raft.core.terms import UNKNOWN, TermMap, reaching, term_in
 from tests.unit.raft_net import ELECTION, OPTIONS, Member, Net, append, drain, log_of, lone, terms_in, terms_of
 
 pytestmark = pytest.mark.unit

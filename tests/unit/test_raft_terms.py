@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.raft.terms import TermMap
+from lakestream.raft.core.terms import TermMap
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.stream.consumer import read_ahead
 from lakestream.stream.consumer import start as consumer_start
 from lakestream.stream.consumer.selection import Subjects

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakestream.meta.replica import NEAR
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 from tests.unit.replica_world import Node, World
 
 pytestmark = pytest.mark.unit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakestream.net.remote.alive import Drain, KeepAlive
+from lakestream.net.remote.keepalive import Drain, KeepAlive
 from tests.unit.stream_world import ManualClock
 
 PAUSE_NS, MOST = 5, 2

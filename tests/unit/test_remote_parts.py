@@ -21,9 +21,9 @@ from lakestream.net.remote.bodies import Answers, Pushed, asked
 from lakestream.net.remote.connection import RemoteConnection
 from lakestream.net.remote.dial import Redial
 from lakestream.net.turn import Turn
+from lakestream.protocol.domain_subjects import LINK_QUEUE, ack_here, ack_there, sign
 from lakestream.stream.core.config import ExternalStream, StreamSource
-from lakestream.stream.mirroring import upstream
-from lakestream.stream.mirroring.links import LINK_QUEUE, ack_here, ack_there, sign
+from lakestream.stream.mirroring import session as upstream
 from lakestream.stream.mirroring.origin import Origin, Start
 
 pytestmark = pytest.mark.unit

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.log.errors import CorruptLog
-from lakestream.log.files import Files
-from lakestream.log.mend import verify
-from lakestream.raft.messages import Membership
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.store.mend import verify
+from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.operations import DeleteMessage
 from tests.unit import logkit
 from tests.unit.logkit import MiniStream, flip

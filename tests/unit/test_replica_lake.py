@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.lake.files import paths
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 from tests.unit.replica_world import Node, World, change, fill
 
 pytestmark = pytest.mark.unit

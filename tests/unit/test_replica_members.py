@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 from tests.unit.replica_world import World, change, fill, let_go
 
 pytestmark = pytest.mark.unit

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.files import Files
-from lakestream.log.packed import is_packed_file
+from lakestream.log.format.files import Files
+from lakestream.log.format.packed import is_packed_file
 from tests.unit import logkit, test_replica_damage, test_replica_lake, test_replica_members
 from tests.unit.replica_world import World
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from lakestream.lake.errors import StagingConflict
 from lakestream.lake.files import staging
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.log.errors import CorruptLog, CorruptRecord
-from lakestream.log.files import Files
-from lakestream.log.mend import take_over, verify
-from lakestream.log.record import columns, encode_record, iter_records
-from lakestream.log.store import LogOptions, SealedSegment
-from lakestream.stream.consumer.state import Ledger
+from lakestream.log.format.errors import CorruptLog, CorruptRecord
+from lakestream.log.format.files import Files
+from lakestream.log.format.record import columns, encode_record, iter_records
+from lakestream.log.store.mend import take_over, verify
+from lakestream.log.store.store import LogOptions, SealedSegment
+from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.features.dedupe import Dedupe
 from tests.unit.logkit import MiniStream, close_all, flip, message
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.peers.remote_node import MARK_EVERY, MAX_MARKS
 from lakestream.net.peers.route_interest import CHANGES_IN_A_BUFFER
-from lakestream.net.peers.route_wire import (
+from lakestream.protocol.route_wire import (
     Batch,
     Hold,
     Interest,

@@ -17,7 +17,7 @@ from lakestream.config.account_options import (
     StreamImport,
 )
 from lakestream.net.interest.interest import Subscription
-from lakestream.net.peers.route_wire import Routed, decode
+from lakestream.protocol.route_wire import Routed, decode
 from lakestream.protocol.subjects import matches
 from tests.unit.route_world import Client, Cluster
 

@@ -8,7 +8,8 @@ from lakestream.config.account_options import AccountOptions, ServiceImport
 from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.remote_node import FORGOTTEN_IN_A_TURN, HIGH_WATER, MARK_EVERY, MAX_MARKS
 from lakestream.net.peers.route_interest import CHANGES_IN_A_BUFFER, buffers
-from lakestream.net.peers.route_wire import (
+from lakestream.ports import ClientInfo
+from lakestream.protocol.route_wire import (
     Batch,
     Hold,
     Interest,
@@ -21,7 +22,6 @@ from lakestream.net.peers.route_wire import (
     decode,
     encode,
 )
-from lakestream.ports import ClientInfo
 from lakestream.stream.core.account_limits import UNLIMITED
 from tests.unit.route_world import ACCOUNTS, DEFAULT, ONE, TWO, A, B, C, Cluster
 from tests.unit.test_routes import Directory

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lakestream.net.peers.api_relay import ApiRelay
-from lakestream.net.peers.peer_wire import NodeInfo
 from lakestream.net.peers.remote_node import HIGH_WATER, MAX_WEIGHT
-from lakestream.net.peers.route_wire import Interest, Routed
 from lakestream.ports import ClientInfo
+from lakestream.protocol.peer_wire import NodeInfo
+from lakestream.protocol.route_wire import Interest, Routed
 from tests.unit.route_world import A, B, C, Cluster, records
 
 pytestmark = pytest.mark.unit

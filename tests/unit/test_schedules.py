@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol import gotime, headers
 from lakestream.stream.core import publish
 from lakestream.stream.core.operations import DeleteMessage, Purge

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.account.engines import MARK_NS
 from lakestream.lake.files import paths
-from lakestream.log.errors import StoreVersionError
-from lakestream.log.files import Files
-from lakestream.log.recovery import StoreRoot
-from lakestream.log.segment_log import LogOptions
-from lakestream.meta.engines import MARK_NS
+from lakestream.log.format.errors import StoreVersionError
+from lakestream.log.format.files import Files
+from lakestream.log.store.recovery import StoreRoot
+from lakestream.log.store.segment_log import LogOptions
 from tests.unit.test_engines import World
 
 pytestmark = pytest.mark.unit

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 from lakestream.stream.core.operations import DeleteMessage, Purge
 from tests.unit.stream_world import World
 
@@ -189,7 +189,7 @@ def test_numbers_of_thousands_of_digits_are_like_any_others(make: MakeWorld) -> 
 
 # ------------------------------------------------------------------ batches against one message at a time
 class Model:
-    """nats-server's semantics of limits, one message at a time (streams.md §4)."""
+    """nats-server's semantics of limits, one message at a time (docs/internals/streams.md#limits)."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config

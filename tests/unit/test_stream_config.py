@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.jsonio import dumps, parse, shown
-from lakestream.stream.core import rules as stream_rules
+from lakestream.stream import rules as stream_rules
 from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
 from lakestream.stream.core.info import config_shown
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.store import Store
+from lakestream.log.store.store import Store
 from lakestream.meta.shared import Stores
 from lakestream.net.interest.interest import Subscription
 from tests.unit.api_world import ApiWorld, Client

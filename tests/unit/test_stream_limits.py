@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.stream.core import retention
+from lakestream.stream.consumer import retention
 from lakestream.stream.core.operations import Purge
 from tests.unit import consumer_world
 from tests.unit.stream_world import World

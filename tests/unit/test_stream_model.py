@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.log.files import Files
-from lakestream.log.record import Record
-from lakestream.log.store import LogOptions
+from lakestream.log.format.files import Files
+from lakestream.log.format.record import Record
+from lakestream.log.store.store import LogOptions
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import DeleteMessage, UpdateStream
 from lakestream.stream.core.operations import Purge as PurgeOperation

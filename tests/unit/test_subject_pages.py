@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from lakestream.account.api import subject_pages
-from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.index.subject_index import SubjectIndex
 from tests.unit.api_world import ApiWorld
 
 pytestmark = pytest.mark.unit

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.runs import joined
-from lakestream.log.segment_rows import SegmentRows
-from lakestream.log.store import Store
+from lakestream.log.format.runs import joined
+from lakestream.log.store.segment_rows import SegmentRows
+from lakestream.log.store.store import Store
 from lakestream.stream.core import limits
 from tests.unit.consumer_world import World
 

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.account.engines import MARK_NS
 from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.files import paths, staging
-from lakestream.log import synced
-from lakestream.log.errors import CorruptLog, LostEntries
-from lakestream.log.segment import HEADER_SIZE
-from lakestream.log.segment_log import LogOptions
-from lakestream.log.store import Store
-from lakestream.log.synced import Mark, MarkFile
-from lakestream.meta.engines import MARK_NS
+from lakestream.log.format.errors import CorruptLog, LostEntries
+from lakestream.log.format.segment import HEADER_SIZE
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.store import Store, synced
+from lakestream.log.store.synced import Mark, MarkFile
 from lakestream.server.lake import keeper
 from tests.unit.logkit import FaultyFiles, MiniStream, QuickFiles, message, segment_files
 from tests.unit.test_engines import World

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.store import LogOptions
-from lakestream.stream.core.syncing import ASYNC_SYNC_NS
+from lakestream.log.store.store import LogOptions
+from lakestream.stream.features.async_persist import ASYNC_SYNC_NS
 from tests.unit import replica_world
 from tests.unit.logkit import FaultyFiles
 from tests.unit.stream_world import World

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 from lakestream.stream.core import confirming
 from tests.unit.consumer_world import World
 from tests.unit.stream_world import World as StreamWorld

@@ -11,7 +11,7 @@ import pytest
 
 from lakestream.account.api.transfer import MAX_SUBJECT, TransferApi
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.log.record import Record, encode_record, iter_records
+from lakestream.log.format.record import Record, encode_record, iter_records
 from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
 from tests.unit.api_world import ApiWorld

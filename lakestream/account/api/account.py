@@ -18,7 +18,7 @@ from lakestream.stream.core.account_limits import JetStreamLimits
 from lakestream.stream.core.confirming import when_all_applied
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.meta.node import JetStreamCluster
 
 UNLIMITED = -1
@@ -83,7 +83,7 @@ class AccountApi:
         when_all_applied(list(self._engine.streams.values()), then)
 
     def usage(self) -> dict[str, Any]:
-        """The fields of an account info reply for this node (api.md §2)."""
+        """The fields of an account info reply for this node (docs/internals/api.md#account)."""
         return self._shown(self._own_usage())
 
     def _own_usage(self) -> Usage:

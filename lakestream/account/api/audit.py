@@ -1,7 +1,7 @@
 """The audit trail of the JetStream API.
 
-Belongs here: the advisory `$JS.EVENT.ADVISORY.API` about each request and its answer (api.md §11). It is sent only when
-somebody listens, by the node that answers.
+Belongs here: the advisory `$JS.EVENT.ADVISORY.API` about each request and its answer
+(docs/internals/api.md#advisories). It is sent only when somebody listens, by the node that answers.
 """
 
 from __future__ import annotations

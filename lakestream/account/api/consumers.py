@@ -1,8 +1,8 @@
 """`$JS.API.CONSUMER.>`: consumers as clients ask for them.
 
-Belongs here: reading the requests of api.md §4, the rules about names and subjects, and turning them into operations
-of a stream's log, one at a time for each stream, so that every request sees what the one before has done. What
-configurations are allowed is in consumer/rules.py, what a reply shows in consumer/info.py.
+Belongs here: reading the requests of docs/internals/api.md#consumers, the rules about names and subjects, and turning
+them into operations of a stream's log, one at a time for each stream, so that every request sees what the one before
+has done. What configurations are allowed is in consumer/rules.py, what a reply shows in consumer/info.py.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, Re
 from lakestream.stream.mirroring import sourcing
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
-    from lakestream.stream.core.stream import Stream
+    from lakestream.account.engine import Engine
+    from lakestream.stream.assembly import Stream
 
 NAMES_LIMIT = 1024
 LIST_LIMIT = 256
@@ -444,7 +444,7 @@ class ConsumerApi:
         try:
             consumer = self._consumer(*request.tokens[:2])
         except ApiError:
-            return  # silence, as in nats-server (api.md §1), whatever level is asked for
+            return  # silence, as in nats-server (docs/internals/api.md#requests), whatever level is asked for
         if level_refused(request.header):
             raise api_error(10185)
         if request.body and not request.body.strip():

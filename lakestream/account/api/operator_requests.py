@@ -1,8 +1,8 @@
 """What only the system account may ask: the cluster's nodes, and everybody's streams.
 
 Belongs here: stepdown of the meta group's leader, taking a node out of the cluster, moving any account's stream, and
-removing all streams of an account (api.md §5). How a stream comes to other nodes is cluster/moves.py's and, one server
-at a time, cluster/local.py's; where these requests are taken, system.py's.
+removing all streams of an account (docs/internals/api.md#operator-requests). How a stream comes to other nodes is
+cluster/moves.py's and, one server at a time, cluster/local.py's; where these requests are taken, system.py's.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from lakestream.meta.api import PeerRequest, placement_of
-from lakestream.meta.meta_state import AbandonStream, ChangeStream, RemoveStream
-from lakestream.meta.moves import Moves
+from lakestream.account.api.moves import Moves
+from lakestream.account.api.peers import PeerRequest, placement_of
+from lakestream.meta.assignments import AbandonStream, ChangeStream, RemoveStream
 from lakestream.meta.placement import choose, choose_leader, peer_id
 from lakestream.meta.requests import MAX_HOPS
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import Int
 from lakestream.protocol.api.request import Request, Routes, Where
-from lakestream.raft.messages import Membership
+from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.config import Placement
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
-    from lakestream.meta.engines import Engines
+    from lakestream.account.engine import Engine
+    from lakestream.account.engines import Engines
     from lakestream.meta.node import JetStreamCluster
 
 HAND_OVER_NS = 300_000_000

@@ -1,8 +1,8 @@
 """Streams as the API manages them.
 
 Belongs here: STREAM.CREATE, UPDATE, INFO, NAMES, LIST, DELETE, PURGE, MSG.GET and MSG.DELETE: reading the request,
-checking it against the stream, proposing the operation, answering (api.md §3). What a configuration may hold is in
-stream/rules.py.
+checking it against the stream, proposing the operation, answering (docs/internals/api.md#streams). What a configuration
+may hold is in stream/rules.py.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from lakestream.account.backup.restores import RestoreRequest, Restores, Target
 from lakestream.account.backup.snapshots import SnapshotRequest, Snapshots
 from lakestream.account.get import query
 from lakestream.account.get.query import MsgGetRequest
-from lakestream.log.errors import LogError
-from lakestream.log.record import Record
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients, invalid
 from lakestream.protocol.api.jsonio import Int, Uint64
 from lakestream.protocol.api.request import Request, Routes, Where
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import overlaps
+from lakestream.stream import rules as stream_rules
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core import account_limits, offline
-from lakestream.stream.core import rules as stream_rules
 from lakestream.stream.core.config import LAST_SEQ, StreamConfig, StreamConfigRequest
 from lakestream.stream.core.confirming import when_all_applied
 from lakestream.stream.core.info import info_shown, state_shown
 from lakestream.stream.core.operations import DeleteMessage, Purge, UpdateStream
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.mirroring.clone import check_update
 from lakestream.stream.mirroring.origin_rules import Find, check_filters
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 NAMES_LIMIT = 1024
 """Names in one reply of STREAM.NAMES."""

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.protocol import subjects as grammar
 
 SUBJECTS_LIMIT = 100_000

@@ -24,7 +24,7 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import PREFIX, ApiPart, Handler, Request, Where, level_refused, prefixes
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 SILENT = (
     "STREAM.>",
@@ -46,7 +46,7 @@ UNCOUNTED = "STREAM.MSG.GET.*"
 """A request whose success is neither counted nor audited, as with nats-server: it is reading."""
 
 STORES = (b"$KV.>", b"$OBJ.>")
-"""What the domain's prefix maps to the subjects of streams (api.md §1)."""
+"""What the domain's prefix maps to the subjects of streams (docs/internals/api.md#requests)."""
 
 
 def standard_parts(engine: Engine) -> list[ApiPart]:
@@ -56,7 +56,7 @@ def standard_parts(engine: Engine) -> list[ApiPart]:
     if engine.cluster is None:
         return [StreamApi(engine), ConsumerApi(engine)]
     from lakestream.account.api.operator_requests import ClusterRequests
-    from lakestream.meta.api import ClusterApi
+    from lakestream.account.api.peers import ClusterApi
     from lakestream.meta.stream_api import ClusterStreamApi
 
     streams = ClusterStreamApi(engine, engine.cluster)

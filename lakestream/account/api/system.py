@@ -18,8 +18,8 @@ from lakestream.protocol.api.request import ApiPart, Request, level_refused
 from lakestream.protocol.subjects import Filters
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
-    from lakestream.meta.engines import Engines
+    from lakestream.account.engine import Engine
+    from lakestream.account.engines import Engines
 
 SILENT = (b"ACCOUNT.>", b"META.LEADER.STEPDOWN", b"META.RESCUE", b"SERVER.REMOVE", b"SERVER.EVACUATE")
 """Subjects that somebody serves in a cluster: what comes there in another form, or

@@ -1,7 +1,8 @@
 """Moving whole messages in and out of a stream, for `lakestream import` and `lakestream export`.
 
-Belongs here: two requests of our own beside the JetStream API. Messages travel as the log's records (log/record.py),
-so that nothing about them is lost on the way: subject, header block and payload byte for byte, time to the ns.
+Belongs here: two requests of our own beside the JetStream API. Messages travel as the log's records
+(log/format/record.py), so that nothing about them is lost on the way: subject, header block and payload byte for byte,
+time to the ns.
 
     $LAKE.API.IMPORT.<stream>   body: records back to back, their sequences the ones that they are to get, ascending by
                                 one; time 0 is now. Answered like a publish, by the last one's pub ack, once all are on
@@ -25,9 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.account.get.as_it_was import travels
-from lakestream.log.errors import LogError
-from lakestream.log.record import Record, encode_record, iter_records
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record, encode_record, iter_records
 from lakestream.meta.replicas import asked_here
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol import headers, subjects
@@ -36,10 +36,11 @@ from lakestream.protocol.api.jsonio import dumps
 from lakestream.stream.core import limits, publish
 from lakestream.stream.core.batch import Effect
 from lakestream.stream.core.reader import HistoryUnavailableError
+from lakestream.stream.features.time_travel import travels
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
-    from lakestream.stream.core.stream import Stream
+    from lakestream.account.engine import Engine
+    from lakestream.stream.assembly import Stream
 
 PREFIX = "$LAKE.API."
 EXPORT_BYTES = 512 << 10

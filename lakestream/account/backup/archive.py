@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from lakestream.log.record import MAX_SUBJECT, Record
+from lakestream.log.format.record import MAX_SUBJECT, Record
 from lakestream.ports import PublicError
 from lakestream.protocol import s2
 from lakestream.protocol.api.json_syntax import JsonError

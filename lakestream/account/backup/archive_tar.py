@@ -35,8 +35,8 @@ from lakestream.account.backup.archive import (
     Pending,
     Position,
 )
-from lakestream.log.record import Record
-from lakestream.log.sequences import SequenceSet
+from lakestream.log.format.record import Record
+from lakestream.log.index.sequences import SequenceSet
 
 READ_BYTES = 256 << 10
 """Bytes of a file in the tar that are read at a time."""

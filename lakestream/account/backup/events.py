@@ -1,6 +1,7 @@
 """Advisories about snapshots and restores.
 
-Belongs here: `$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_…` and `RESTORE_…` (api.md §11) and what they tell.
+Belongs here: `$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_…` and `RESTORE_…` (docs/internals/api.md#advisories) and what they
+tell.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from lakestream.protocol.api.request import Request
 from lakestream.protocol.gotime import format_time
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 
 class BackupEvents:

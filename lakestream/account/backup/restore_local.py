@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lakestream.account.backup.restores import Part
-from lakestream.log.frame import Kind
+from lakestream.log.format.frame import Kind
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.stream.assembly import Stream
 from lakestream.stream.awaiting import told
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Restored
-from lakestream.stream.core.stream import Stream
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 
 class LocalTarget:

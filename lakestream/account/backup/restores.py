@@ -1,8 +1,8 @@
 """Taking a backup: `$JS.API.STREAM.RESTORE`.
 
-Belongs here: collecting the chunks that a client sends (api.md §10), and making entries of a stream's log out of the
-archive in them. The archive's bytes are archive.py's. Where the entries go is a `Target`'s: the log of a stream that
-nobody sees before it is whole.
+Belongs here: collecting the chunks that a client sends (docs/internals/api.md#backups), and making entries of a
+stream's log out of the archive in them. The archive's bytes are archive.py's. Where the entries go is a `Target`'s: the
+log of a stream that nobody sees before it is whole.
 
 The chunks are staged in a file without a name, which is gone with the process whatever happens; only a transfer that
 came to its end is looked at. So the client waits for the work at its end, as it does with nats-server.
@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from lakestream.account.backup.archive import Archive, ArchivedConsumer, ArchivedState, ArchiveError, decoded
 from lakestream.account.backup.archive_tar import TAR_HEADER, TarArchive, is_tar
 from lakestream.account.backup.events import BackupEvents
-from lakestream.log.frame import Kind
-from lakestream.log.record import Record, encode_record
+from lakestream.log.format.frame import Kind
+from lakestream.log.format.record import Record, encode_record
 from lakestream.meta.shared import RESTORES_AHEAD
 from lakestream.ports import ClientInfo
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
@@ -35,12 +35,12 @@ from lakestream.protocol.subjects import matches, valid_subject
 from lakestream.stream.awaiting import in_thread
 from lakestream.stream.consumer import rules as consumer_rules
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.state import Delta, encode_delta
+from lakestream.stream.consumer.ledger import Delta, encode_delta
 from lakestream.stream.core.config import LAST_SEQ, StreamConfig
 from lakestream.stream.core.operations import CreateConsumer, Operation, Progress, Skip, encode
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 STALL_NS = 5_000_000_000
 """A restore in which nothing comes for so long (5 s) is given up, without a word, as by nats-server."""

@@ -1,8 +1,8 @@
 """Sending a stream as a backup: `$JS.API.STREAM.SNAPSHOT`.
 
 Belongs here: what a snapshot holds (the stream as of the request: its state, its consumers, its messages wherever they
-lie), and the flow of its chunks to the client (api.md §10). The archive's bytes are archive.py's, taking one back
-restores.py's.
+lie), and the flow of its chunks to the client (docs/internals/api.md#backups). The archive's bytes are archive.py's,
+taking one back restores.py's.
 
 A message that is removed while the snapshot goes on may be missing in it; the state that it begins with still counts
 it, as in nats-server.
@@ -17,8 +17,8 @@ import msgspec
 
 from lakestream.account.backup import archive
 from lakestream.account.backup.events import BackupEvents
-from lakestream.log.errors import LogError
-from lakestream.log.record import Record
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record
 from lakestream.ports import ClientInfo
 from lakestream.protocol import s2
 from lakestream.protocol.api.errors import api_error, for_clients
@@ -26,14 +26,14 @@ from lakestream.protocol.api.jsonio import Int, dumps, shown
 from lakestream.protocol.api.request import Request
 from lakestream.protocol.nuid import nuid
 from lakestream.protocol.subjects import publishable
+from lakestream.stream.assembly import Stream
 from lakestream.stream.awaiting import Signal, in_thread
 from lakestream.stream.consumer.consumer import Consumer
 from lakestream.stream.core.info import config_shown, state_shown
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream.stream.core.stream import Stream
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 CHUNK_BYTES, CHUNK_LEAST, CHUNK_MOST = 128 << 10, 1 << 10, 1 << 20
 """Bytes in a chunk: by default (128 KiB), and the bounds into which a request's `chunk_size` is brought."""

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Final
 
-from lakestream.log.errors import LogError
-from lakestream.log.record import Record
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record
 from lakestream.ports import Delivery, Found, PastUnavailableError
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 PIECE: Final = 1024
 """Most messages sent in one event-loop turn."""

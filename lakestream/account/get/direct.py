@@ -1,4 +1,4 @@
-"""Direct get: stored messages without a consumer and without JSON answers (ADR-31, api.md §6).
+"""Direct get: stored messages without a consumer and without JSON answers (ADR-31, docs/internals/api.md#direct-get).
 
 Belongs here: the subscriptions of `$JS.API.DIRECT.GET.`, the fast way of a last-by-subject get, and which status a bad
 request gets. Runs of several messages are in batch.py.
@@ -14,8 +14,8 @@ import msgspec
 from lakestream.account.get import query
 from lakestream.account.get.batch import AsItWas, Batch, MessageHeaders, Multi, status
 from lakestream.account.get.query import MsgGetRequest
-from lakestream.log.errors import LogError
-from lakestream.log.record import Record
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record
 from lakestream.ports import ClientInfo, Handler, Past, PastUnavailableError, Subscribed
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
@@ -24,8 +24,8 @@ from lakestream.protocol.api.request import level_refused, prefixes
 from lakestream.stream.core.reader import HistoryUnavailableError
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
-    from lakestream.stream.core.stream import Stream
+    from lakestream.account.engine import Engine
+    from lakestream.stream.assembly import Stream
 
 QUEUE: Final = b"_sys_"
 """Direct gets are served in this queue group, as on nats-server: mirrors may take their share in it."""

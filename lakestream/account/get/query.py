@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heapreplace
 
 import msgspec
 
-from lakestream.log.store import Store
+from lakestream.log.store.store import Store
 from lakestream.protocol.api.jsonio import Int, Time, Uint64
 from lakestream.protocol.gotime import time_ns
 

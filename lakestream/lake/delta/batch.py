@@ -24,9 +24,9 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import Scanner
 from lakestream.lake.files.staging import StagedSegment, StagedStream
 from lakestream.lake.files.storage import Storage
-from lakestream.log.departures import Departures
-from lakestream.log.runs import stretches
-from lakestream.log.segment import Footer
+from lakestream.log.format.departures import Departures
+from lakestream.log.format.runs import stretches
+from lakestream.log.format.segment import Footer
 
 COMMIT_BYTES = 256 * 1024 * 1024
 """Maximum size of the segments of one commit together, unless a single one is larger."""

@@ -4,7 +4,8 @@ Belongs here: the departures file of a commit, written for streams with time tra
 left by a point. The version that the commit makes holds every message of the batch, also those removed within it, and
 every older one that the stream held when the batch began. With this file it is the stream at any point of the batch.
 
-    <table>/_departures/<last index of the batch>.parquet: first, last, removed_seq, removed_ns (log/departures.py)
+    <table>/_departures/<last index of the batch>.parquet: first, last, removed_seq, removed_ns
+    (log/format/departures.py)
 
 Delta and its readers ignore names that begin with `_`. The file is written before its commit, and deleted when log
 clean-up has deleted the commit.
@@ -21,8 +22,8 @@ from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import AsOf, CommitLog
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
-from lakestream.log.departures import Departures, Point
-from lakestream.log.segment import Footer
+from lakestream.log.format.departures import Departures, Point
+from lakestream.log.format.segment import Footer
 
 DIRECTORY = "_departures"
 COLUMNS = ("first", "last", "removed_seq", "removed_ns")

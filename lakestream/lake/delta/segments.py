@@ -1,8 +1,8 @@
 """Decoding sealed segments to Arrow.
 
-Belongs here: the vectorised decoder. log/segment.py, log/frame.py and log/record.py define the format; this decoder
-checks what they check (every frame's crc, the order of indexes) and rejects a segment whose tables do not account for
-every record in its frames.
+Belongs here: the vectorised decoder. log/format/segment.py, log/format/frame.py and log/format/record.py define the
+format; this decoder checks what they check (every frame's crc, the order of indexes) and rejects a segment whose tables
+do not account for every record in its frames.
 
 One `BinaryArray` covers the segment's bytes, with an element for each field of each record, and `take` selects the
 columns: no Python object is created for a record, except for its headers.
@@ -19,12 +19,12 @@ import msgspec
 from lakestream.lake.delta.schema import fits_partition, message_schema, split_headers, subject_text
 from lakestream.lake.errors import BadSegment, UnfitSubject
 from lakestream.lake.files.lake import open_storage
-from lakestream.log.errors import CorruptLog
-from lakestream.log.files import Files
-from lakestream.log.frame import Kind
-from lakestream.log.packed import read_plain
-from lakestream.log.record import FIXED
-from lakestream.log.segment import Footer, Tables, decode_segment_header, iter_frames, read_footer
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Kind
+from lakestream.log.format.packed import read_plain
+from lakestream.log.format.record import FIXED
+from lakestream.log.format.segment import Footer, Tables, decode_segment_header, iter_frames, read_footer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,7 +148,7 @@ def _cuts(lengths: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=1)
 def _fixed() -> Any:
-    """Return the fixed part of a record (log/record.py) as a numpy type."""
+    """Return the fixed part of a record (log/format/record.py) as a numpy type."""
     import numpy as np
 
     fields = "crc <u4, seq <u8, time <i8, subject <u2, flags <u2, data <u4, reserved <u2"

@@ -25,7 +25,7 @@ from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import Progress, progress_of
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
-from lakestream.log.departures import Point
+from lakestream.log.format.departures import Point
 from lakestream.protocol import instants
 from lakestream.protocol.instants import rfc3339
 

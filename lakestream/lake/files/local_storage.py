@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from lakestream.lake.files.storage import Entries, Entry, Names, Storage
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 
 FILE_MODE = 0o640
 """Mode of the files in a lake, the same as in the store."""

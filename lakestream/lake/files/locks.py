@@ -31,7 +31,7 @@ from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.local_storage import FILE_MODE
 from lakestream.lake.files.storage import Storage
-from lakestream.log.files import Files
+from lakestream.log.format.files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,10 +13,10 @@ from lakestream.lake.errors import BadSegment, QuarantinedSegment
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
-from lakestream.log.errors import CorruptLog
-from lakestream.log.files import Files
-from lakestream.log.packed import read_plain
-from lakestream.log.segment import SealedSegment, decode_segment_header, iter_frames, read_footer
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.format.packed import read_plain
+from lakestream.log.format.segment import SealedSegment, decode_segment_header, iter_frames, read_footer
 
 BAD = ".bad"
 WHY = ".why"

@@ -20,8 +20,8 @@ from lakestream.lake.errors import StagingConflict
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Entry, Storage
-from lakestream.log.errors import CorruptLog
-from lakestream.log.segment import read_footer
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.segment import read_footer
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Base of a stream that begins as a clone, from its table's rows.
 
 Belongs here: reading subject, size and time of all messages of one version of a table, and writing them as the base of
-the stream's store (log/base.py). No payload leaves the query engine, and no message becomes an object of its own:
+the stream's store (log/store/base.py). No payload leaves the query engine, and no message becomes an object of its own:
 columns are converted to columns, a range of sequences at a time. Blocks for seconds; runs in a thread.
 """
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from lakestream.lake.delta.schema import HEADER_LINE, REMOVED_COLUMN
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.lake import open_storage
-from lakestream.log.base import BaseWriter, Origin
-from lakestream.log.files import Files
-from lakestream.log.outline import Outline
-from lakestream.log.record import FIXED
-from lakestream.log.subject_index import SubjectIndex
+from lakestream.log.format.files import Files
+from lakestream.log.format.outline import Outline
+from lakestream.log.format.record import FIXED
+from lakestream.log.index.subject_index import SubjectIndex
+from lakestream.log.store.base import BaseWriter, Origin
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ OUTLINE_ROWS = 1 << 19
 HEADER_ENDS = len(HEADER_LINE) + 2
 """Bytes of a header block without any line of its own."""
 HEADER_FIELD = 4
-"""Additional bytes of a record with a header block, for its length (log/record.py)."""
+"""Additional bytes of a record with a header block, for its length (log/format/record.py)."""
 LINE_ENDS = 4
 """Bytes of a header line besides name and value: a colon and a blank, CR and LF."""
 

@@ -40,7 +40,7 @@ from lakestream.lake.read.flush import (
     other_account,
 )
 from lakestream.lake.read.live_rows import LiveView, UncompactedPart
-from lakestream.log.departures import Departures
+from lakestream.log.format.departures import Departures
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

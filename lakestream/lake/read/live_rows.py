@@ -25,7 +25,7 @@ from lakestream.lake.delta.schema import (
 from lakestream.lake.delta.segments import Dead, Ending, alive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
-from lakestream.log.departures import Departures, Point
+from lakestream.log.format.departures import Departures, Point
 
 if TYPE_CHECKING:
     import pyarrow as pa

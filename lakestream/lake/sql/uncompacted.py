@@ -23,7 +23,7 @@ from lakestream.lake.sql.dialect import SqlError, TableAt, scan
 
 if TYPE_CHECKING:
     from lakestream.lake.read.live_rows import LiveView
-    from lakestream.log.departures import Point
+    from lakestream.log.format.departures import Point
 
 TAIL_BYTES = 1 << 30
 """The most segments of one stream's tail that are read into memory, in bytes. A tail is seconds of messages where a

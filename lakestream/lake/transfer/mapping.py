@@ -14,7 +14,7 @@ import msgspec
 
 from lakestream.lake.delta.schema import join_headers
 from lakestream.lake.errors import LakeError
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import publishable
 
 if TYPE_CHECKING:

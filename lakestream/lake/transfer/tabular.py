@@ -24,7 +24,7 @@ from lakestream.lake.delta.schema import UID_PROPERTY
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.transfer.mapping import encode_json, plain_rows
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
 
 if TYPE_CHECKING:

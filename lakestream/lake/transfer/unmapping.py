@@ -17,7 +17,7 @@ import msgspec
 from lakestream.lake.delta.schema import headers_type, split_headers, subject_text
 from lakestream.lake.errors import LakeError
 from lakestream.lake.transfer.mapping import BadMapping
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,7 +30,7 @@ from lakestream.lake.delta.time_travel import (
 from lakestream.lake.files import paths
 from lakestream.lake.files.clone_request import REFUSED, CloneRequest, answered
 from lakestream.lake.files.storage import Storage
-from lakestream.log.departures import Point as StreamPoint
+from lakestream.log.format.departures import Point as StreamPoint
 from lakestream.protocol.instants import rfc3339
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from lakestream.stream.mirroring.links import LINK_QUEUE
+from lakestream.protocol.domain_subjects import LINK_QUEUE
 
 if TYPE_CHECKING:
     from lakestream.net.hub import Carrier, Remote, Sink

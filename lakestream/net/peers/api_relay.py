@@ -15,10 +15,10 @@ from typing import Protocol
 from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.service_imports import replaces_api
-from lakestream.net.peers.peer_wire import NodeInfo
 from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.net.peers.routes import Routes
 from lakestream.ports import ClientInfo, Subscribed
+from lakestream.protocol.peer_wire import NodeInfo
 
 
 class Nodes(Protocol):

@@ -15,14 +15,14 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity
 from lakestream.net.peers.api_relay import ApiRelay
+from lakestream.net.peers.calls import PeerCalls
 from lakestream.net.peers.connect_urls import ConnectUrls
-from lakestream.net.peers.peer_calls import PeerCalls
-from lakestream.net.peers.peer_wire import NodeInfo
 from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.routes import Routes
 from lakestream.ops.ports_file import addresses
-from lakestream.raft.multi import Groups
-from lakestream.raft.ports import Calls
+from lakestream.protocol.peer_wire import NodeInfo
+from lakestream.raft.group.groups import Groups
+from lakestream.raft.group.ports import Calls
 from lakestream.runtime import LoopClock, ThreadIo
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from lakestream.net.peers.peer_wire import NodeInfo
+from lakestream.protocol.peer_wire import NodeInfo
 
 
 class Nodes(Protocol):

@@ -1,8 +1,8 @@
 """The other nodes of the cluster.
 
-Belongs here: `Peers` (raft/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats, gossip, and
-who is told when a node comes or goes. One connection is peer_link.py, its bytes peer_wire.py, the decisions of the
-handshake peer_table.py, dialling peer_dialler.py.
+Belongs here: `Peers` (raft/group/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats,
+gossip, and who is told when a node comes or goes. One connection is peer_link.py, its bytes peer_wire.py, the decisions
+of the handshake peer_table.py, dialling peer_dialler.py.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import msgspec
 from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
+from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import same_secret
-from lakestream.net.peers import peer_tls
-from lakestream.net.peers import peer_wire as wire
+from lakestream.net.peers.dialler import Dialler
+from lakestream.net.peers.handshake import Table, Verdict
+from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
 from lakestream.net.peers.peer_dial import Target
-from lakestream.net.peers.peer_dialler import Dialler
-from lakestream.net.peers.peer_link import ALIVE_NS, STALE_NS, Link
-from lakestream.net.peers.peer_table import Table, Verdict
-from lakestream.net.peers.peer_wire import Address, Control, Hello, NodeInfo
-from lakestream.raft.ports import Channel
+from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.peer_wire import Address, Control, Hello, NodeInfo
+from lakestream.raft.group.ports import Channel
 
 HEARTBEAT_S = 0.25
 """Every connection gets a PING this often (250 ms)."""

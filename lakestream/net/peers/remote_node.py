@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Protocol
 from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.net.hub import Hub, Remote
 from lakestream.net.interest.interest import Subscription
-from lakestream.net.peers.peer_wire import NodeInfo
-from lakestream.net.peers.route_wire import Batch, Mark, Record, Routed, Within, encode
 from lakestream.ports import ClientInfo, Delivery
-from lakestream.raft.ports import Channel
+from lakestream.protocol.peer_wire import NodeInfo
+from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, Within, encode
+from lakestream.raft.group.ports import Channel
 
 if TYPE_CHECKING:
     from lakestream.net.peers.routes import Routes

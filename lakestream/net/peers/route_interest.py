@@ -16,9 +16,9 @@ from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.peers.remote_node import Links, RemoteNode
-from lakestream.net.peers.route_wire import Interest, Record, Within, encode
 from lakestream.net.turn import Turn
-from lakestream.raft.ports import Channel
+from lakestream.protocol.route_wire import Interest, Record, Within, encode
+from lakestream.raft.group.ports import Channel
 
 CHANGES_IN_A_BUFFER = 1000
 """Subscriptions told in one buffer, and what a node takes in of another in one turn (about 10 ms): heartbeats go on

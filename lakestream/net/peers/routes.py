@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from lakestream.config.account_options import GLOBAL_ACCOUNT
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.hub import Hub, Sink
-from lakestream.net.peers.peer_wire import NodeInfo
 from lakestream.net.peers.remote_node import Links, RemoteAccount, RemoteNode
 from lakestream.net.peers.route_interest import CHANGES_IN_A_BUFFER, Telling
-from lakestream.net.peers.route_wire import (
+from lakestream.protocol.peer_wire import NodeInfo
+from lakestream.protocol.route_wire import (
     Batch,
     Hold,
     Interest,
@@ -35,7 +35,7 @@ from lakestream.net.peers.route_wire import (
     Within,
     decode,
 )
-from lakestream.raft.ports import Channel
+from lakestream.raft.group.ports import Channel
 
 
 class Routes:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lakestream.net.remote.link import INBOX
+from lakestream.protocol.domain_subjects import MARK
 from lakestream.protocol.subjects import valid_literal
-from lakestream.stream.mirroring.links import MARK
 
 _UNACKED = (None, "none", "flow_control")
 """Ack policies of consumers whose messages nobody acks one by one."""

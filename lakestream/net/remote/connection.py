@@ -14,8 +14,8 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.config.remote_options import Address, RemoteOptions
-from lakestream.net.remote.alive import Drain, KeepAlive, unconfirmed, unsent
 from lakestream.net.remote.dial import dial, secure
+from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed, unsent
 from lakestream.net.remote.login import login, read
 from lakestream.ports import Clock
 from lakestream.protocol.api.jsonio import dumps

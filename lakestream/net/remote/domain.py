@@ -29,8 +29,7 @@ from lakestream.ports import ClientInfo, Clock, Delivery, Handler, Subscribed
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.protocol.subjects import valid_literal
-from lakestream.stream.mirroring.links import (
+from lakestream.protocol.domain_subjects import (
     DELIVER_HEADER,
     LINK_QUEUE,
     MARK,
@@ -40,6 +39,7 @@ from lakestream.stream.mirroring.links import (
     ack_there,
     sign,
 )
+from lakestream.protocol.subjects import valid_literal
 
 NO_ANSWER = (503, 10008)
 """Code and error code of what a request is told while its domain can not be reached: as where JetStream is not

@@ -12,11 +12,11 @@ from typing import Any, cast
 
 from lakestream.logging import Logger
 from lakestream.net.hub import TRACED, Hub, Sink
-from lakestream.net.remote import leaf_wire
-from lakestream.net.remote.alive import Drain, KeepAlive, unconfirmed
+from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed
 from lakestream.net.remote.leaf_interest import MAX_SUBJECTS, Listeners
-from lakestream.net.remote.leaf_wire import Info, LeafParser, Left, Listens, Message, Names, Refused, Said, Word
 from lakestream.ports import ClientInfo, Clock
+from lakestream.protocol import leaf_wire
+from lakestream.protocol.leaf_wire import Info, LeafParser, Left, Listens, Message, Names, Refused, Said, Word
 from lakestream.protocol.subjects import is_literal, matches
 
 HIGH_WATER = 1 << 20

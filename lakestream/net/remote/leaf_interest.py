@@ -13,8 +13,8 @@ from typing import Protocol
 from lakestream.net.hub import Hub
 from lakestream.net.interest.interest import Subscription
 from lakestream.net.peers.remote_node import MAX_WEIGHT
-from lakestream.net.remote.leaf_wire import Left, Listens, Names
 from lakestream.ports import ClientInfo, Delivery
+from lakestream.protocol.leaf_wire import Left, Listens, Names
 
 ANSWERS = (b"_INBOX.", b"_R_.", b"_GR_.", b"$JSC.R.", b"$JS.M.", b"$JS.S.")
 """How the subjects begin that count: inboxes of clients, ways back from other accounts and clusters, and where mirrors

@@ -23,10 +23,10 @@ from lakestream.net.remote import dial as remote_dial
 from lakestream.net.remote import login as remote_login
 from lakestream.net.remote.leaf_connection import LeafConnection
 from lakestream.net.remote.leaf_holder import Holder
-from lakestream.net.remote.leaf_wire import Names
 from lakestream.ports import Clock
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import format_time
+from lakestream.protocol.leaf_wire import Names
 from lakestream.stream.mirroring.origin import short_hash
 
 GREETING_TIMEOUT_S = 5.0

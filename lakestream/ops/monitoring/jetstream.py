@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from lakestream.meta.engine import Engine
+from lakestream.account.engine import Engine
 from lakestream.meta.info import meta_shown, unhealthy
 from lakestream.net.identity import API_LEVEL
 from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams
 from lakestream.ops.monitoring.query import Query
 from lakestream.protocol.gotime import format_time
+from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer.info import consumer_info
 from lakestream.stream.core.info import config_shown, state_shown
-from lakestream.stream.core.stream import Stream
 
 _UINT64 = (1 << 64) - 1
 """nats-server shows an account's limits as uint64, so that none (-1) is this."""

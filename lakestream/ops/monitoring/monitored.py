@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from lakestream.account.engine import Engine
 from lakestream.config.account_options import GLOBAL_ACCOUNT, AccountOptions
 from lakestream.config.options import Options
 from lakestream.logging import Logger
-from lakestream.meta.engine import Engine
 from lakestream.meta.node import JetStreamCluster
 from lakestream.net.accounts.auth import Login
 from lakestream.net.hub import Hub

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lakestream.config.options import SECOND
 from lakestream.net.peers.cluster import Cluster
-from lakestream.net.peers.peer_link import Link
+from lakestream.net.peers.link import Link
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.query import Query
 from lakestream.ops.monitoring.text import uptime_text

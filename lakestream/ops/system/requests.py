@@ -1,8 +1,8 @@
 """Requests to the server itself that clients of any account may make.
 
-Belongs here: who they are, and the connections and the traffic of their own account (protocol.md §12), which
-nats-server answers through imports from its system account. What the system account may ask besides is in
-account.py.
+Belongs here: who they are, and the connections and the traffic of their own account
+(docs/internals/protocol.md#system-subjects), which nats-server answers through imports from its system account. What
+the system account may ask besides is in account.py.
 """
 
 from __future__ import annotations

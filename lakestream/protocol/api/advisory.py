@@ -1,6 +1,7 @@
 """Sending an advisory or a metric.
 
-Belongs here: the envelope that all events share (api.md §11). What they tell is said where it happens.
+Belongs here: the envelope that all events share (docs/internals/api.md#advisories). What they tell is said where it
+happens.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lakestream.log.errors import LogError
+from lakestream.log.format.errors import LogError
 from lakestream.ports import PublicError
 
 

@@ -23,7 +23,7 @@ from lakestream.protocol.api.jsonio import dumps, parse
 S = TypeVar("S", bound=msgspec.Struct)
 
 API_LEVEL = 5
-"""The JetStream API level of nats-server 2.15 (api.md §12)."""
+"""The JetStream API level of nats-server 2.15 (docs/internals/api.md#api-level)."""
 
 SERVER_VERSION = "2.15.1"
 """The nats-server release whose API this is; shown in stream and consumer metadata."""

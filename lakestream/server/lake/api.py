@@ -22,9 +22,9 @@ from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol.api.errors import ApiError, api_error
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
     from lakestream.server.lake.keeper import LakeKeeper
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 WATCH_NS = 500_000_000
 """How often a flush under way is looked after, should its stream fail or go meanwhile."""

@@ -26,14 +26,14 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.read.flush import FLUSH
-from lakestream.log.base import Base, Origin, origin_of, read_base, remove_base
-from lakestream.log.files import Files
-from lakestream.log.segment_log import SegmentLog
+from lakestream.log.format.files import Files
+from lakestream.log.store.base import Base, Origin, origin_of, read_base, remove_base
+from lakestream.log.store.segment_log import SegmentLog
 from lakestream.logging import Logger
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.runtime import LoopClock, ThreadIo
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig, StreamSource
-from lakestream.stream.core.stream import Stream
 from lakestream.stream.mirroring.clone import Copied, NotCopied, why_not
 from lakestream.stream.mirroring.origin import selected
 

@@ -14,8 +14,8 @@ from lakestream.lake.errors import BadPolicy, StagingConflict
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
-from lakestream.log.files import Files
-from lakestream.log.leaving import sealed_in
+from lakestream.log.format.files import Files
+from lakestream.log.store.root import sealed_in
 from lakestream.logging import Logger
 from lakestream.stream.core.operations import CreateStream
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lakestream.lake.delta.time_travel import TimeTravelError
 from lakestream.lake.errors import HistoryUnavailable, LakeError
-from lakestream.log.departures import Point
-from lakestream.log.record import Record
+from lakestream.log.format.departures import Point
+from lakestream.log.format.record import Record
 from lakestream.ports import PastUnavailableError, Was
 from lakestream.runtime import ThreadIo
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from lakestream.account.get.as_it_was import past_of
 from lakestream.config.options import LakeOptions
 from lakestream.lake.delta import policy
 from lakestream.lake.delta.position import PositionWatch
@@ -19,10 +18,10 @@ from lakestream.lake.delta.verify import Budget
 from lakestream.lake.errors import BadPolicy, LakeError, OlderLake, OlderStore
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
-from lakestream.log.base import Base, Origin
-from lakestream.log.errors import LogError
-from lakestream.log.files import Files
-from lakestream.log.store import SealedSegment, Store
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.store.base import Base, Origin
+from lakestream.log.store.store import SealedSegment, Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import GLOBAL
 from lakestream.protocol.api.errors import for_clients
@@ -31,9 +30,10 @@ from lakestream.server.lake import deleted_streams as leaving
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
 from lakestream.server.lake.stream_sync import Found, Grace, Kept, Lag
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
-from lakestream.stream.core.stream import Stream
+from lakestream.stream.features.time_travel import past_of
 from lakestream.stream.mirroring.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
 from lakestream.stream.mirroring.clone_replica import BaseUnreadable
 

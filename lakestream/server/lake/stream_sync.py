@@ -22,11 +22,11 @@ from lakestream.lake.errors import BadSegment, LakeError, OlderLake, OlderStore
 from lakestream.lake.files import paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedSegment
-from lakestream.log.errors import LogError
-from lakestream.log.segment import SealedSegment
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.segment import SealedSegment
 from lakestream.server.lake.history import ThreadHistory
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.stream import Stream
 
 IDLE_POLLS = 30
 """Of a stream that is all in its table, the table is looked at only every so many polls."""

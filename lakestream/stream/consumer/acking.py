@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from lakestream.protocol import headers
 from lakestream.stream.consumer.config import ConsumerConfig
+from lakestream.stream.consumer.retention import wants
 from lakestream.stream.consumer.rules import sample_percent
-from lakestream.stream.core.retention import wants
 
 if TYPE_CHECKING:
     from lakestream.stream.consumer.consumer import Consumer

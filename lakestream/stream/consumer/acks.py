@@ -1,7 +1,7 @@
 """Acks and flow control answers from clients.
 
-Belongs here: the subjects `$JS.ACK.>` and `$JS.FC.>` of a server (api.md §7), finding the consumer that one is for,
-and what its payload means. This is a hot path: one call for each ack.
+Belongs here: the subjects `$JS.ACK.>` and `$JS.FC.>` of a server (docs/internals/api.md#acks), finding the consumer
+that one is for, and what its payload means. This is a hot path: one call for each ack.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.ports import ClientInfo, Subscribed
+from lakestream.protocol.domain_subjects import MARK
 from lakestream.protocol.durations import parse_duration
 from lakestream.stream.consumer.consumer import Consumer
-from lakestream.stream.mirroring.links import MARK
 
 if TYPE_CHECKING:
-    from lakestream.meta.engine import Engine
+    from lakestream.account.engine import Engine
 
 ACKS = frozenset((b"", b"+ACK", b"+OK"))
 NAK, PROGRESS, TERM, NEXT = b"-NAK", b"+WPI", b"+TERM", b"+NXT"

@@ -45,7 +45,7 @@ ConsumerAction = Annotated[
 
 
 class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer's configuration (ADR-13, ADR-15, ADR-34, ADR-42; consumers.md §1).
+    """A consumer's configuration (ADR-13, ADR-15, ADR-34, ADR-42; docs/internals/consumers.md#configuration).
 
     Durations are ns, `max_bytes` bytes, `rate_limit_bps` bits a second. A configuration is complete only after
     `consumer_rules.completed`: the defaults here are those of an empty request.

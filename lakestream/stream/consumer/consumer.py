@@ -17,20 +17,20 @@ from lakestream.protocol.api.request import level_refused
 from lakestream.protocol.gotime import ZERO, time_ns
 from lakestream.protocol.subjects import covers, matches, overlaps
 from lakestream.stream.consumer.acking import Acking
+from lakestream.stream.consumer.advisories import ConsumerEvents
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.delivering import Delivering
-from lakestream.stream.consumer.events import ConsumerEvents
+from lakestream.stream.consumer.delivery import Delivering
 from lakestream.stream.consumer.feed import Feed
+from lakestream.stream.consumer.ledger import Ledger, Snapshot, decode_snapshot, encode_snapshot
 from lakestream.stream.consumer.lifetime import Inactivity, Pause
 from lakestream.stream.consumer.pull import PullOutlet
 from lakestream.stream.consumer.push import PushOutlet
 from lakestream.stream.consumer.redelivery import Redelivery
-from lakestream.stream.consumer.state import Ledger, Snapshot, decode_snapshot, encode_snapshot
 from lakestream.stream.core import offline
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, UpdateConsumer
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 class Consumer:

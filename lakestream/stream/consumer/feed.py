@@ -11,12 +11,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.read_ahead import ReadAhead, Run
 from lakestream.stream.consumer.selection import Everything, Found, Selection, selection
-from lakestream.stream.consumer.state import Ledger
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 BLOCK_BYTES = 1 << 20
 """At most this many bytes (1 MiB) are read for one block; one larger message still comes alone."""

@@ -1,6 +1,7 @@
 """What replies show of a consumer.
 
-Belongs here: ConsumerInfo (api.md §4) in the field order of nats-server, and the `_nats.*` metadata in it.
+Belongs here: ConsumerInfo (docs/internals/api.md#consumers) in the field order of nats-server, and the `_nats.*`
+metadata in it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DYNAMIC_METADATA = ("_nats.ver", "_nats.level")
 
 
 def required_level(config: ConsumerConfig) -> int:
-    """The API level that a consumer's configuration needs (api.md §12)."""
+    """The API level that a consumer's configuration needs (docs/internals/api.md#api-level)."""
     if config.ack_policy == "flow_control":
         return 4
     grouped = config.priority_groups or config.priority_policy not in ("", "none")

@@ -15,8 +15,8 @@ from typing import Any
 from lakestream.ports import Clock, Delivery, Timer
 from lakestream.protocol.gotime import ZERO, format_time
 from lakestream.protocol.nuid import nuid
+from lakestream.stream.consumer.advisories import ConsumerEvents
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.events import ConsumerEvents
 from lakestream.stream.consumer.pull_request import MAX_PRIORITY, NextRequest, Waiting
 
 

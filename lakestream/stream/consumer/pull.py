@@ -1,8 +1,8 @@
 """Pull consumers: requests that wait for messages.
 
 Belongs here: the queue of requests, how messages are dealt to them one by one in turn, and every status that ends one
-(api.md §8, consumers.md §5). A single request is pull_request.py's, whose turn it is under a priority policy
-priority.py's.
+(docs/internals/api.md#statuses, docs/internals/consumers.md#pull-requests). A single request is pull_request.py's,
+whose turn it is under a priority policy priority.py's.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from lakestream.ports import Bus, Clock, Delivery
+from lakestream.stream.consumer.advisories import ConsumerEvents
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.due import Due
-from lakestream.stream.consumer.events import ConsumerEvents
-from lakestream.stream.consumer.outlet import heartbeat, size_of, status, status_pending
+from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.priority import Turns, Verdict, policy_of
 from lakestream.stream.consumer.pull_request import (
     BadRequest,
@@ -25,7 +25,7 @@ from lakestream.stream.consumer.pull_request import (
     check_group,
     parse_next,
 )
-from lakestream.stream.consumer.state import Ledger
+from lakestream.stream.consumer.target import heartbeat, size_of, status, status_pending
 
 EXPIRE_CHECK_NS = 1_000_000_000
 """A full queue is searched for dead requests at most this often (1 s)."""

@@ -1,7 +1,7 @@
 """Push consumers: messages go to a subject of the consumer's own.
 
 Belongs here: interest in the deliver subject, idle heartbeats, flow control and the rate limit (ADR-15 and
-consumers.md §4). Which messages go out is decided elsewhere.
+docs/internals/consumers.md#push-consumers). Which messages go out is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import accumulate
 
 from lakestream.ports import Bus, Clock, Delivery, Subscribed, Timer
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.outlet import heartbeat, size_of, status
-from lakestream.stream.consumer.state import Ledger
+from lakestream.stream.consumer.ledger import Ledger
+from lakestream.stream.consumer.target import heartbeat, size_of, status
 
 WINDOW_BYTES = 32 << 20
 """The largest flow control window (32 MiB); it begins at a sixteenth and doubles with each answer."""

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from lakestream.log.record import Record
-from lakestream.log.sequences import SequenceSet
+from lakestream.log.format.record import Record
+from lakestream.log.index.sequences import SequenceSet
 from lakestream.ports import Clock
 from lakestream.stream.consumer.selection import Found
 from lakestream.stream.core.reader import all_live

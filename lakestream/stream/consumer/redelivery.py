@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from lakestream.ports import Clock, Timer
-from lakestream.stream.consumer.state import Ledger, pending_with_deadline
+from lakestream.stream.consumer.ledger import Ledger, pending_with_deadline
 
 MIN_DELAY_NS = 1_000_000
 """The timer is never set to less than this (1 ms)."""

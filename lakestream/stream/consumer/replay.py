@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import Clock, Timer
 
 MIN_GAP_NS = 1_000_000

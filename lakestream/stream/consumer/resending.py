@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import Delivery
 
 if TYPE_CHECKING:

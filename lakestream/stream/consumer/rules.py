@@ -1,7 +1,8 @@
 """What a consumer's configuration may say, and what the server fills in.
 
 Belongs here: defaults, checks and the rules of updating, as functions from configuration to configuration, in the
-order in which nats-server 2.15.1 applies them (consumers.md §1), because the first broken rule is the one reported.
+order in which nats-server 2.15.1 applies them (docs/internals/consumers.md#configuration), because the first broken
+rule is the one reported.
 """
 
 from __future__ import annotations

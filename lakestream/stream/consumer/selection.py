@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from lakestream.log.record import Record
-from lakestream.log.store import Store
+from lakestream.log.format.record import Record
+from lakestream.log.store.store import Store
 from lakestream.protocol.subjects import Filters, is_literal
 
 SCAN_MSGS = 2048

@@ -1,7 +1,8 @@
 """Where a new consumer begins.
 
-Belongs here: deliver policies as sequences (consumers.md §2). They are worked out before the consumer is proposed,
-because applying an entry reads neither clock nor lake. What takes long, or has to wait, is done beside the event loop.
+Belongs here: deliver policies as sequences (docs/internals/consumers.md#start). They are worked out before the consumer
+is proposed, because applying an entry reads neither clock nor lake. What takes long, or has to wait, is done beside the
+event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from lakestream.stream.awaiting import in_thread
 from lakestream.stream.consumer.config import ConsumerConfig
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 AT_ONCE = 20_000

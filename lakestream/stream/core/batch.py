@@ -12,7 +12,7 @@ from itertools import count
 
 import msgspec
 
-from lakestream.log.record import encode_record
+from lakestream.log.format.record import encode_record
 
 MAX_BATCH_BYTES = 8 << 20
 """A batch that reaches this size (8 MiB) is closed and another begun, so that no frame grows without bound."""

@@ -89,7 +89,7 @@ class StreamConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream's configuration (ADR-31, ADR-33, ADR-37, ADR-43 …; streams.md §1).
+    """A stream's configuration (ADR-31, ADR-33, ADR-37, ADR-43 …; docs/internals/streams.md#configuration).
 
     Durations are ns, sizes bytes; -1 means unlimited where the API says so. A configuration is complete only after
     `stream_rules.checked`; the defaults here are those of an empty request.

@@ -1,7 +1,8 @@
 """Advisories about streams and the API as a whole.
 
-Belongs here: what is told of a stream's life and of the server's limits, with or without a cluster (api.md §11). The
-envelope is formats/advisory.py's; what happens to groups of replicas is told by cluster/advisories.py.
+Belongs here: what is told of a stream's life and of the server's limits, with or without a cluster
+(docs/internals/api.md#advisories). The envelope is formats/advisory.py's; what happens to groups of replicas is told by
+cluster/advisories.py.
 """
 
 from __future__ import annotations

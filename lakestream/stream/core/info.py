@@ -1,6 +1,6 @@
 """Streams as JSON.
 
-Belongs here: StreamInfo and its parts, as CREATE, UPDATE, INFO and LIST show them (api.md §3).
+Belongs here: StreamInfo and its parts, as CREATE, UPDATE, INFO and LIST show them (docs/internals/api.md#streams).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from lakestream.protocol.api.request import API_LEVEL, SERVER_VERSION
 from lakestream.protocol.gotime import format_time
 
 if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
     from lakestream.stream.core.config import StreamConfig
-    from lakestream.stream.core.stream import Stream
 
 
 def config_shown(config: StreamConfig, *, versions: bool) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Limits: which messages a stream lets go, and which it never takes.
 
 Belongs here: max_msgs, max_bytes, max_msgs_per_subject, discard policy and purge as functions over a store. All of
-them depend on the log alone, never on a clock, so that every replica removes the same messages (streams.md §4).
+them depend on the log alone, never on a clock, so that every replica removes the same messages
+(docs/internals/streams.md#limits).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from lakestream.log.store import Store
+from lakestream.log.store.store import Store
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Purge
@@ -55,7 +56,7 @@ class Pending(Protocol):
 
 
 def accounted(config: StreamConfig, subject: bytes, header: bytes, payload: bytes) -> int:
-    """Bytes that a message counts for (streams.md §4): for files the length of its record."""
+    """Bytes that a message counts for (docs/internals/streams.md#limits): for files the length of its record."""
     size = len(subject) + len(header) + len(payload)
     if config.storage == "memory":
         return size + 16
@@ -180,7 +181,7 @@ def _remove_through(store: Store, seq: int) -> Removed:
 
 
 def purge(store: Store, operation: Purge) -> Removed:
-    """STREAM.PURGE in all its forms (api.md §3)."""
+    """STREAM.PURGE in all its forms (docs/internals/api.md#streams)."""
     if not operation.filter or operation.filter == b">":
         return _purge_all(store, operation)
     index = store.subjects

@@ -2,7 +2,7 @@
 
 Belongs here: telling from a stored configuration, of a stream or a consumer, that this release would not do what it
 says: it asks for a higher API level, or has fields that are not known here. Such a stream is loaded offline: nothing of
-it is lost, it takes no messages and no changes, and it can be deleted (api.md §12).
+it is lost, it takes no messages and no changes, and it can be deleted (docs/internals/api.md#api-level).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TypeVar
 
 import msgspec
 
-from lakestream.log.errors import LogError
+from lakestream.log.format.errors import LogError
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.rules import REQUIRED_LEVEL
+from lakestream.stream.rules import REQUIRED_LEVEL
 
 C = TypeVar("C", StreamConfig, ConsumerConfig)
 

@@ -41,7 +41,8 @@ class UpdateStream(msgspec.Struct, frozen=True, tag="update_stream"):
 
 
 class DeleteMessage(msgspec.Struct, frozen=True, tag="delete_message"):
-    """One message removed by MSG.DELETE. `erase`: its bytes shall be found nowhere any more (see log/shred.py)."""
+    """One message removed by MSG.DELETE. `erase`: its bytes shall be found nowhere any more (see
+    log/store/shred.py)."""
 
     seq: int
     erase: bool = True
@@ -89,7 +90,7 @@ class Near(msgspec.Struct, frozen=True, tag="near"):
 
 class Fork(msgspec.Struct, frozen=True, tag="fork"):
     """A mirror began as a copy of its origin's table: its messages through `through` are those of `version` of its own
-    table. See log/base.py."""
+    table. See log/store/base.py."""
 
     version: int
     through: int
@@ -155,7 +156,7 @@ Removing = UpdateStream | DeleteMessage | Purge | Expire | Remove
 class Progress(msgspec.Struct, frozen=True, gc=False):
     """What one consumer did since its last entry. Lives in PROGRESS frames, many consumers to a frame.
 
-    `state` is the consumer's own encoding; only `stream/consumer/state.py` reads it. Without a name: where the fast
+    `state` is the consumer's own encoding; only `stream/consumer/ledger.py` reads it. Without a name: where the fast
     batches are that somebody writes just now (`stream/features/fast.py`).
     """
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.account.get.as_it_was import travels
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import ClientInfo
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
@@ -30,10 +29,11 @@ from lakestream.stream.core.state import Asked
 from lakestream.stream.core.view import ProposedView
 from lakestream.stream.features import traces
 from lakestream.stream.features.republish import Republisher
-from lakestream.stream.mirroring.copied_run import Run
+from lakestream.stream.features.time_travel import travels
+from lakestream.stream.mirroring.runs import Run
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 MAX_BUFFERED_MSGS = 100_000
 MAX_BUFFERED_BYTES = 128 << 20

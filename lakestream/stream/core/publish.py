@@ -1,8 +1,8 @@
 """The rules a message must pass before it is proposed.
 
-Belongs here: publish headers and stream limits as checks, in the order of nats-server 2.15.1 (streams.md §6). They
-look at the stream as it will be once everything already proposed is stored, so that two publishes of one turn see
-each other.
+Belongs here: publish headers and stream limits as checks, in the order of nats-server 2.15.1
+(docs/internals/streams.md#publish-headers). They look at the stream as it will be once everything already proposed is
+stored, so that two publishes of one turn see each other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import ClientInfo
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error

@@ -10,13 +10,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from lakestream.log.record import Record
-from lakestream.log.sequences import SequenceSet
+from lakestream.log.format.record import Record
+from lakestream.log.index.sequences import SequenceSet
 from lakestream.ports import PublicError
 
 if TYPE_CHECKING:
     from lakestream.ports import History
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 class HistoryUnavailableError(PublicError):

@@ -15,7 +15,7 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.account_limits import UNLIMITED, JetStreamLimits
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 NEAR_BYTES = 64 << 20
 """An account that holds so much less than it may, or more, has each message weighed. Before that they are taken without

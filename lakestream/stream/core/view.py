@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.record import Record, decode_record
+from lakestream.log.format.record import Record, decode_record
 from lakestream.protocol import headers, subjects
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core import limits
@@ -19,7 +19,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.publish import NotHere, Publish
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 _EXPECTED = b"Nats-Expected-Last-Subject-Sequence"

@@ -1,4 +1,5 @@
-"""Atomic batches: messages that a stream stores all together or not at all (ADR-50, streams.md §7).
+"""Atomic batches: messages that a stream stores all together or not at all (ADR-50,
+docs/internals/streams.md#atomic-batches).
 
 Belongs here: gathering the members of a batch, judging all of them when its commit comes, and what ends a batch before
 that. Members are held in the leader's memory alone; a commit becomes one entry of the log, so that no crash and no
@@ -29,7 +30,7 @@ from lakestream.stream.features.batches import (
 )
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 MAX_ATOMIC_BYTES = 48 << 20
 """Bytes (48 MiB) of one atomic batch: it is one entry of the log, which goes to the other nodes in one piece."""

@@ -1,4 +1,4 @@
-"""Counters: subjects whose messages add up (ADR-49, streams.md §10).
+"""Counters: subjects whose messages add up (ADR-49, docs/internals/streams.md#counters).
 
 Belongs here: what `Nats-Incr` may say, and the value that a message of a counter stream is stored with. Everything is
 worked out when the message is judged and written into its record, so that whoever applies it later need not know that
@@ -19,7 +19,7 @@ from lakestream.protocol.api.jsonio import dumps
 from lakestream.stream.core.config import StreamConfig
 
 if TYPE_CHECKING:
-    from lakestream.log.record import Record
+    from lakestream.log.format.record import Record
     from lakestream.stream.core.publish import Publish, View
 
 INCREMENT = b"Nats-Incr"

@@ -1,8 +1,8 @@
 """The duplicate window: which message ids were stored recently.
 
-Belongs here: the bounded memory of `Nats-Msg-Id` values and nothing about where they come from (streams.md §6). Ids
-are kept in chunks in the order in which they came, so that forgetting and saving many of them never holds the event
-loop for long.
+Belongs here: the bounded memory of `Nats-Msg-Id` values and nothing about where they come from
+(docs/internals/streams.md#publish-headers). Ids are kept in chunks in the order in which they came, so that forgetting
+and saving many of them never holds the event loop for long.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import Timer
-from lakestream.raft.group import Proposal
+from lakestream.raft.group.group import Proposal
 from lakestream.stream.core import publish
 from lakestream.stream.core.operations import (
     CreateConsumer,
@@ -32,7 +32,7 @@ from lakestream.stream.core.state import Asked
 from lakestream.stream.features import markers
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 MIN_DELAY_NS = 50_000_000
 """Expiry looks at most every 50 ms; what runs out in between goes together."""

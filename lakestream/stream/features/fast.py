@@ -1,4 +1,5 @@
-"""Fast batches: many messages with few answers, at the pace that the server gives (ADR-50, streams.md §8).
+"""Fast batches: many messages with few answers, at the pace that the server gives (ADR-50,
+docs/internals/streams.md#fast-batches).
 
 Belongs here: what the reply subject of a member says, where a batch is, and which answers that brings. Every member is
 judged and stored like a message of its own; what a batch adds is order, flow control and one pub ack at the end. The
@@ -23,7 +24,7 @@ from lakestream.stream.features import traces
 from lakestream.stream.features.batches import MAX_ID_CHARS, BatchRoom, OpenBatches, check_size, number, without_level
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 MAX_INTERVAL = 500
 """Messages between two acks of all open batches of a stream together; each gets its share."""

@@ -1,4 +1,5 @@
-"""Delete markers: messages that say that a subject's last message has run out (ADR-43, streams.md §12).
+"""Delete markers: messages that say that a subject's last message has run out (ADR-43,
+docs/internals/streams.md#ttls-and-markers).
 
 Belongs here: what a marker looks like, which message gets one and which stream can take it, as functions over a
 configuration and a header block. When a message runs out, and storing the marker, is expiry.py's. A marker rolls up its

@@ -1,4 +1,5 @@
-"""Republishing: what a stream has stored goes out again under another subject (streams.md §13).
+"""Republishing: what a stream has stored goes out again under another subject
+(docs/internals/streams.md#transforms-and-republishing).
 
 Belongs here: which stored messages are published again, and with which headers. The leader that took a message sends
 it, once it is committed and before its pub ack leaves. What an earlier leader proposed and a later one applies is not
@@ -17,7 +18,7 @@ from lakestream.stream.core.batch import After, Batch
 from lakestream.stream.core.config import RePublish
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 _API = b"$JS."
 

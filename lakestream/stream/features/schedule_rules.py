@@ -1,8 +1,8 @@
 """What headers say about schedules: when a message fires, what it produces, and what nobody may ask for.
 
 Belongs here: the `Nats-Schedule…` headers as rules over a header block, in the order of nats-server 2.15.1
-(streams.md §11). Nothing in here keeps state: which schedules a stream has is in schedules.py, cron expressions are in
-cron.py.
+(docs/internals/streams.md#schedules). Nothing in here keeps state: which schedules a stream has is in schedules.py,
+cron expressions are in cron.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from lakestream.log.record import MAX_SUBJECT, Record
+from lakestream.log.format.record import MAX_SUBJECT, Record
 from lakestream.protocol import gotime, headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.durations import parse_duration

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.ports import Timer
 from lakestream.protocol import headers
 from lakestream.stream.core.batch import Batch, Effect
 from lakestream.stream.features import schedule_rules, ttl
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 MIN_DELAY_NS = 50_000_000
 """What is due already is looked for at most every 50 ms."""

@@ -1,7 +1,7 @@
 """When the bytes of securely deleted messages leave the log.
 
-Belongs here: the timer. What is taken out of which file is `log/shred.py`'s, what leaves the lake's files is up to
-the maintenance of tables (`lake/write/erasure.py`).
+Belongs here: the timer. What is taken out of which file is `log/store/shred.py`'s, what leaves the lake's files is up
+to the maintenance of tables (`lake/write/erasure.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lakestream.ports import Timer
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 DELAY_NS = 10_000_000_000
 """How long deletions are gathered before the segments that hold them are written anew (10 s): the time after which the

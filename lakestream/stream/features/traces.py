@@ -14,8 +14,8 @@ from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.batch import After
 
 if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
     from lakestream.stream.core.publish import Publish
-    from lakestream.stream.core.stream import Stream
 
 DESTINATION = b"Nats-Trace-Dest"
 DISABLED = b"trace disabled"

@@ -1,7 +1,7 @@
 """How long single messages live.
 
 Belongs here: what `Nats-TTL` may say, and the shortest lifetime in a stream with delete markers, as functions of a
-header block and a configuration (streams.md §12). When a message goes is expiry.py's.
+header block and a configuration (docs/internals/streams.md#ttls-and-markers). When a message goes is expiry.py's.
 """
 
 from __future__ import annotations

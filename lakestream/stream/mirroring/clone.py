@@ -5,8 +5,9 @@ says that it began with a copy. Making the table is the compactor's work, asking
 server's (`Clones`).
 
 The copy is in the mirror's own table before its log names it, and what a stream has to know of its messages lies
-beside its log by then (log/base.py). So there is nothing half: before the entry the mirror is empty and asks again, and
-gets the same; behind it the mirror holds those messages as any stream does whose segments have left for the lake.
+beside its log by then (log/store/base.py). So there is nothing half: before the entry the mirror is empty and asks
+again, and gets the same; behind it the mirror holds those messages as any stream does whose segments have left for the
+lake.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from lakestream.log.base import Base, NoBase, put_under
+from lakestream.log.store.base import Base, NoBase, put_under
 from lakestream.ports import Timer
 from lakestream.protocol.api.errors import ApiError, invalid
 from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.core.operations import Fork
 from lakestream.stream.mirroring.origin import Origin
-from lakestream.stream.mirroring.upstream import Session, Taker
+from lakestream.stream.mirroring.session import Session, Taker
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 AGAIN_NS = 30_000_000_000
 """A mirror that is its origin at a moment, and was refused, asks again after so long (30 s)."""

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from lakestream.log.base import Base, NoBase, Origin
-from lakestream.log.errors import LogError
-from lakestream.log.files import Files
-from lakestream.log.frame import Frame, Kind
-from lakestream.log.segment_log import SegmentLog
-from lakestream.raft.group import Committed
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.base import Base, NoBase, Origin
+from lakestream.log.store.segment_log import SegmentLog
+from lakestream.raft.group.group import Committed
 from lakestream.stream.core.operations import Fork, decode_operation
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 HELD_BYTES = 64 << 20
 """Entries that wait for the table are kept in memory up to so many bytes (64 MiB); with more the replica is opened

@@ -2,7 +2,7 @@
 
 Belongs here: what a mirror does with what its session brings. A run of consecutive sequences is a batch like any, so
 replicas, recovery and the lake see nothing new; sequences that the origin has not got any more are not given out here
-either. What is deleted in the origin later stays (streams.md §9).
+either. What is deleted in the origin later stays (docs/internals/streams.md#mirrors-and-sources).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lakestream.stream.core.config import StreamSource
 from lakestream.stream.core.operations import Near, Skip
 from lakestream.stream.mirroring import source_state
 from lakestream.stream.mirroring.clone import CloneFirst
-from lakestream.stream.mirroring.copied_run import Run
 from lakestream.stream.mirroring.origin import Origin, Start
-from lakestream.stream.mirroring.upstream import Received
+from lakestream.stream.mirroring.runs import Run
+from lakestream.stream.mirroring.session import Received
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 NEAR = 10

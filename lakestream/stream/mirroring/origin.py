@@ -1,7 +1,8 @@
 """What a mirror or a source reads from, as its configuration says it.
 
 Belongs here: the names of an origin, the requests that lead to a consumer of it, and what becomes of its subjects
-(streams.md §9). Nothing here does anything: upstream.py reads, mirror.py and sources.py store.
+(docs/internals/streams.md#mirrors-and-sources). Nothing here does anything: upstream.py reads, mirror.py and sources.py
+store.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import msgspec
 
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.domain_subjects import DELIVER_HEADER, sign
 from lakestream.protocol.subjects import matches
 from lakestream.protocol.transforms import Transform
 from lakestream.stream.core.config import StreamSource
-from lakestream.stream.mirroring.copied_run import Run
-from lakestream.stream.mirroring.links import DELIVER_HEADER, sign
+from lakestream.stream.mirroring.runs import Run
 
 HEARTBEAT_NS = 1_000_000_000
 LIFE_NS = 10_000_000_000

@@ -1,7 +1,8 @@
 """Which mirrors and sources a stream may have.
 
 Belongs here: what STREAM.CREATE and STREAM.UPDATE refuse of `mirror` and `sources`, in the order in which nats-server
-2.15.1 tests it (streams.md §9), and what a mirror takes over from its origin. Nothing here reads from an origin.
+2.15.1 tests it (docs/internals/streams.md#mirrors-and-sources), and what a mirror takes over from its origin. Nothing
+here reads from an origin.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sources: messages of other streams among a stream's own.
 
 Belongs here: what a stream with sources does with what their sessions bring: under a sequence of its own, with where
-it came from in its header (streams.md §9). How far a source has come follows from that header and is
-source_state.py's.
+it came from in its header (docs/internals/streams.md#mirrors-and-sources). How far a source has come follows from that
+header and is source_state.py's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.gotime import format_time
 from lakestream.stream.core import limits, publish
@@ -20,13 +20,13 @@ from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.publish import NotHere, Publish
 from lakestream.stream.features import counters
 from lakestream.stream.mirroring import source_state
-from lakestream.stream.mirroring.copied_run import Run
 from lakestream.stream.mirroring.origin import Origin, Start
+from lakestream.stream.mirroring.runs import Run
+from lakestream.stream.mirroring.session import Received, Session
 from lakestream.stream.mirroring.source_state import Position
-from lakestream.stream.mirroring.upstream import Received, Session
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 
 class Source:

@@ -1,8 +1,8 @@
 """What an origin makes of the consumers that mirrors and sources ask for.
 
-Belongs here: the one request that they send whatever the origin is (streams.md §9), as the consumer that this stream
-needs: hidden and without acks where limits alone remove messages, a durable one whose acks come with flow control where
-messages go once they are acked.
+Belongs here: the one request that they send whatever the origin is (docs/internals/streams.md#mirrors-and-sources), as
+the consumer that this stream needs: hidden and without acks where limits alone remove messages, a durable one whose
+acks come with flow control where messages go once they are acked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from lakestream.stream.consumer.config import ConsumerConfig
 
 if TYPE_CHECKING:
-    from lakestream.stream.core.stream import Stream
+    from lakestream.stream.assembly import Stream
 
 _LETTERS = string.digits + string.ascii_letters
 

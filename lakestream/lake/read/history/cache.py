@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 DEFAULT_BYTES = 32 * 1024 * 1024
 """Default limit of a server's history cache, in bytes of messages."""

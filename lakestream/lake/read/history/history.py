@@ -38,7 +38,7 @@ from lakestream.lake.read.history.scan import (
     Slab,
     TableScan,
 )
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import is_literal, matches
 
 T = TypeVar("T")

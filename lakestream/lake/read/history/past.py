@@ -27,7 +27,7 @@ from lakestream.lake.read import live_rows
 from lakestream.lake.read.history import rows as history_rows
 from lakestream.lake.read.live import open_view
 from lakestream.lake.read.live_rows import LiveView
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.lake.read.live_rows import schema
-from lakestream.log.departures import Point
-from lakestream.log.record import Record
+from lakestream.log.format.departures import Point
+from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import Filters
 
 if TYPE_CHECKING:

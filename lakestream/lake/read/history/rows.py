@@ -15,7 +15,7 @@ from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.schema import REMOVED_COLUMN, headers_type, join_headers
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.index import FileEntry, Wanted
-from lakestream.log.record import Record
+from lakestream.log.format.record import Record
 
 if TYPE_CHECKING:
     import numpy as np

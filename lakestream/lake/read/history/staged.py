@@ -19,8 +19,8 @@ from lakestream.lake.files import staging
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import Choice
 from lakestream.lake.read.history.rows import COLUMNS, records
-from lakestream.log.record import Record
-from lakestream.log.segment import Footer
+from lakestream.log.format.record import Record
+from lakestream.log.format.segment import Footer
 
 CHUNK_ROWS = 1_024
 """Rows that are converted to messages at once."""

@@ -1,0 +1,125 @@
+"""Who leads and who holds a stream, as clients of its account change it.
+
+Belongs here: stepdown of leaders, taking a node out of a stream, and giving up a move (docs/internals/api.md#streams
+and §4). What is reserved to the system account is in api/operator_requests.py. How the change is then made, one server
+at a time, is local.py's.
+
+A consumer is led by its stream's leader: CONSUMER.LEADER.STEPDOWN therefore moves the stream's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.account.api.moves import Moves
+from lakestream.meta.node import JetStreamCluster
+from lakestream.meta.placement import choose_leader, peer_id
+from lakestream.meta.stream_api import ClusterStreamApi
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.api.request import Request, Routes, Where
+from lakestream.stream.core.config import Placement
+
+if TYPE_CHECKING:
+    from lakestream.account.engine import Engine
+
+
+class StepdownRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of the stepdown requests."""
+
+    placement: Placement | None = None
+
+
+class PeerRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of PEER.REMOVE, PEER.EVACUATE and SERVER.REMOVE: a node's name, or its short id."""
+
+    peer: str = ""
+    peer_id: str = ""
+
+
+class ClusterApi:
+    """The part of an account's API that only clusters have."""
+
+    def __init__(self, engine: Engine, cluster: JetStreamCluster, streams: ClusterStreamApi) -> None:
+        self._engine, self._cluster, self._streams = engine, cluster, streams
+        self._moves = Moves(cluster)
+
+    def register(self, routes: Routes) -> None:
+        """See `ApiPart.register`."""
+        route, meta, stream = routes.route, Where.META, Where.STREAM
+        stepdown = self._stream_stepdown
+        route("STREAM.LEADER.STEPDOWN.*", "stream_leader_stepdown_response", stepdown, where=stream)
+        route(
+            "CONSUMER.LEADER.STEPDOWN.*.*", "consumer_leader_stepdown_response", self._consumer_stepdown, where=stream
+        )
+        route("STREAM.PEER.REMOVE.*", "stream_remove_peer_response", self._remove_peer, where=meta)
+        route("STREAM.PEER.EVACUATE.*", "stream_evacuate_peer_response", self._remove_peer, where=meta)
+        remove = self._remove_consumer_peer
+        route("CONSUMER.PEER.REMOVE.*.*", "consumer_remove_peer_response", remove, where=stream)
+        route("CONSUMER.PEER.EVACUATE.*.*", "consumer_evacuate_peer_response", remove, where=stream)
+        route("STREAM.CANCEL_MOVE.*", "stream_cancel_move_response", self._cancel_move, where=meta)
+
+    # ------------------------------------------------------------------ leaders
+    def _stream_stepdown(self, request: Request) -> None:
+        self._hand_over(request)
+
+    def _consumer_stepdown(self, request: Request) -> None:
+        self._check_consumer(request)
+        self._hand_over(request)
+
+    def _remove_consumer_peer(self, request: Request) -> None:
+        peer = _peer_of(request)
+        self._check_consumer(request)
+        stream = self._streams.find(request.tokens[0])
+        members = self._cluster.replicas.by_uid[stream.uid].membership.voters
+        if not any(peer in (member, peer_id(member)) for member in members):
+            raise api_error(10040)
+        raise api_error(10075)  # it is where its stream is
+
+    def _check_consumer(self, request: Request) -> None:
+        if request.tokens[1] not in self._streams.find(request.tokens[0]).consumers:
+            raise api_error(10014)
+
+    def _hand_over(self, request: Request) -> None:
+        stream = self._streams.find(request.tokens[0])
+        replica = self._cluster.replicas.by_uid[stream.uid]
+        voters, placement = replica.membership.voters, placement_of(request)
+        if len(voters) < 2:
+            request.succeed(None)
+            return
+        to = choose_leader(placement, voters, self._cluster.candidates(), self._cluster.me)
+        request.succeed(None)
+        replica.transfer(to)
+
+    # ------------------------------------------------------------------ nodes of a stream
+    def _remove_peer(self, request: Request) -> None:
+        asked = _peer_of(request)
+        assignment = self._moves.find(self._engine.account, request.tokens[0])
+        name = next((peer for peer in assignment.peers if asked in (peer, peer_id(peer))), "")
+        if not name:
+            raise api_error(10040)
+        try:
+            change = self._moves.without(assignment, {name})
+        except ApiError:
+            raise api_error(10075) from None
+        self._moves.change(change, request.succeed)
+
+    def _cancel_move(self, request: Request) -> None:
+        if request.stage:
+            self._moves.answer_by_leader(request, self._engine.account, request.tokens[0])
+        else:
+            self._moves.cancel(request, self._moves.find(self._engine.account, request.tokens[0]))
+
+
+def placement_of(request: Request) -> Placement:
+    """Where a stepdown request wants the next leader."""
+    return request.parse_if_json(StepdownRequest, "JSApiLeaderStepdownRequest").placement or Placement()
+
+
+def _peer_of(request: Request) -> str:
+    """The node that a request names. Raises ApiError 10003, 10025."""
+    asked = PeerRequest() if request.empty_body else request.parse(PeerRequest, "JSApiStreamRemovePeerRequest")
+    if not asked.peer:
+        raise api_error(10003)
+    return asked.peer

@@ -1,0 +1,210 @@
+"""A stream that is being restored in a cluster.
+
+Belongs here: what `restores.Target` asks when several nodes are concerned. The node to which the backup came brings it:
+
+    begin    leader of the meta group: check, place, log the assignment, which says who restores the stream
+    put      leader of the stream: log the entry; a node that does not lead says so, and the next one is asked
+    finish   leader of the meta group: log that the stream is restored. Every node shows it from then on
+
+Until then no node shows the stream, lists it or serves it. When the node that restores it is gone, or does not know of
+it any more, it is removed by an entry of the meta group: nothing is ever half restored.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakestream.account.backup.restores import Part
+from lakestream.log.format.frame import Kind
+from lakestream.meta.assignments import AbandonStream, RestoredStream
+from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
+from lakestream.meta.ports import of_account
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.api.jsonio import dumps
+from lakestream.stream.assembly import Stream
+from lakestream.stream.awaiting import pause, told
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.operations import Restored, encode
+
+if TYPE_CHECKING:
+    from lakestream.account.engine import Engine
+
+ASSIGN, PUT, SHOW = "restore.assign", "restore.put", "restore.show"
+"""The calls: to the leader of the meta group, and to the stream's leader."""
+LEADER_WAIT_NS = 10_000_000_000
+"""How long a restore waits for somebody to lead its stream (10 s)."""
+LEADER_LOOK_NS = 20_000_000
+
+
+class AssignAsked(msgspec.Struct, frozen=True):
+    """The body of `ASSIGN`: the stream's configuration as JSON, and who restores it."""
+
+    uid: str
+    config: bytes
+    node: str
+
+
+class PutAsked(msgspec.Struct, frozen=True):
+    """The body of `PUT`."""
+
+    uid: str
+    part: Part
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer of a stream's leader. `elsewhere`: this node does not lead, and has done nothing."""
+
+    elsewhere: bool = False
+    failed: CallFailed | None = None
+    shown: bytes = b""
+
+
+class ClusterRestores:
+    """This node's part in the restores of the cluster.
+
+    Args:
+        assign: logs the assignment of a stream that a node restores; `done` with what went wrong. On the leader of the
+            meta group.
+        show: StreamInfo of a stream that this node leads.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: JetStreamCluster,
+        assign: Callable[[AssignAsked, Callable[[ApiError | None], None]], None],
+        show: Callable[[Stream], dict[str, Any]],
+    ) -> None:
+        self.engine, self.cluster = engine, cluster
+        self._assign, self._show = assign, show
+        for method, handler in ((ASSIGN, self._assign_asked), (PUT, self._put_asked), (SHOW, self._show_asked)):
+            cluster.calls.serve(of_account(method, engine.account), handler)
+
+    def target(self, config: StreamConfig) -> ClusterTarget:
+        """A stream to be restored by this node."""
+        return ClusterTarget(self, config)
+
+    # ------------------------------------------------------------------ asked by the node that restores
+    def _assign_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        def done(error: ApiError | None) -> None:
+            answer(msgspec.msgpack.encode(_failed(error)))
+
+        try:
+            self._assign(msgspec.msgpack.decode(body, type=AssignAsked), done)
+        except ApiError as error:
+            done(error)
+
+    def _leading(self, uid: str) -> Stream | None:
+        replica = self.cluster.replicas.by_uid.get(uid)
+        stream = replica.stream if replica is not None else None
+        return stream if stream is not None and stream.leading and stream.created else None
+
+    def _put_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        asked = msgspec.msgpack.decode(body, type=PutAsked)
+        stream = self._leading(asked.uid)
+        if stream is None:
+            answer(msgspec.msgpack.encode(Answer(elsewhere=True)))
+            return
+
+        def done(error: ApiError | None) -> None:
+            answer(msgspec.msgpack.encode(Answer(failed=_failed(error))))
+
+        stream.propose_foreign(Kind(asked.part.kind), asked.part.body, asked.part.count, done)
+
+    def _show_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        stream = self._leading(body.decode())
+        if stream is None or not stream.serving:
+            answer(msgspec.msgpack.encode(Answer(elsewhere=True)))
+        else:
+            answer(msgspec.msgpack.encode(Answer(shown=dumps(self._show(stream)))))
+
+
+class ClusterTarget:
+    """See `restores.Target`."""
+
+    def __init__(self, restores: ClusterRestores, config: StreamConfig) -> None:
+        self._restores, self._config = restores, config
+        self._engine, self._cluster = restores.engine, restores.cluster
+        self._uid = secrets.token_hex(8)
+        self._leader = ""
+
+    async def begin(self) -> None:
+        """See `Target.begin`."""
+        leader = self._cluster.meta_leader()
+        if not leader:
+            raise api_error(10008)
+        self._cluster.restores.running.add(self._uid)
+        asked = AssignAsked(self._uid, msgspec.json.encode(self._config), self._cluster.me)
+        try:
+            body = await self._call(leader, ASSIGN, msgspec.msgpack.encode(asked))
+            failed = msgspec.msgpack.decode(body, type=CallFailed | None) if body is not None else None
+            if body is None or failed is not None:
+                raise failed.error() if failed is not None else api_error(10008)
+        except BaseException:
+            self._cluster.restores.running.discard(self._uid)  # if it was assigned all the same, it is abandoned
+            raise
+
+    async def put(self, part: Part) -> None:
+        """See `Target.put`."""
+        await self._ask_leader(PUT, msgspec.msgpack.encode(PutAsked(self._uid, part)))
+
+    async def finish(self) -> dict[str, Any]:
+        """See `Target.finish`."""
+        await self.put(Part(Kind.OPERATION, encode(Restored())))
+
+        def ask(done: Callable[[ApiError | None], None]) -> None:
+            self._cluster.propose(RestoredStream(self._uid), done)
+
+        error = await told(ask)
+        if error is not None:
+            raise error
+        self._cluster.restores.running.discard(self._uid)
+        shown: dict[str, Any] = msgspec.json.decode((await self._ask_leader(SHOW, self._uid.encode())).shown)
+        return shown
+
+    async def abandon(self) -> None:
+        """See `Target.abandon`. What is restored already stays: nobody may know."""
+        self._cluster.restores.running.discard(self._uid)
+
+        def ask(done: Callable[[ApiError | None], None]) -> None:
+            self._cluster.propose(AbandonStream(self._uid), done)
+
+        await told(ask)
+
+    async def _call(self, node: str, method: str, body: bytes) -> bytes | None:
+        def ask(done: Callable[[bytes | None], None]) -> None:
+            self._cluster.calls.call(
+                node, of_account(method, self._engine.account), body, lambda got, why: done(got), CALL_TIMEOUT_NS
+            )
+
+        return await told(ask)
+
+    async def _ask_leader(self, method: str, body: bytes) -> Answer:
+        """Have the stream's leader do something. Raises ApiError; 10008 also when nobody knows whether it is done."""
+        clock, cluster = self._engine.clock, self._cluster
+        until = clock.steady() + LEADER_WAIT_NS
+        while clock.steady() < until:
+            assignment = cluster.meta.state.by_uid.get(self._uid)
+            peers = assignment.peers if assignment is not None else ()
+            for node in sorted(peers, key=lambda name: name != self._leader):
+                if not cluster.nodes.alive(node):
+                    continue
+                got = await self._call(node, method, body)
+                if got is None:
+                    raise api_error(10008)
+                answer = msgspec.msgpack.decode(got, type=Answer)
+                if answer.failed is not None:
+                    raise answer.failed.error()
+                if not answer.elsewhere:
+                    self._leader = node
+                    return answer
+            await pause(clock, LEADER_LOOK_NS)
+        raise api_error(10008)
+
+
+def _failed(error: ApiError | None) -> CallFailed | None:
+    return CallFailed(error.code, error.err_code, error.description) if error is not None else None

@@ -1,0 +1,209 @@
+"""What stays here of segments that left the log: subject, size and time of each message.
+
+Belongs here: the outline file (`log/<first_index:020d>.outline`). Once the lake holds a segment's messages their
+records go, but a stream still has to know which subject and how many bytes leave it when one of them is removed, and
+which message was first at a time. Small neighbours are merged into one outline.
+
+    magic, u32 version, u32 length and u32 crc of the MessagePack `OutlineInfo`, u32 crc of the content
+    OutlineInfo, then the MessagePack content
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from zlib import crc32
+
+import msgspec
+
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.format.packed import read_plain
+from lakestream.log.format.record import TIME_AT, subjects_at
+from lakestream.log.format.runs import Runs
+from lakestream.log.format.segment import read_footer
+
+SUFFIX = ".outline"
+VERSION = 1
+MERGE_ROWS = 1 << 17
+"""An outline is joined with what follows it until it has this many rows."""
+
+_MAGIC = b"LKOL"
+_HEAD = struct.Struct("<4sIIII")
+_time_at = struct.Struct("<q").unpack_from
+
+
+class OutlineInfo(msgspec.Struct, frozen=True):
+    """What an outline covers. Index and sequence ranges include both ends; times in ns, 0 without rows."""
+
+    first_index: int
+    last_index: int
+    first_seq: int
+    last_seq: int
+    last_time: int
+    rows: int
+
+
+class OutlineFile:
+    """An outline on disk, and its columns while they are in memory."""
+
+    __slots__ = ("info", "outline", "path", "used")
+
+    def __init__(self, path: str, info: OutlineInfo) -> None:
+        self.path = path
+        self.info = info
+        self.outline: Outline | None = None
+        self.used = False
+
+    def release(self) -> None:
+        """See `cache.Loaded`."""
+        self.outline = None
+
+    def asked(self) -> bool:
+        """See `cache.Loaded`."""
+        used, self.used = self.used, False
+        return used
+
+
+class _Content(msgspec.Struct):
+    runs: list[tuple[int, int]]
+    names: list[bytes]
+    ids: bytes
+    sizes: bytes
+    times: bytes
+
+
+class Outline:
+    """A loaded outline: columns by row. Size 0 = there was no such message."""
+
+    __slots__ = ("_numbers", "ids", "names", "runs", "sizes", "times")
+
+    def __init__(self) -> None:
+        self.runs = Runs()
+        self.names: list[bytes] = []
+        self.ids = array("I")
+        self.sizes = array("I")
+        self.times = array("q")
+        self._numbers: dict[bytes, int] = {}
+
+    def row(self, seq: int) -> int:
+        """The row of `seq`; -1 when there was no such message."""
+        row = self.runs.row(seq)
+        return row if row >= 0 and self.sizes[row] else -1
+
+    def memory(self) -> int:
+        """Roughly how many bytes this outline keeps."""
+        return 16 * self.runs.rows + sum(map(len, self.names)) + 64 * len(self.names) + 512
+
+    def add_segment(self, files: Files, path: str) -> None:
+        """Add the messages of a sealed segment. Blocks: reads the whole file. Raises CorruptLog."""
+        footer, tables, _ = read_footer(path, files)
+        content = read_plain(files, path)
+        row = 0
+        for first, rows in footer.runs:
+            offsets = tables.offsets[row : row + rows]
+            sizes = tables.lengths[row : row + rows]
+            row += rows
+            self.pad(self.runs.extend(first, rows))
+            self.sizes.extend(sizes)
+            subjects = iter(subjects_at(content, [offset for offset in offsets if offset]))
+            time = self.times[-1] if self.times else 0
+            for offset in offsets:
+                if offset:
+                    (time,) = _time_at(content, offset + TIME_AT)
+                    self.ids.append(self._number(next(subjects)))
+                else:
+                    self.ids.append(0)
+                self.times.append(time)  # a row without message repeats the time: the column stays sorted
+
+    def add_outline(self, other: Outline) -> None:
+        """Add what another outline, of earlier messages, holds."""
+        translated = [self._number(name) for name in other.names]
+        row = 0
+        for first, rows in other.runs.pairs():
+            self.pad(self.runs.extend(first, rows))
+            ids = other.ids[row : row + rows]
+            self.sizes.extend(other.sizes[row : row + rows])
+            self.ids.extend([translated[number] for number in ids] if translated else ids)
+            self.times.extend(other.times[row : row + rows])
+            row += rows
+
+    def _number(self, name: bytes) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self.names)
+            self.names.append(name)
+        return number
+
+    def pad(self, gap: int) -> None:
+        if gap:
+            self.ids.frombytes(bytes(4 * gap))
+            self.sizes.frombytes(bytes(4 * gap))
+            self.times.extend([self.times[-1]] * gap)
+
+
+def outline_path(directory: str, first_index: int) -> str:
+    """Where the outline of the segments from entry `first_index` on is kept."""
+    return os.path.join(directory, f"{first_index:020d}{SUFFIX}")
+
+
+def write_outline(
+    files: Files, path: str, first_index: int, last_index: int, outline: Outline, last_seq: int
+) -> OutlineInfo:
+    """Write an outline, durably, over the one that is there. Blocks. Raises OSError.
+
+    `last_seq` is the stream's at the end of its last segment: that of an outline without rows, so that outlines ascend.
+    """
+    runs = outline.runs
+    info = OutlineInfo(
+        first_index,
+        last_index,
+        runs.firsts[0] if runs.rows else last_seq + 1,
+        runs.next_seq - 1 if runs.rows else last_seq,
+        outline.times[-1] if runs.rows else 0,
+        runs.rows,
+    )
+    content = msgspec.msgpack.encode(
+        _Content(runs.pairs(), outline.names, outline.ids.tobytes(), outline.sizes.tobytes(), outline.times.tobytes())
+    )
+    head = msgspec.msgpack.encode(info)
+    files.write_whole(path, [_HEAD.pack(_MAGIC, VERSION, len(head), crc32(head), crc32(content)), head, content])
+    return info
+
+
+def read_outline_info(files: Files, path: str) -> OutlineInfo:
+    """What the outline at `path` covers. Raises CorruptLog."""
+    fd = files.open(path)
+    try:
+        data = files.read_at(fd, 256, 0)
+    finally:
+        files.close(fd)
+    return _info(path, data)[0]
+
+
+def read_outline(files: Files, path: str) -> Outline:
+    """The outline at `path`. Raises CorruptLog."""
+    data = files.read(path)
+    info, at, crc = _info(path, data)
+    if crc32(memoryview(data)[at:]) != crc:
+        raise CorruptLog(path, at, "the crc of the outline does not match")
+    content = msgspec.msgpack.decode(data[at:], type=_Content)
+    made = Outline()
+    made.runs = Runs.of(content.runs)
+    assert made.runs.rows == info.rows
+    made.names = content.names
+    made.ids.frombytes(content.ids)
+    made.sizes.frombytes(content.sizes)
+    made.times.frombytes(content.times)
+    return made
+
+
+def _info(path: str, data: bytes) -> tuple[OutlineInfo, int, int]:
+    if len(data) < _HEAD.size:
+        raise CorruptLog(path, 0, "the outline is cut short")
+    magic, version, length, head_crc, content_crc = _HEAD.unpack_from(data)
+    head = data[_HEAD.size : _HEAD.size + length]
+    if magic != _MAGIC or version != VERSION or crc32(head) != head_crc:
+        raise CorruptLog(path, 0, "the head of the outline is damaged")
+    return msgspec.msgpack.decode(head, type=OutlineInfo), _HEAD.size + length, content_crc

@@ -1,0 +1,177 @@
+"""Sealed segments whose frames are compressed (a stream's `compression: s2`).
+
+Belongs here: the file, and reading it as if it were a plain one. Everybody else goes by the offsets that the frames had
+before, so tables, marks and footers are the same in both. A segment is compressed as a whole once it is sealed, and
+then takes the place of the plain file in one step:
+
+    header    as in segment.py, with another version
+    blocks    zstd, each of `block_bytes` bytes of frames, the last one of what is left
+    footer    as in segment.py; in its metadata also `packing`
+
+The codec is Arrow's, which is there for the lake already; it is loaded when the first such segment is met.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from lakestream.log.format.errors import CorruptLog, CorruptRecord
+from lakestream.log.format.files import Files
+from lakestream.log.format.segment import (
+    HEADER_SIZE,
+    PACKED_VERSION,
+    TRAILER_SIZE,
+    Packing,
+    decode_segment_header,
+    encode_segment_header,
+    encode_trailer,
+    is_packed,
+    read_end,
+)
+
+BLOCK_BYTES = 128 << 10
+"""Frames of one block: what reading a single message decompresses (0.1 ms)."""
+LEVEL = 1
+WORTH = 0.9
+"""A file that would stay longer than this share of the plain one stays plain."""
+
+
+def codec() -> Any:
+    """The compressor; the first call takes a while (0.4 s), so make it where nobody waits."""
+    import pyarrow
+
+    return pyarrow.Codec("zstd", compression_level=LEVEL)
+
+
+def pack(files: Files, path: str) -> int:
+    """Compress a sealed segment, durably, in its place; returns the new length of the file, 0 when it stays as it was.
+
+    Blocks. Raises CorruptLog, OSError.
+    """
+    content = files.read(path)
+    header, end = decode_segment_header(content), None
+    fd = files.open(path)
+    try:
+        end = read_end(files, fd)
+    finally:
+        files.close(fd)
+    if end is None or end.packing is not None or isinstance(header, str):
+        return 0
+    zstd, frames_end = codec(), end.frames_end
+    cuts = range(HEADER_SIZE, frames_end, BLOCK_BYTES)
+    blocks = [zstd.compress(content[at : min(at + BLOCK_BYTES, frames_end)], asbytes=True) for at in cuts]
+    packed_end = HEADER_SIZE + sum(map(len, blocks))
+    if packed_end > WORTH * frames_end:
+        return 0
+    tables_end = frames_end + 8 * end.rows
+    metadata = msgspec.msgpack.decode(content[tables_end:-TRAILER_SIZE])
+    metadata["packing"] = Packing(frames_end, BLOCK_BYTES, [len(block) for block in blocks])
+    encoded = msgspec.msgpack.encode(metadata)
+    trailer = encode_trailer(packed_end, end.rows, end.tables_crc, encoded)
+    pieces = [encode_segment_header(header, PACKED_VERSION), *blocks, content[frames_end:tables_end], encoded, trailer]
+    files.write_whole(path, pieces)
+    return sum(map(len, pieces))
+
+
+class View:
+    """An open segment file, read by the offsets of the plain one.
+
+    Args:
+        files: the file layer.
+        fd: the open file; it stays the caller's.
+        path: for errors.
+    """
+
+    __slots__ = ("_block", "_block_bytes", "_codec", "_end", "_fd", "_files", "_number", "_path", "_starts")
+
+    def __init__(self, files: Files, fd: int, path: str) -> None:
+        self._files, self._fd, self._path = files, fd, path
+        self._starts: list[int] = []
+        self._number, self._block = -1, b""  # the block that was read last: the next read often begins in it
+        if not is_packed(files.read_at(fd, HEADER_SIZE, 0)):
+            return
+        found = read_end(files, fd)
+        if found is None or found.packing is None:
+            raise CorruptLog(path, max(0, files.size(fd) - TRAILER_SIZE), "the footer of this segment is damaged")
+        packing = found.packing
+        self._starts = list(accumulate(packing.sizes, initial=HEADER_SIZE))
+        self._block_bytes, self._end, self._codec = packing.block_bytes, packing.frames_end, codec()
+
+    @property
+    def packed(self) -> bool:
+        """Whether the file is compressed."""
+        return bool(self._starts)
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """Bytes as they lie in the plain file; fewer only at its end, which is that of the frames in a compressed one.
+
+        Raises CorruptRecord for a block that does not decompress, OSError.
+        """
+        if not self._starts:
+            return self._files.read_at(self._fd, length, offset)
+        end = min(offset + length, self._end)
+        pieces = []
+        if offset < HEADER_SIZE:
+            pieces.append(self._files.read_at(self._fd, min(end, HEADER_SIZE) - offset, offset))
+            offset = HEADER_SIZE
+        while offset < end:
+            number, start = divmod(offset - HEADER_SIZE, self._block_bytes)
+            piece = self._load(number)[start : start + end - offset]
+            pieces.append(piece)
+            offset += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _load(self, number: int) -> bytes:
+        if number != self._number:
+            start, stop = self._starts[number], self._starts[number + 1]
+            left = self._end - HEADER_SIZE - number * self._block_bytes
+            size = min(self._block_bytes, left)
+            try:
+                block: bytes = self._codec.decompress(self._files.read_at(self._fd, stop - start, start), size, True)
+            except (ValueError, OSError) as error:
+                raise CorruptRecord(start, f"a compressed block is damaged: {error}") from error
+            if len(block) != size:
+                raise CorruptRecord(start, f"a compressed block has {len(block)} bytes instead of {size}")
+            self._number, self._block = number, block
+        return self._block
+
+
+def is_packed_file(files: Files, path: str) -> bool:
+    """Whether the segment at `path` is compressed. Blocks. Raises OSError."""
+    fd = files.open(path)
+    try:
+        return is_packed(files.read_at(fd, HEADER_SIZE, 0))
+    finally:
+        files.close(fd)
+
+
+def read_plain(files: Files, path: str) -> bytes:
+    """The whole content of a segment file, of a compressed one as it was before.
+
+    Blocks. Raises CorruptLog, OSError.
+    """
+    fd = files.open(path)
+    try:
+        view = View(files, fd, path)
+        if not view.packed:
+            return files.read_at(fd, files.size(fd), 0)
+        end = read_end(files, fd)
+        assert end is not None, "a view was made of it"
+        frames = view.read_at(end.frames_end, 0)
+        rest = files.read_at(fd, end.file_bytes - end.tables_at, end.tables_at)
+    except CorruptRecord as error:
+        raise CorruptLog(path, error.offset, error.what) from error
+    finally:
+        files.close(fd)
+    header = decode_segment_header(frames)
+    if isinstance(header, str):
+        raise CorruptLog(path, 0, header)
+    tables = rest[: 8 * end.rows]
+    metadata = msgspec.msgpack.decode(rest[len(tables) : -TRAILER_SIZE])
+    del metadata["packing"]
+    encoded = msgspec.msgpack.encode(metadata)
+    trailer = encode_trailer(end.frames_end, end.rows, end.tables_crc, encoded)
+    return b"".join((encode_segment_header(header), frames[HEADER_SIZE:], tables, encoded, trailer))

@@ -1,0 +1,226 @@
+"""One stored message as bytes.
+
+Belongs here: the record layout and nothing around it. Little-endian:
+
+    u32 crc     of everything after it
+    u64 seq
+    i64 time    ns since the epoch
+    u16 subject length
+    u16 flags   bit 0: a header block is present
+    u32 data length
+    u16 -       reserved, 0
+    [u32 header length, if flagged]
+    subject, header block, data
+
+The fixed part is 30 bytes, 34 with headers, so that a record's length is exactly what nats-server 2.15 accounts for
+the message (docs/internals/streams.md#limits): `state.bytes` is a sum of record lengths.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from zlib import crc32
+
+import msgspec
+
+from lakestream.log.format.errors import CorruptRecord
+
+FIXED = 30
+"""Bytes of a record before its subject, when there is no header block."""
+FLAG_HEADER = 1
+MAX_SUBJECT = 0xFFFF
+"""Longest subject in bytes (a u16 field); the protocol's control line limit is far below it."""
+
+SEQ_AT, TIME_AT, SUBJECT_LENGTH_AT, FLAGS_AT = 4, 12, 20, 22
+"""Offsets of single fields, for code that needs one field of many records."""
+
+_HEAD = struct.Struct("<IQqHHIH")
+_CRC = struct.Struct("<I")
+_REST = struct.Struct("<QqHHIH")
+_REST_HEADER = struct.Struct("<QqHHIHI")
+_U32 = struct.Struct("<I")
+assert _HEAD.size == FIXED
+
+_pack_crc = _CRC.pack
+_pack_rest = _REST.pack
+_pack_rest_header = _REST_HEADER.pack
+_unpack_head = _HEAD.unpack_from
+_unpack_u32 = _U32.unpack_from
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A stored message: stream sequence, store time in ns, raw subject, raw header block (`b""` = none), payload."""
+
+    seq: int
+    time_ns: int
+    subject: bytes
+    header: bytes
+    data: bytes
+
+
+def encode_record(seq: int, time_ns: int, subject: bytes, header: bytes, data: bytes) -> bytes:
+    """Encode one message. `time_ns` counts from the epoch; `header` is the raw block, `b""` for none.
+
+    Raises `struct.error` for a subject above MAX_SUBJECT bytes or a payload of 4 GiB.
+    """
+    if header:
+        rest = (
+            _pack_rest_header(seq, time_ns, len(subject), FLAG_HEADER, len(data), 0, len(header))
+            + subject
+            + header
+            + data
+        )
+    else:
+        rest = _pack_rest(seq, time_ns, len(subject), 0, len(data), 0) + subject + data
+    return _pack_crc(crc32(rest)) + rest
+
+
+def record_length(subject: bytes, header: bytes, data: bytes) -> int:
+    """The bytes that `encode_record` makes of this message, which is also its share of `state.bytes`."""
+    if header:
+        return FIXED + 4 + len(subject) + len(header) + len(data)
+    return FIXED + len(subject) + len(data)
+
+
+def contiguous(records: Iterable[Record]) -> Iterator[tuple[int, list[bytes], list[int], int]]:
+    """Records cut where their sequences jump: (first sequence, subjects, lengths, time of the last) of each part."""
+    subjects: list[bytes] = []
+    lengths: list[int] = []
+    first = following = last_time = 0
+    for record in records:
+        if record.seq != following and subjects:
+            yield first, subjects, lengths, last_time
+            subjects, lengths = [], []
+        if not subjects:
+            first = record.seq
+        subjects.append(record.subject)
+        lengths.append(record_length(record.subject, record.header, record.data))
+        last_time, following = record.time_ns, record.seq + 1
+    if subjects:
+        yield first, subjects, lengths, last_time
+
+
+def decode_record(buf: bytes, offset: int = 0, verify: bool = True) -> Record:
+    """Decode the record at `offset`. Raises CorruptRecord when it is cut short or, with `verify`, its crc is wrong."""
+    record, _ = _decode(buf, offset, len(buf), verify)
+    return record
+
+
+def iter_records(buf: bytes, start: int = 0, end: int | None = None) -> Iterator[Record]:
+    """The records that lie back to back in `buf[start:end]`. Raises CorruptRecord at the first one that is damaged."""
+    stop = len(buf) if end is None else end
+    offset = start
+    while offset < stop:
+        record, offset = _decode(buf, offset, stop, True)
+        yield record
+
+
+class Columns(msgspec.Struct, gc=False):
+    """Records that lie back to back, with consecutive sequences from `first_seq` on, without their payloads.
+
+    `headers` has (place, header block, time) of those that have one; times in ns.
+    """
+
+    first_seq: int
+    subjects: list[bytes]
+    lengths: list[int]
+    headers: list[tuple[int, bytes, int]]
+    last_time: int
+
+
+def columns(buf: bytes) -> Columns | None:
+    """The records of a frame whose bytes are known to be good; None when their sequences jump.
+
+    Raises CorruptRecord when one does not end where the buffer does.
+    """
+    subjects: list[bytes] = []
+    lengths: list[int] = []
+    headers: list[tuple[int, bytes, int]] = []
+    unpack_head, unpack_u32, stop = _unpack_head, _unpack_u32, len(buf)
+    offset, expected, first_seq, time_ns = 0, 0, 0, 0
+    while stop - offset >= FIXED:
+        _, seq, time_ns, subject_length, flags, data_length, _ = unpack_head(buf, offset)
+        if seq != expected:
+            if expected:
+                return None
+            first_seq = seq
+        expected = seq + 1
+        at = offset + FIXED
+        if flags:
+            (header_length,) = unpack_u32(buf, at)
+            at += 4
+            subject_end = at + subject_length
+            header_end = subject_end + header_length
+            headers.append((len(subjects), buf[subject_end:header_end], time_ns))
+            end = header_end + data_length
+        else:
+            subject_end = at + subject_length
+            end = subject_end + data_length
+        subjects.append(buf[at:subject_end])
+        lengths.append(end - offset)
+        offset = end
+    if offset != stop:
+        raise CorruptRecord(offset, f"the records end where {stop} bytes should")
+    return Columns(first_seq, subjects, lengths, headers, time_ns)
+
+
+def decode_spans(buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> list[Record]:
+    """Decode the records at `offsets`, each `lengths` bytes long, in a tight loop.
+
+    Raises CorruptRecord when a crc or a length does not fit.
+    """
+    records: list[Record] = []
+    append = records.append
+    unpack_head, crc = _unpack_head, crc32
+    for offset, length in zip(offsets, lengths, strict=True):
+        body = buf[offset + 4 : offset + length]
+        if len(body) != length - 4 or length < FIXED:
+            raise CorruptRecord(offset, f"{length} bytes do not lie in a buffer of {len(buf)}")
+        expected, seq, time_ns, subject_length, flags, data_length, _ = unpack_head(buf, offset)
+        if crc(body) != expected:
+            raise CorruptRecord(offset, "its crc does not match")
+        if flags:
+            subject_end = FIXED + subject_length
+            data_at = length - 4 - data_length
+            append(Record(seq, time_ns, body[FIXED:subject_end], body[subject_end:data_at], body[data_at:]))
+        else:
+            subject_end = FIXED - 4 + subject_length
+            append(Record(seq, time_ns, body[FIXED - 4 : subject_end], b"", body[subject_end:]))
+    return records
+
+
+def time_of(record: bytes) -> int:
+    """When an encoded message was stored; ns."""
+    return int.from_bytes(record[TIME_AT : TIME_AT + 8], "little", signed=True)
+
+
+def subjects_at(buf: bytes, offsets: Iterable[int]) -> list[bytes]:
+    """The subjects of the records at `offsets`, without looking at the rest of them."""
+    subjects: list[bytes] = []
+    append = subjects.append
+    for offset in offsets:
+        at = offset + FIXED + 4 if buf[offset + FLAGS_AT] & FLAG_HEADER else offset + FIXED
+        append(buf[at : at + (buf[offset + SUBJECT_LENGTH_AT] | buf[offset + SUBJECT_LENGTH_AT + 1] << 8)])
+    return subjects
+
+
+def _decode(buf: bytes, offset: int, stop: int, verify: bool) -> tuple[Record, int]:
+    if stop - offset < FIXED:
+        raise CorruptRecord(offset, f"{stop - offset} bytes are left where at least {FIXED} belong")
+    crc, seq, time_ns, subject_length, flags, data_length, _ = _unpack_head(buf, offset)
+    at = offset + FIXED
+    header_length = 0
+    if flags & FLAG_HEADER:
+        if stop - at < 4:
+            raise CorruptRecord(offset, "it is cut short")
+        (header_length,) = _unpack_u32(buf, at)
+        at += 4
+    subject_end = at + subject_length
+    header_end = subject_end + header_length
+    end = header_end + data_length
+    if end > stop:
+        raise CorruptRecord(offset, f"it claims {end - offset} bytes where {stop - offset} are left")
+    if verify and crc32(buf[offset + 4 : end]) != crc:
+        raise CorruptRecord(offset, "its crc does not match")
+    return Record(seq, time_ns, buf[at:subject_end], buf[subject_end:header_end], buf[header_end:end]), end

@@ -1,0 +1,600 @@
+"""Which sequences each subject has.
+
+Belongs here: the sequences of every subject (histories.py has the forms), first of all the last one, which is what
+publishes and direct gets ask for. Only live messages are listed. Those subjects that are in memory are in one dict.
+Once a wildcard is asked for, or there are many subjects, they are also kept in order (subject_leaves.py); from then on
+those that nobody has written to for a while may lie in a file, if all of them would take more memory than there is for
+them (index_memory.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.index.cold_rows import Block, BlockFile
+from lakestream.log.index.histories import (
+    FULL,
+    MASK,
+    PACKED,
+    PAIR,
+    Ascending,
+    Held,
+    at_or_after,
+    at_or_before,
+    between,
+    count,
+    count_between,
+    held,
+    numbers,
+    oldest,
+    pack,
+    split,
+    unpack,
+    weight,
+    without,
+)
+from lakestream.log.index.memory_limit import STEP, IndexMemory
+from lakestream.log.index.subject_leaves import Leaves
+from lakestream.log.index.subject_snapshot import Snapshot
+from lakestream.protocol import subjects as grammar
+
+ORDERED_SUBJECTS = 1 << 15
+"""So many subjects are kept in order whether or not a wildcard was asked for: to order more at once takes too long."""
+SCANNED_SUBJECTS = 64
+"""So few are faster looked through."""
+FRESH_SUBJECTS = 1024
+"""Subjects new in memory that are gathered before they are put in order."""
+LOOK_MESSAGES = 8192
+"""After so many messages memory is looked at, also when no subjects came."""
+FEW = 4
+"""A subject with so many messages left is kept in the short form again."""
+SCRATCH = "index.cold"
+"""What the file in a stream's directory is called for the moment in which it has a name."""
+
+_SAMPLE = 32
+_SLOT = 64  # bytes of a dict's slot, and of the pointers in leaves: more or less
+_logger = logging.getLogger(__name__)
+
+
+class SubjectIndex:
+    """Subject → its live sequences. Invariant: a subject is listed iff it has at least one live message."""
+
+    __slots__ = (
+        "__weakref__",
+        "_directory",
+        "_epoch",
+        "_files",
+        "_fresh",
+        "_held",
+        "_leaves",
+        "_look_at",
+        "_room",
+        "_scratch",
+        "_shared",
+        "_through",
+        "memory",
+    )
+
+    def __init__(self) -> None:
+        self._epoch = 0  # snapshots taken so far
+        self._through = 0  # the newest sequence so far
+        self._look_at = LOOK_MESSAGES  # when that is here, `_look`
+        self._held: dict[bytes, Held] = {}  # those in memory
+        self._leaves: Leaves | None = None
+        self._fresh: list[bytes] = []  # subjects that came into memory and are in no leaf yet, once there are leaves
+        self._files: Files | None = None
+        self._directory = ""
+        self._scratch: BlockFile | None = None
+        self._shared: IndexMemory | None = None
+        self._room = False  # whether there was memory left when it was last looked at
+        self.memory = 0
+        """Roughly how many bytes are in memory, as of the last time that it was looked at; 0 while they are few."""
+
+    @classmethod
+    def over(cls, rows: dict[bytes, int]) -> SubjectIndex:
+        """The index of subjects with these packed sequences."""
+        made = cls()
+        made._held = {name: held(packed, 0) for name, packed in rows.items()}
+        made._through = max((packed & MASK for packed in rows.values()), default=0)
+        if len(rows) > ORDERED_SUBJECTS:
+            made._ordered()
+        return made
+
+    @classmethod
+    def cold(cls, lows: list[bytes], blocks: list[Block], through: int) -> SubjectIndex:
+        """The index of what lies in these blocks, in order, which begin with the subjects `lows`. Blocks. Raises
+        CorruptLog, OSError."""
+        made = cls()
+        made._leaves = Leaves.over(made._held, lows, blocks)
+        made._through = through
+        return made
+
+    def keep_within(self, memory: IndexMemory, files: Files, directory: str) -> None:
+        """Leave memory for a file in this directory when there is not enough of it."""
+        self._shared, self._files, self._directory = memory, files, directory
+        self._weigh()
+
+    def succeed(self, before: SubjectIndex) -> None:
+        """Take the place of an empty index."""
+        if before._shared is not None and before._files is not None:
+            self.keep_within(before._shared, before._files, before._directory)
+            before._shared.replace(before, self)
+
+    def share(self) -> None:
+        """From now on it is the event loop's, and others may make it move to its file. In the event loop."""
+        if self._shared is not None:
+            self._shared.add(self)
+
+    def unshare(self) -> None:
+        """It may be given to a thread from now on. In the event loop."""
+        if self._shared is not None:
+            self._shared.leave(self)
+
+    def __len__(self) -> int:
+        leaves = self._leaves
+        return len(self._held) if leaves is None else len(self._held) - leaves.gone + leaves.cold
+
+    def __contains__(self, subject: bytes) -> bool:
+        return bool(self._find(subject))
+
+    # ------------------------------------------------------------------ change
+    def add_run(self, subjects: Sequence[bytes], first_seq: int) -> None:
+        """Add one message for each of `subjects`, numbered from `first_seq` on. Sequences only ever grow."""
+        mine = self._held
+        number = len(subjects)
+        if number > 1 and subjects.count(subjects[0]) == number:
+            self._add_same(subjects[0], first_seq, number)
+        else:
+            leaves = self._leaves
+            get, arrived = mine.get, None if leaves is None else self._arrived
+            for seq, subject in enumerate(subjects, first_seq):
+                value = get(subject)
+                if value is None:
+                    if arrived is not None:
+                        value = arrived(subject)
+                    if value is None:
+                        mine[subject] = seq
+                        continue
+                if not isinstance(value, int):
+                    value.items.append(seq)
+                elif value < FULL:
+                    mine[subject] = value << 64 | seq
+                    if not value and leaves is not None:
+                        leaves.gone -= 1
+                else:
+                    mine[subject] = self._longer(value, seq)
+        self._through = first_seq + number - 1
+        if len(self._fresh) >= FRESH_SUBJECTS:
+            self._settle()
+        elif self._through >= self._look_at:
+            self._look()
+
+    def add(self, subject: bytes, seq: int) -> None:
+        """Add one message, newer than all of its subject."""
+        self.add_run((subject,), seq)
+
+    def remove(self, subject: bytes, seq: int) -> bool:
+        """Remove one message; False when it is not listed."""
+        if len(self._fresh) >= FRESH_SUBJECTS:
+            self._settle()
+        value = self._held.get(subject)
+        if value is None:
+            value = self._warm(subject)
+        if isinstance(value, int):
+            rest = without(value, seq)
+            if rest == value:
+                return False
+            self._put(subject, rest)
+            return True
+        value = self._own(subject, value)
+        if value.items[-1] == seq:
+            value.pop()
+        elif not value.remove(seq):
+            return False
+        if len(value) <= FEW:
+            self._put(subject, value.packed())
+        return True
+
+    def trim(self, subjects: Iterable[bytes], keep: int) -> list[tuple[int, bytes]]:
+        """Leave each of `subjects` its newest `keep` (≥ 1); (sequence, subject) of those removed, ascending. Hot."""
+        gone: list[tuple[int, bytes]] = []
+        mine, shift = self._held, 64 * min(keep, PACKED)
+        get, full, next_size, newest = mine.get, 1 << shift, 1 << shift + 64, (1 << shift) - 1
+        for subject in subjects:
+            value = get(subject)
+            if type(value) is int and value < next_size:
+                if value >= full:  # the oldest is in the high bits
+                    gone.append((value >> shift, subject))
+                    mine[subject] = value & newest
+                continue
+            excess = self.seqs(subject)[:-keep]
+            self.remove_many(subject, excess)
+            gone += [(seq, subject) for seq in excess]
+        gone.sort()
+        return gone
+
+    def remove_many(self, subject: bytes, gone: Collection[int]) -> None:
+        """Remove many messages of one subject at once; those not listed are left alone."""
+        if len(gone) < 8:
+            for seq in gone:
+                self.remove(subject, seq)
+            return
+        dead = gone if isinstance(gone, (set, frozenset, range)) else set(gone)
+        seqs = self.seqs(subject)
+        kept = [seq for seq in seqs if seq not in dead]
+        if len(kept) < len(seqs):
+            if subject not in self._held:
+                self._warm(subject)
+            self._put(subject, pack(kept))
+            if len(self._fresh) >= FRESH_SUBJECTS:
+                self._settle()
+
+    def remove_all(self, gone: Iterable[tuple[int, bytes]]) -> None:
+        """Remove many listed messages, given as (sequence, subject), ascending. A subject that loses all it has is not
+        read for that."""
+        groups: dict[bytes, list[int]] = {}
+        group = groups.get
+        for seq, subject in gone:
+            seqs = group(subject)
+            if seqs is None:
+                groups[subject] = [seq]
+            else:
+                seqs.append(seq)
+        mine = self._held
+        for subject in sorted(groups) if self.cold_subjects else groups:  # one after the other in their files
+            seqs = groups[subject]
+            if len(seqs) < self.count(subject):
+                self.remove_many(subject, seqs)
+            elif subject in mine:
+                self._put(subject, 0)
+            else:
+                self._empty_cold(subject)
+            if len(self._fresh) >= FRESH_SUBJECTS:
+                self._settle()
+        self._settle()
+
+    def together(self, subjects: Iterable[bytes]) -> array[int]:
+        """All sequences of these subjects, in no order."""
+        return numbers(map(self._find, subjects))
+
+    def cut(self, subjects: Sequence[bytes], seq: int) -> array[int]:
+        """Remove every message < `seq` of these subjects, each named once; returns them, in no order. Hot."""
+        # First those in memory: when they move to the file while the others pass through memory, they are done.
+        gone = self._cut_held(subjects, seq)
+        if self.cold_subjects:
+            gone.extend(numbers(self._cut_cold(sorted(set(subjects) - self._held.keys()), seq)))
+        return gone
+
+    def discard_below(self, seq: int) -> None:
+        """Remove every message < `seq`, of all subjects. Looks at each of them."""
+        self._cut_held(list(self._held), seq)
+        for _ in self._cut_cold(self._cold_subjects(), seq):
+            continue
+        while self._shared is not None and self._shared.used_with(self) > self._shared.limit and self.cool(STEP):
+            continue
+
+    def _cut_held(self, subjects: Iterable[bytes], seq: int) -> array[int]:
+        """`cut` for those of the subjects that are in memory."""
+        mine, leaves = self._held, self._leaves
+        get, filed = mine.get, leaves is not None and leaves.filed
+        parts: list[Held] = []
+        emptied: list[bytes] = []
+        for subject in subjects:
+            value = get(subject)
+            if not isinstance(value, int):
+                if value is not None:
+                    parts.append(Ascending(value.items[value.head : bisect_left(value.items, seq, value.head)], 0))
+                    self._cut(subject, value, seq)
+                continue
+            gone, left = (value, 0) if value & MASK < seq else split(value, seq)
+            if not gone:
+                continue
+            parts.append(gone)
+            if left:
+                mine[subject] = left
+            elif filed:
+                self._put(subject, 0)
+            else:
+                emptied.append(subject)
+        for subject in emptied:
+            del mine[subject]
+        if leaves is not None and not filed and len(mine) < min(len(emptied), ORDERED_SUBJECTS):
+            self._leaves, self._fresh = None, []  # they would keep the names of all that has gone
+        return numbers(parts)
+
+    def _cut_cold(self, subjects: Iterable[bytes], seq: int) -> Iterator[int]:
+        """`cut` for subjects that are not in memory; what goes of each, packed."""
+        for subject in subjects:
+            value = self._find(subject)
+            assert isinstance(value, int), "what is not in memory has the short form"
+            gone, left = split(value, seq)
+            if gone and left:
+                self._cut(subject, self._warm(subject), seq)
+            elif gone:
+                self._empty_cold(subject)
+            if len(self._fresh) >= FRESH_SUBJECTS:
+                self._settle()
+            yield gone
+        self._settle()
+
+    def _empty_cold(self, subject: bytes) -> None:
+        """A subject that is not in memory has nothing any more."""
+        assert self._leaves is not None, "what is not in memory is in a leaf"
+        self._held[subject] = 0
+        self._fresh.append(subject)
+        self._leaves.cold -= 1
+        self._leaves.gone += 1
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._held.clear()
+        self._leaves, self._fresh = None, []
+        self._weigh()
+
+    # ------------------------------------------------------------------ ask
+    def last(self, subject: bytes) -> int:
+        """The newest sequence of `subject`; 0 when it has none."""
+        value = self._held.get(subject)
+        if type(value) is int:  # the quickest question: direct gets and publishes ask for nothing else
+            return value if value < PAIR else value & MASK
+        if isinstance(value, Ascending):
+            return value.items[-1]
+        return self._cold_last(subject) if self._leaves is not None and self._leaves.cold else 0
+
+    def first(self, subject: bytes) -> int:
+        """The oldest sequence of `subject`; 0 when it has none."""
+        value = self._find(subject)
+        return oldest(value) if isinstance(value, int) else value.items[value.head]
+
+    def count(self, subject: bytes) -> int:
+        """How many messages `subject` has."""
+        value = self._find(subject)
+        return count(value) if isinstance(value, int) else len(value)
+
+    def seqs(self, subject: bytes, lo: int = 0, hi: int = MASK) -> list[int]:
+        """The sequences of `subject` in `lo` … `hi`, both included, ascending."""
+        return between(self._find(subject), lo, hi)
+
+    def last_at_or_before(self, subject: bytes, seq: int) -> int:
+        """The newest sequence ≤ `seq` of `subject`; 0 when there is none."""
+        return at_or_before(self._find(subject), seq)
+
+    def next_at_or_after(self, subject: bytes, seq: int) -> int:
+        """The oldest sequence ≥ `seq` of `subject`; 0 when there is none."""
+        return at_or_after(self._find(subject), seq)
+
+    def count_range(self, subject: bytes, lo: int, hi: int) -> int:
+        """How many messages `subject` has in `lo` … `hi`, both included."""
+        return count_between(self._find(subject), lo, hi)
+
+    def matching(self, filter: bytes) -> list[bytes]:
+        """The subjects that match `filter`, in no particular order; see `some_matching`."""
+        return list(chain.from_iterable(self.some_matching(filter)))
+
+    def some_matching(self, filter: bytes) -> Iterator[list[bytes]]:
+        """The subjects that match `filter`, each once, some or none at a time: who has seen enough can stop.
+
+        A lookup for a literal. For a wildcard behind literal tokens only subjects in the range of those are looked
+        at. Where there are parts, they come in order, the subjects inside of one do not. The index may change between
+        them: subjects that come meanwhile are found or not. Raises CorruptLog, OSError.
+        """
+        if grammar.is_literal(filter):
+            if filter in self:
+                yield [filter]
+            return
+        head = grammar.literal_head(filter)
+        leaves = self._leaves_for(head)
+        choose = grammar.chooser(filter, b"" if leaves is None else head)
+        for part in (list(self._held),) if leaves is None else leaves.walk(head):
+            yield choose(part)
+            self._settle()  # what came into memory meanwhile counts in its file no more
+
+    def newest(self, filter: bytes) -> Iterator[list[int]]:
+        """The newest sequence of each subject that matches `filter`, some at a time; one may come twice. Hot.
+
+        Otherwise like `some_matching`.
+        """
+        head, last, get = grammar.literal_head(filter), self.last, self._held.get
+        leaves = None if grammar.is_literal(filter) else self._leaves_for(head)
+        if leaves is None:
+            for part in self.some_matching(filter):
+                yield list(map(last, part))
+            return
+        choose = grammar.chooser(filter, head)
+        for here, away in leaves.candidates(head):
+            values = list(map(get, choose(here)))
+            found = [value for value in values if type(value) is int and 0 < value < PAIR]
+            if len(found) < len(values):  # several messages, or none any more
+                found = [value & MASK if isinstance(value, int) else value.items[-1] for value in values if value]
+            yield found + list(map(last, choose(away)))
+            self._settle()
+
+    def _leaves_for(self, head: bytes) -> Leaves | None:
+        """All subjects in order; None where it is as quick to look at them all for those that begin with `head`."""
+        if self._leaves is None and head and len(self._held) > SCANNED_SUBJECTS:
+            self._ordered()
+        if self._leaves is not None:
+            self._settle()
+        return self._leaves
+
+    def items(self) -> Iterator[tuple[bytes, int]]:
+        """Every subject with its newest sequence. The index may not change meanwhile."""
+        for subject, value in self._held.items():
+            if value:
+                yield subject, value & MASK if isinstance(value, int) else value.items[-1]
+        for subject in self._cold_subjects():
+            yield subject, self.last(subject)
+
+    def snapshot(self) -> Snapshot:
+        """The index as it is now. Copies a dict and some lists; what they hold is copied once it changes."""
+        self._epoch += 1
+        leaves = self._leaves
+        if leaves is None:
+            return Snapshot(self._held.copy(), None, self._through)
+        self._settle()
+        return Snapshot(self._held.copy(), [leaves.copy(at) for at in range(len(leaves.leaves))], self._through)
+
+    # ------------------------------------------------------------------ order and memory
+    def cool(self, subjects: int) -> int:
+        """Move about so many subjects from memory to a file; 0 when that can not be. See index_memory.py."""
+        leaves = self._ordered()
+        leaves.place(self._fresh)
+        self._fresh = []
+        try:
+            if self._scratch is None:
+                assert self._files is not None, "only those that have a directory are asked"
+                self._scratch = BlockFile.make_scratch(self._files, os.path.join(self._directory, SCRATCH))
+            moved = leaves.cool(self._scratch, subjects)
+        except (CorruptLog, OSError) as error:
+            # Whoever asks for what is damaged is told. The limit of memory may be another stream's concern.
+            _logger.error("%s: the subject index stays in memory: %s", self._directory, error)
+            return 0
+        self._weigh()
+        return moved
+
+    @property
+    def cold_subjects(self) -> int:
+        """How many subjects are not in memory."""
+        return self._leaves.cold if self._leaves is not None else 0
+
+    def _ordered(self) -> Leaves:
+        if self._leaves is None:
+            self._leaves, self._fresh = Leaves.of(self._held), []
+        return self._leaves
+
+    def _settle(self) -> None:
+        """Put into order what is new in memory."""
+        leaves, fresh = self._leaves, self._fresh
+        if leaves is None or not fresh:
+            return
+        self._fresh = []
+        leaves.place(fresh)
+        if leaves.listed > len(self._held) + len(self._held) // 2 + FRESH_SUBJECTS:
+            leaves.clean(4 * len(fresh))
+        self._weigh()
+        if self._shared is not None:
+            self._shared.grown(self)
+
+    def _weigh(self) -> None:
+        """Guess the memory from some of the oldest and newest."""
+        mine, self.memory = self._held, 0
+        if len(mine) >= FRESH_SUBJECTS:
+            some = [*islice(mine.items(), _SAMPLE), *islice(reversed(mine.items()), _SAMPLE)]
+            size = sum(sys.getsizeof(name) + weight(value) for name, value in some) // len(some)
+            self.memory = len(mine) * (size + _SLOT)
+        self._room = self._shared is not None and self._shared.used_with(self) < self._shared.limit // 8 * 7
+
+    def _cold_subjects(self) -> Iterator[bytes]:
+        leaves = self._leaves
+        if leaves is not None and leaves.cold:
+            self._settle()
+            mine = self._held
+            for part in leaves.walk(b""):
+                for subject in part:
+                    if subject not in mine:
+                        yield subject
+
+    def _find(self, subject: bytes) -> Held:
+        value = self._held.get(subject)
+        if value is None:
+            return self._leaves.find(subject) if self._leaves is not None and self._leaves.cold else 0
+        return value
+
+    def _arrived(self, subject: bytes) -> Held | None:
+        """A subject that is not in memory is about to enter it: what it has, None when it is new."""
+        value = self._warm(subject)
+        if value:
+            return value
+        self._fresh.append(subject)
+        return None
+
+    def _cold_last(self, subject: bytes) -> int:
+        """The newest sequence of a subject that is not in memory. It comes into memory for that, while there is room:
+        so after a start those that are asked for are as quick as ever."""
+        if not self._room:
+            assert self._leaves is not None, "what is not in memory is in a leaf"
+            return self._leaves.find(subject) & MASK
+        value = self._warm(subject)
+        if len(self._fresh) >= FRESH_SUBJECTS:
+            self._settle()
+        return value & MASK if isinstance(value, int) else value.items[-1]
+
+    def _warm(self, subject: bytes) -> Held:
+        """Take a subject that is not in memory into it, if it is in a file; 0 if it is not."""
+        assert subject not in self._held, "what is in memory overrides the file, and is counted once"
+        leaves = self._leaves
+        packed = leaves.find(subject) if leaves is not None and leaves.cold else 0
+        if leaves is None or not packed:
+            return 0
+        leaves.cold -= 1
+        value = self._held[subject] = held(packed, self._epoch)
+        self._fresh.append(subject)
+        return value
+
+    def _put(self, subject: bytes, packed: int) -> None:
+        """What a subject that is in memory has from now on."""
+        leaves = self._leaves
+        if packed:
+            self._held[subject] = held(packed, self._epoch)
+        elif leaves is None or not leaves.find(subject):
+            del self._held[subject]
+        else:
+            self._held[subject] = 0
+            leaves.gone += 1
+
+    def _cut(self, subject: bytes, value: Held, seq: int) -> None:
+        """Remove what a subject that is in memory has below `seq`."""
+        if isinstance(value, int):
+            if 0 < oldest(value) < seq:
+                self._put(subject, pack(each for each in unpack(value) if each >= seq))
+        elif value.items[value.head] < seq:
+            value = self._own(subject, value)
+            value.drop_below(seq)
+            if len(value) <= FEW:
+                self._put(subject, value.packed())
+
+    def _own(self, subject: bytes, value: Ascending) -> Ascending:
+        """A subject's sequences, to be changed other than at the end: no snapshot has them."""
+        if value.epoch != self._epoch:
+            value = self._held[subject] = Ascending(value.items, self._epoch, value.head, shared=True)
+        return value
+
+    def _longer(self, packed: int, seq: int) -> Ascending:
+        items = unpack(packed)
+        items.append(seq)
+        return Ascending(items, self._epoch)
+
+    def _add_same(self, subject: bytes, first_seq: int, number: int) -> None:
+        """So many messages of one subject."""
+        mine, seqs = self._held, range(first_seq, first_seq + number)
+        value = mine.get(subject)
+        if value is None and self._leaves is not None:
+            value = self._arrived(subject)
+        elif value == 0 and self._leaves is not None:
+            self._leaves.gone -= 1
+        if isinstance(value, Ascending):
+            value.items.extend(seqs)
+            return
+        before = value or 0
+        if count(before) + number <= PACKED:
+            mine[subject] = before << 64 * number | pack(seqs)
+        else:
+            items = unpack(before)
+            items.extend(seqs)
+            mine[subject] = Ascending(items, self._epoch)
+
+    def _look(self) -> None:
+        self._look_at = self._through + LOOK_MESSAGES
+        if self._leaves is None and len(self._held) > ORDERED_SUBJECTS:
+            self._ordered()
+        self._weigh()
+        if self._shared is not None:
+            self._shared.grown(self)

@@ -1,0 +1,321 @@
+"""The subjects of an index in order, most of them perhaps outside of memory.
+
+Belongs here: `Leaves`, the ranges into which all subjects of one index are divided. A leaf knows which subjects of its
+range are in memory, in the order in which they came, some of them perhaps gone by now, and has at most one block of
+rows in a file (cold_rows.py). What is in memory overrides the block: a subject that is in both is in memory, and one
+that is in the block only by name has an integer of 0 in memory. So nothing in a file ever changes.
+
+Whatever takes long is cut into steps over few leaves, which a caller spreads over its work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.index.cold_rows import Block, BlockFile, encode_rows
+from lakestream.log.index.histories import Held
+from lakestream.log.index.histories import held as in_memory
+
+LEAF_ROWS = 256
+"""Subjects in a block, and in a leaf that was just divided."""
+SPLIT_ROWS = 2 * LEAF_ROWS
+"""A leaf with more subjects in memory is divided."""
+COLD_HISTORY = 64
+"""A subject with more sequences stays in memory: writing them with each change of a neighbour would cost too much."""
+
+LONG_BLOCK = 1 << 18
+"""A block of a checkpoint with more bytes has long histories: its subjects are in memory when it is opened.
+Those that are made while a server runs are shorter."""
+
+
+class Leaf:
+    """One range of subjects; see the module. `part`: other leaves have the same block, each the rows in its range.
+
+    The first `ordered` names, those that it was made with, are in the order of subjects.
+    """
+
+    __slots__ = ("block", "names", "ordered", "part")
+
+    def __init__(self, names: list[bytes], block: Block | None = None, part: bool = False) -> None:
+        self.names = names
+        self.ordered = len(names)
+        self.block = block
+        self.part = part
+
+    def begun(self, head: bytes, end: bytes) -> list[bytes]:
+        """The names from `head` on and before `end`: most leaves of hundreds hold few that a pattern wants."""
+        names, ordered = self.names, self.ordered
+        found = names[bisect_left(names, head, 0, ordered) : bisect_left(names, end, 0, ordered)]
+        if ordered < len(names):
+            found += [name for name in names[ordered:] if name.startswith(head)]
+        return found
+
+
+class Leaves:
+    """All leaves of one index, whose subjects in memory are `held`. They cover every subject there can be.
+
+    `cold` counts the rows in files that nothing overrides, `gone` the subjects in `held` that have no message.
+    """
+
+    __slots__ = ("_asked", "_cursor", "_held", "_rows", "_walked", "cold", "gone", "leaves", "listed", "lows")
+
+    def __init__(self, held: dict[bytes, Held]) -> None:
+        self._held = held
+        self.lows: list[bytes] = [b""]
+        self.leaves: list[Leaf] = [Leaf([])]
+        self.cold = self.gone = 0
+        self.listed = 0  # names in all leaves
+        self._cursor = 0  # the leaf where the next step of upkeep begins
+        self._asked: Block | None = None  # where the last row was looked for; a second time, all its rows are decoded
+        self._walked: Block | None = None
+        self._rows: dict[bytes, int] = {}
+
+    @classmethod
+    def of(cls, held: dict[bytes, Held]) -> Leaves:
+        """The leaves over subjects that are all in memory."""
+        made = cls(held)
+        names = sorted(held)
+        made.listed = len(names)
+        if names:
+            made.leaves = [Leaf(names[at : at + LEAF_ROWS]) for at in range(0, len(names), LEAF_ROWS)]
+            made.lows = [b"", *names[LEAF_ROWS::LEAF_ROWS]]
+        return made
+
+    @classmethod
+    def over(cls, held: dict[bytes, Held], lows: list[bytes], blocks: list[Block]) -> Leaves:
+        """The leaves over blocks that begin with the subjects `lows`. Raises CorruptLog, OSError."""
+        made = cls(held)
+        if blocks:
+            made.lows = [b"", *lows[1:]]
+            made.leaves = [made._opened(block) for block in blocks]
+        return made
+
+    def _opened(self, block: Block) -> Leaf:
+        if block.size <= LONG_BLOCK:
+            self.cold += block.count
+            return Leaf([], block)
+        rows = block.rows()
+        self._held.update((name, in_memory(packed, 0)) for name, packed in rows.items())
+        self.listed += len(rows)
+        return Leaf(list(rows))
+
+    @property
+    def filed(self) -> bool:
+        """Whether anything is in a file, overridden or not."""
+        return any(leaf.block is not None for leaf in self.leaves)
+
+    # ------------------------------------------------------------------ one subject
+    def find(self, subject: bytes) -> int:
+        """The packed sequences of a subject that is not in memory; 0 when it is nowhere. Raises CorruptLog, OSError."""
+        block = self.leaves[bisect_right(self.lows, subject) - 1].block
+        if block is None:
+            return 0
+        if block is self._walked:
+            return self._rows.get(subject, 0)
+        if block is not self._asked:
+            self._asked = block
+            return block.find(subject)
+        self._walked, self._rows = block, block.rows()
+        return self._rows.get(subject, 0)
+
+    # ------------------------------------------------------------------ many
+    def place(self, names: Iterable[bytes]) -> None:
+        """Subjects that came into memory."""
+        lows, leaves = self.lows, self.leaves
+        for name in names:
+            at = bisect_right(lows, name) - 1
+            listed = leaves[at].names
+            listed.append(name)
+            self.listed += 1
+            # A leaf whose block can not be read stays long: whoever asks for what is in there is told, and the subjects
+            # in memory are listed all the same. It is tried again with every LEAF_ROWS more.
+            if len(listed) > SPLIT_ROWS and len(listed) % LEAF_ROWS == 1:
+                self._clean(at)
+                if len(leaves[at].names) > SPLIT_ROWS - LEAF_ROWS // 2:
+                    with contextlib.suppress(CorruptLog, OSError):
+                        self._divide(at)
+
+    def walk(self, head: bytes) -> Iterator[list[bytes]]:
+        """The subjects that have messages and begin with `head`, leaf by leaf. See `candidates`."""
+        held = self._held
+        for here, away in self.candidates(head):
+            yield [name for name in dict.fromkeys(here) if held.get(name)] + away
+
+    def candidates(self, head: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """The subjects that begin with `head`, leaf by leaf: those in memory, which may have no message any more or
+        come twice, and those that are only in the file.
+
+        Leaves may change meanwhile: each step goes on where the range of the last one ended. Raises CorruptLog,
+        OSError.
+        """
+        held, low = self._held, head
+        end = head[:-1] + b"/" if head else b""  # the byte after the dot that ends every head
+        while True:
+            at = bisect_right(self.lows, low) - 1
+            leaf, high = self.leaves[at], self._high(at)
+            here = leaf.begun(head, end) if head else leaf.names
+            away: list[bytes] = []
+            if leaf.block is not None:
+                away = [name for name in self.copy(at).block_rows() if name not in held and name.startswith(head)]
+            if self.lows[at] != low:
+                here, away = [name for name in here if name >= low], [name for name in away if name >= low]
+            yield here, away
+            if high is None or (end and high >= end):
+                return
+            low = high
+
+    def copy(self, at: int) -> LeafCopy:
+        """One leaf as it is now."""
+        leaf = self.leaves[at]
+        if not leaf.part:
+            return LeafCopy(leaf.names, leaf.block, None, None)
+        return LeafCopy(leaf.names, leaf.block, self.lows[at], self._high(at))
+
+    def _high(self, at: int) -> bytes | None:
+        return self.lows[at + 1] if at + 1 < len(self.lows) else None
+
+    # ------------------------------------------------------------------ upkeep
+    def clean(self, names: int) -> None:
+        """Forget subjects that have gone from memory, in leaves with about so many of them."""
+        looked = turns = 0
+        while looked < names and turns < len(self.leaves):
+            if self._cursor >= len(self.leaves):
+                self._cursor = 0
+            at, leaf = self._cursor, self.leaves[self._cursor]
+            looked += len(leaf.names) + 1
+            self._clean(at)
+            if not leaf.names and leaf.block is None and at > 0 and not self.leaves[at - 1].part:
+                # The one before covers its range from now on. A block that it shared might have old rows there.
+                del self.leaves[at], self.lows[at]
+                # A snapshot that has its list shall not get names from beyond the range that it had then.
+                self.leaves[at - 1].names = self.leaves[at - 1].names.copy()
+            else:
+                self._cursor += 1
+            turns += 1
+
+    def _clean(self, at: int) -> None:
+        leaf, held = self.leaves[at], self._held
+        before, begin = len(leaf.names), leaf.names[: leaf.ordered]
+        leaf.names = [name for name in dict.fromkeys(leaf.names) if name in held]
+        leaf.ordered = sum(name in held for name in dict.fromkeys(begin))
+        self.listed -= before - len(leaf.names)
+
+    def _divide(self, at: int) -> None:
+        """Make two leaves out of one."""
+        leaf = self.leaves[at]
+        names = sorted(leaf.names)
+        middle = len(names) // 2
+        border = names[middle]
+        rows = self.copy(at).block_rows()
+        below = sum(name < border for name in rows)
+        lower, upper = Leaf(names[:middle]), Leaf(names[middle:])
+        for half, some in ((lower, below), (upper, len(rows) - below)):
+            if some:
+                half.block, half.part = leaf.block, leaf.part or some < len(rows)
+        self.leaves[at : at + 1] = [lower, upper]
+        self.lows.insert(at + 1, border)
+
+    def cool(self, file: BlockFile, names: int) -> int:
+        """Move about so many subjects from memory into `file`; returns how many it were. Raises CorruptLog, OSError."""
+        moved = turns = 0
+        while moved < names and turns < len(self.leaves):
+            if self._cursor >= len(self.leaves):
+                self._cursor = 0
+            at = self._cursor
+            self._cursor += 1  # past a leaf whose block is damaged, the next time
+            turns += 1
+            if self.leaves[at].names:
+                some, pieces = self._cool(at, file)
+                moved += some
+                self._cursor += pieces - 1
+                turns += pieces - 1
+        return moved
+
+    def _cool(self, at: int, file: BlockFile) -> tuple[int, int]:
+        """Move what is in memory of one leaf; returns (subjects, leaves that there are now in its place)."""
+        leaf, held = self.leaves[at], self._held
+        rows = {name: packed for name, packed in self.copy(at).block_rows().items() if name not in held}
+        before = len(rows)
+        moving: list[bytes] = []
+        staying: list[bytes] = []
+        for name in dict.fromkeys(leaf.names):
+            value = held.get(name)
+            if value is None:
+                continue
+            if not isinstance(value, int):
+                if len(value) > COLD_HISTORY:
+                    staying.append(name)
+                    continue
+                value = value.packed()
+            moving.append(name)
+            if value:
+                rows[name] = value
+        if not moving:
+            return 0, 1
+        ordered = sorted(rows)
+        parts = [ordered[low : low + LEAF_ROWS] for low in range(0, len(ordered), LEAF_ROWS)]
+        if len(parts) > 1 and len(parts[-1]) < LEAF_ROWS // 2:
+            both = parts[-2] + parts.pop()
+            parts[-1:] = [both[: len(both) // 2], both[len(both) // 2 :]]
+        blocks = [file.write(encode_rows(part, [rows[name] for name in part])) for part in parts]
+        # Nothing has changed up to here: an error leaves everything in memory.
+        for name in moving:
+            self.gone -= held.pop(name) == 0
+        self.cold += len(rows) - before
+        self.listed -= len(leaf.names)
+        self.leaves[at : at + 1] = [Leaf([], block) for block in blocks] or [Leaf([])]
+        self.lows[at : at + 1] = [self.lows[at], *(part[0] for part in parts[1:])]
+        self.place(staying)
+        return len(moving), max(len(parts), 1)
+
+
+class LeafCopy:
+    """A leaf at one moment; where a block is shared, with the range in which its rows count.
+
+    A leaf's list of names is replaced or appended to: names that came later are not among those that were in memory
+    then, and count for nothing.
+    """
+
+    __slots__ = ("_high", "_low", "block", "names")
+
+    def __init__(self, names: list[bytes], block: Block | None, low: bytes | None, high: bytes | None) -> None:
+        self.names, self.block = names, block
+        self._low, self._high = low, high
+
+    @property
+    def encoded(self) -> Block | None:
+        """The block that is all that the leaf has, if there is one."""
+        return self.block if not self.names and self._low is None else None
+
+    def block_rows(self) -> dict[bytes, int]:
+        """The rows of its block in order. Any thread. Raises CorruptLog, OSError."""
+        if self.block is None:
+            return {}
+        rows, low, high = self.block.rows(), self._low, self._high
+        if low is None:
+            return rows
+        return {name: packed for name, packed in rows.items() if low <= name and (high is None or name < high)}
+
+    def rows(self, held: dict[bytes, Held], through: int) -> dict[bytes, int]:
+        """Its subjects in order with their packed sequences ≤ `through`. Any thread. Raises CorruptLog, OSError."""
+        rows = self.block_rows()
+        names = sorted(set(self.names))
+        if not rows:  # most often all of them are there, in the short form
+            values = list(map(held.get, names))
+            if set(map(type, values)) == {int} and 0 not in values:
+                return dict(zip(names, values, strict=True))  # type: ignore[arg-type]
+        elif not names:
+            return rows
+        for name in names:
+            value = held.get(name)
+            if value is None:
+                continue
+            packed = value if isinstance(value, int) else value.packed(through)
+            if packed:
+                rows[name] = packed
+            else:
+                rows.pop(name, None)
+        return {name: rows[name] for name in sorted(rows)}

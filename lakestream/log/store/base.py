@@ -1,0 +1,195 @@
+"""The beginning of a store that was never in its log.
+
+Belongs here: a *base*, the messages that a stream began with as a copy of another stream's table: which they are, and
+their subjects, sizes and times. Their records are in the stream's own table alone, as are those of segments that have
+left the log, so outlines tell of them and nothing else has to know. The base lies in a directory of its own beside the
+log, made whole before an entry of the log names it, and stays there.
+
+    base/checkpoint             live sequences and the subject index, as a checkpoint has them (checkpoint.py)
+    base/<0>-<number>.outline   outlines (outline.py) of no entries of the log, in order
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.format.outline import SUFFIX, Outline, OutlineFile, read_outline_info, write_outline
+from lakestream.log.index.sequences import SequenceSet
+from lakestream.log.index.subject_index import SubjectIndex
+from lakestream.log.store.checkpoint import NAME as CHECKPOINT
+from lakestream.log.store.checkpoint import Snapshot, State, read_checkpoint, write_checkpoint
+
+if TYPE_CHECKING:
+    from lakestream.log.store.store import Store
+
+DIRECTORY = "base"
+UNFINISHED = ".making"
+"""What the directory's name ends with while it is made."""
+
+
+class _Unsynced(Files):
+    """Files that are made durable all together, in the end."""
+
+    def sync(self, fd: int) -> None:
+        """Not yet."""
+
+    def sync_directory(self, path: str) -> None:
+        """Not yet."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Which version of the stream's table a base was read from, and through which sequence it reaches: that may be
+    above its last message."""
+
+    version: int
+    through: int
+
+
+class Base:
+    """A base, read."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        live: SequenceSet,
+        subjects: SubjectIndex,
+        size: int,
+        last_time: int,
+        files: list[OutlineFile],
+    ) -> None:
+        self.origin, self.live, self.subjects = origin, live, subjects
+        self.size, self.last_time, self.outlines = size, last_time, files
+
+
+class BaseWriter:
+    """Writes the base of a stream, in ascending sequence. Everything blocks and may raise OSError.
+
+    Args:
+        directory: the stream's; a base that is there is replaced.
+    """
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._target = os.path.join(directory, DIRECTORY)
+        self._making = self._target + UNFINISHED
+        self._outlines = self._size = self._last_time = 0
+        self._live = SequenceSet()
+        files.remove_tree(self._making)
+        files.make_directory(self._making)
+
+    def add(self, outline: Outline) -> None:
+        """The messages that come next: all rows of an outline that have a size."""
+        runs = outline.runs
+        if not runs.rows:
+            return
+        self._outlines += 1
+        path = os.path.join(self._making, f"{0:020d}-{self._outlines:06d}{SUFFIX}")
+        write_outline(_Unsynced(), path, 0, 0, outline, runs.next_seq - 1)
+        self._size += sum(outline.sizes)
+        self._last_time = outline.times[-1]
+        row = 0
+        for first, rows in runs.pairs():
+            sizes = outline.sizes[row : row + rows]
+            row += rows
+            self._add_live(first, sizes)
+
+    def _add_live(self, first: int, sizes: array[int]) -> None:
+        """Rows without a size are no messages."""
+        at, end = 0, len(sizes)
+        while at < end:
+            try:
+                hole = sizes.index(0, at)
+            except ValueError:
+                hole = end
+            if hole > at:
+                self._live.add_run(first + at, first + hole - 1)
+            at = hole + 1
+
+    def finish(self, origin: Origin, subjects: SubjectIndex) -> None:
+        """All messages were added, and these are their subjects: the base is whole, and durable."""
+        first = self._live.next_at_or_after(1) or origin.through + 1
+        state = State(
+            index=0,
+            uid="",
+            stream="",
+            account="",
+            config=b"",
+            size=self._size,
+            first_seq=first,
+            last_seq=origin.through,
+            last_time=self._last_time,
+            opened_index=0,
+            removed=[],
+            moved=False,
+            live=self._live.to_bytes(),
+            extra=msgspec.msgpack.encode(origin),
+        )
+        for name in self._files.names(self._making):
+            self._sync(os.path.join(self._making, name))
+        write_checkpoint(self._files, os.path.join(self._making, CHECKPOINT), Snapshot(state, subjects.snapshot()))
+        self._files.remove_tree(self._target)
+        self._files.replace(self._making, self._target)
+        self._files.sync_directory(os.path.dirname(self._target))
+
+    def _sync(self, path: str) -> None:
+        fd = self._files.open(path, write=True)
+        try:
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
+
+
+def origin_of(files: Files, directory: str) -> Origin | None:
+    """What the base in a stream's directory is of; None when there is none. Blocks. Raises CorruptLog, OSError."""
+    found = read_checkpoint(files, os.path.join(directory, DIRECTORY, CHECKPOINT))
+    return None if found is None else msgspec.msgpack.decode(found[0].extra, type=Origin)
+
+
+def read_base(files: Files, directory: str) -> Base | None:
+    """The base in a stream's directory; None when there is none. Blocks. Raises CorruptLog, OSError."""
+    found = read_checkpoint(files, os.path.join(directory, DIRECTORY, CHECKPOINT))
+    if found is None:
+        return None
+    state, subjects, _ = found
+    origin = msgspec.msgpack.decode(state.extra, type=Origin)
+    live = SequenceSet.from_bytes(state.live)
+    return Base(origin, live, subjects, state.size, state.last_time, outlines_of(files, directory))
+
+
+def outlines_of(files: Files, directory: str) -> list[OutlineFile]:
+    """The outlines of the base in a stream's directory, ascending. Blocks. Raises CorruptLog, OSError."""
+    path = os.path.join(directory, DIRECTORY)
+    names = sorted(name for name in files.names(path) if name.endswith(SUFFIX))
+    paths = [os.path.join(path, name) for name in names]
+    return [OutlineFile(each, read_outline_info(files, each)) for each in paths]
+
+
+def remove_base(files: Files, directory: str) -> None:
+    """Remove what there is of a base that no entry names. Blocks. Raises OSError."""
+    for name in (DIRECTORY, DIRECTORY + UNFINISHED):
+        files.remove_tree(os.path.join(directory, name))
+
+
+class NoBase(LogError):
+    """The log says that the stream began with a copy, and what is known of that is not here."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"{directory} lacks its base, which its log names; the stream's table has it")
+
+
+def put_under(store: Store, base: Base) -> None:
+    """Let an empty store begin with a base. In the event loop, or at recovery."""
+    assert not store.msgs, "only an empty store can begin with a copy"
+    store.upkeep.put_under(base)
+    store.live, store.subjects = base.live, base.subjects
+    store.msgs, store.bytes = len(base.live), base.size
+    store.first_seq = base.live.next_at_or_after(1) or base.origin.through + 1
+    # Invariant 5: sequences are given once and grow, times too.
+    store.last_seq = max(store.last_seq, base.origin.through)
+    store.last_time = max(store.last_time, base.last_time)

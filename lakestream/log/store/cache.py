@@ -1,0 +1,136 @@
+"""What reading keeps at hand: open descriptors and loaded tables.
+
+Belongs here: one bounded cache that all streams of a server share. Both of its parts let go of what was not asked for
+since they last looked (second chance), so that finding something there costs one lookup and no bookkeeping. What
+else all streams share goes with it: the limit of their subject indexes (index_memory.py).
+
+Reading happens in the event loop. `forget` may come from any thread (a stream is destroyed in one): it only unlists;
+descriptors are closed in the event loop, so that none is closed while it is being read from.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Protocol
+
+from lakestream.log.format.files import Files
+from lakestream.log.format.packed import View
+from lakestream.log.index.memory_limit import MAX_INDEX_MEMORY, IndexMemory
+
+MAX_FILES = 128
+"""Segments that are open for reading at once."""
+MAX_TABLE_BYTES = 256 << 20
+"""Memory for the tables of sealed segments and for outlines: those of some 30 million messages in the log, half as many
+in outlines. A limit by subject that removes old messages at random looks into all of them."""
+
+
+class Loaded(Protocol):
+    """Something that holds loaded tables until the cache takes them away."""
+
+    def release(self) -> None:
+        """Let go of the tables."""
+
+    def asked(self) -> bool:
+        """Whether they were used since this was last called."""
+
+
+class _File:
+    __slots__ = ("asked", "fd", "view")
+
+    def __init__(self, fd: int, view: View) -> None:
+        self.fd = fd
+        self.view = view
+        self.asked = False
+
+
+class ReadCache:
+    """Descriptors and tables, each within its limit."""
+
+    def __init__(
+        self,
+        files: Files | None = None,
+        max_files: int = MAX_FILES,
+        max_table_bytes: int = MAX_TABLE_BYTES,
+        max_index_memory: int = MAX_INDEX_MEMORY,
+    ) -> None:
+        self.files = files or Files()
+        self.indexes = IndexMemory(max_index_memory)
+        self._max_files = max_files
+        self._max_bytes = max_table_bytes
+        self._open: dict[str, _File] = {}
+        self._closing: deque[int] = deque()
+        self._loaded: dict[Loaded, int] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def open_files(self) -> int:
+        """How many descriptors are open."""
+        return len(self._open) + len(self._closing)
+
+    @property
+    def table_bytes(self) -> int:
+        """How much memory the loaded tables take."""
+        return self._bytes
+
+    def read_at(self, path: str, length: int, offset: int) -> bytes:
+        """Read from a segment, opening it when it is not open yet, by the offsets of a plain one (packed.py).
+
+        Fewer bytes only at its end. Raises CorruptRecord for compressed bytes that are damaged, CorruptLog, OSError.
+        """
+        file = self._open.get(path)
+        if file is None:
+            file = self._add(path)
+        file.asked = True
+        return file.view.read_at(length, offset)
+
+    def keep(self, loaded: Loaded, size: int) -> None:
+        """Keep tables that were just loaded and take `size` bytes; releases others beyond the limit."""
+        with self._lock:
+            self._loaded[loaded] = size
+            self._bytes += size
+            while self._bytes > self._max_bytes and len(self._loaded) > 1:
+                oldest = next(iter(self._loaded))
+                its_size = self._loaded.pop(oldest)
+                if oldest is loaded or oldest.asked():
+                    self._loaded[oldest] = its_size  # asked() forgets: the second time round it goes
+                else:
+                    self._bytes -= its_size
+                    oldest.release()
+
+    def drop(self, loaded: Loaded) -> None:
+        """Release tables whose file is about to change or to vanish. Any thread."""
+        with self._lock:
+            self._bytes -= self._loaded.pop(loaded, 0)
+            loaded.release()
+
+    def forget(self, path: str) -> None:
+        """Unlist the descriptor of a file that is about to change or to vanish. Any thread."""
+        file = self._open.pop(path, None)
+        if file is not None:
+            self._closing.append(file.fd)
+
+    def sweep(self) -> None:
+        """Close what was forgotten."""
+        while self._closing:
+            self.files.close(self._closing.popleft())
+
+    def _add(self, path: str) -> _File:
+        self.sweep()
+        fd = self.files.open(path)
+        try:
+            file = _File(fd, View(self.files, fd, path))
+        except BaseException:
+            self.files.close(fd)
+            raise
+        while len(self._open) >= self._max_files:
+            oldest = next(iter(self._open))
+            other = self._open.pop(oldest)
+            if other.asked:
+                other.asked = False
+                self._open[oldest] = other
+            else:
+                self.files.close(other.fd)
+        self._open[path] = file
+        return file

@@ -1,0 +1,226 @@
+"""The state of a stream at one index, so that opening it need not replay everything.
+
+Belongs here: the checkpoint file and its encoding. It replaces the one before in one durable step, so there always is
+a whole one. What JetStream keeps beside the store travels along as opaque bytes.
+
+    magic, u32 version, u64 length of the state, u64 length of the subject index, u32 crc of what follows
+    MessagePack `State`
+    the subject index: blocks (cold_rows.py) in order, MessagePack `_Directory` of them, u32 length of that
+
+It is written in parts, and an index of many subjects is left in the file when it is opened: what a stream takes to
+start does not depend on the number of its subjects. Version 1 had all names, then all sequences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from zlib import crc32
+
+import msgspec
+
+from lakestream.log.format.errors import CorruptLog, StoreVersionError
+from lakestream.log.format.files import Files
+from lakestream.log.index import subject_index
+from lakestream.log.index.cold_rows import Block, BlockFile, decode_rows
+from lakestream.log.index.histories import pack
+from lakestream.log.index.subject_index import SubjectIndex
+from lakestream.log.index.subject_snapshot import Snapshot as Subjects
+
+NAME = "checkpoint"
+TEMPORARY = ".tmp"
+"""What its name ends with while it is written."""
+VERSION = 3
+LEFT_SUBJECTS = subject_index.ORDERED_SUBJECTS
+"""An index with more subjects stays in the file when it is opened."""
+WRITE_BYTES = 1 << 20
+"""About so much is written or read at once."""
+
+_MAGIC = b"LKCP"
+_HEAD = struct.Struct("<4sIQQI")
+_REBUILD = " (if the log still has its first segment, remove the checkpoint: it is rebuilt from the log)"
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the store knows at `index`, except the subject index and where records lie.
+
+    `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased_runs` are
+    runs (u64 first, last) of those that were asked for, `shredded` those whose bytes shall go too, `departures` all
+    removals with their times (departures.py; None where the stream does not keep them), and `moved` says that it saw
+    removals at all;
+    `size` is the stream's bytes; `live` is a SequenceSet; `based`: the stream began with a copy
+    (base.py). Times in ns.
+    """
+
+    index: int
+    uid: str
+    stream: str
+    account: str
+    config: bytes
+    size: int
+    first_seq: int
+    last_seq: int
+    last_time: int
+    opened_index: int
+    removed: list[int]
+    moved: bool
+    live: bytes
+    extra: bytes
+    erased: list[int] = []  # how releases before `erased_runs` wrote it
+    shredded: list[int] = []
+    departures: bytes | None = None
+    based: bool = False
+    erased_runs: bytes = b""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A copy of the state, taken in the event loop and written in a thread."""
+
+    state: State
+    subjects: Subjects
+
+
+class _Directory(msgspec.Struct, frozen=True):
+    """Where the blocks are: their first subjects, and arrays of u32 with their lengths and numbers of rows."""
+
+    firsts: list[bytes]
+    lengths: bytes
+    rows: bytes
+
+
+def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:
+    """Write a checkpoint, durably, over the one before; returns its size in bytes. Blocks.
+
+    Raises OSError, and CorruptLog when a block that is to be copied is damaged.
+    """
+    temporary = path + TEMPORARY
+    fd = files.create(temporary)
+    try:
+        try:
+            end = _write(files, fd, snapshot)
+        finally:
+            files.close(fd)
+        files.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the error before tells more, and recovery removes it
+            files.remove(temporary)  # on a full disk it may be what fills it
+        raise
+    files.sync_directory(os.path.dirname(path))
+    return end
+
+
+def _write(files: Files, fd: int, snapshot: Snapshot) -> int:
+    state = msgspec.msgpack.encode(snapshot.state)
+    crc, end = 0, _HEAD.size
+    for part in _gathered(_parts(state, snapshot.subjects)):
+        files.write(fd, [part], end)
+        crc, end = crc32(part, crc), end + len(part)
+    files.write(fd, [_HEAD.pack(_MAGIC, VERSION, len(state), end - _HEAD.size - len(state), crc)], 0)
+    files.sync(fd)
+    return end
+
+
+def _parts(state: bytes, subjects: Subjects) -> Iterator[bytes]:
+    yield state
+    firsts: list[bytes] = []
+    lengths, rows = array("I"), array("I")
+    for first, count, block in subjects.blocks():
+        firsts.append(first)
+        lengths.append(len(block))
+        rows.append(count)
+        yield block
+    directory = msgspec.msgpack.encode(_Directory(firsts, lengths.tobytes(), rows.tobytes()))
+    yield directory
+    yield len(directory).to_bytes(4, "little")
+
+
+def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in fewer, longer parts."""
+    some: list[bytes] = []
+    size = 0
+    for part in parts:
+        some.append(part)
+        size += len(part)
+        if size >= WRITE_BYTES:
+            yield b"".join(some)
+            some, size = [], 0
+    yield b"".join(some)
+
+
+def recover_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] | None:
+    """`read_checkpoint` of a stream that nobody has open: removes what a kill has left of the writing of another."""
+    files.remove(path + TEMPORARY)
+    return read_checkpoint(files, path)
+
+
+def read_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] | None:
+    """(state, subject index, size in bytes), or None when there is no checkpoint. Blocks.
+
+    Raises CorruptLog when it is damaged, StoreVersionError when a newer release wrote it, OSError.
+    """
+    try:
+        fd = files.open(path)
+    except FileNotFoundError:
+        return None
+    file = BlockFile(files, path, fd, scratch=False)  # closes it when nobody needs it any more
+    head = file.read(0, _HEAD.size)
+    if len(head) < _HEAD.size:
+        raise CorruptLog(path, 0, "the checkpoint is cut short" + _REBUILD)
+    magic, version, state_length, subjects_length, crc = _HEAD.unpack(head)
+    if magic != _MAGIC:
+        raise CorruptLog(path, 0, "this is not a checkpoint" + _REBUILD)
+    if not 1 <= version <= VERSION:
+        raise StoreVersionError(f"{path} has version {version}, this release reads {VERSION}: run a newer lakestream")
+    size = _HEAD.size + state_length + subjects_length
+    length = files.size(fd)
+    if length != size:
+        raise CorruptLog(path, length, "the checkpoint does not have the length that it claims" + _REBUILD)
+    if _crc_of(file, size) != crc:
+        raise CorruptLog(path, _HEAD.size, "the crc of the checkpoint does not match" + _REBUILD)
+    state = msgspec.msgpack.decode(file.read(_HEAD.size, state_length), type=State)
+    at = _HEAD.size + state_length
+    if version == 1:
+        return state, _first_version(file.read(at, subjects_length)), size
+    return state, _read_subjects(file, at, size, state.last_seq), size
+
+
+def _crc_of(file: BlockFile, size: int) -> int:
+    crc = 0
+    for at in range(_HEAD.size, size, WRITE_BYTES):
+        crc = crc32(file.read(at, min(WRITE_BYTES, size - at)), crc)
+    return crc
+
+
+def _read_subjects(file: BlockFile, at: int, end: int, last_seq: int) -> SubjectIndex:
+    length = int.from_bytes(file.read(end - 4, 4), "little")
+    directory = msgspec.msgpack.decode(file.read(end - 4 - length, length), type=_Directory)
+    rows = array("I", directory.rows)
+    places = pairwise(accumulate(array("I", directory.lengths), initial=at))
+    if sum(rows) > LEFT_SUBJECTS:
+        blocks = [Block(file, start, stop - start, some) for (start, stop), some in zip(places, rows, strict=True)]
+        return SubjectIndex.cold(directory.firsts, blocks, last_seq)
+    found: dict[bytes, int] = {}
+    for start, stop in places:
+        found.update(decode_rows(file.read(start, stop - start)))
+    return SubjectIndex.over(found)
+
+
+def _first_version(data: bytes) -> SubjectIndex:
+    """What releases before 0.2 wrote."""
+    at = 4 + int.from_bytes(data[:4], "little")
+    sections: list[bytes] = []
+    for size in msgspec.msgpack.decode(data[4:at], type=list[int]):
+        sections.append(data[at : at + size])
+        at += size
+    last, counts = array("Q", sections[2]), array("Q", sections[3])
+    ends = pairwise(accumulate(array("I", sections[1]), initial=0))
+    found: dict[bytes, int] = {}
+    for (start, stop), newest, count in zip(ends, last, counts, strict=True):
+        earlier = array("Q", data[at : at + 8 * count])
+        at += 8 * count
+        found[sections[0][start:stop]] = pack([*earlier, newest])
+    return SubjectIndex.over(found)

@@ -1,0 +1,106 @@
+"""A store for another node.
+
+Belongs here: which files another node needs to have a store as it is at this moment, collected so that the store goes
+on meanwhile: links to what never changes, the open segment as far as it was applied, and a checkpoint of now.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from lakestream.log.format.outline import MERGE_ROWS, Outline, OutlineFile, outline_path, write_outline
+from lakestream.log.format.segment import Segment
+from lakestream.log.store.checkpoint import NAME as CHECKPOINT
+from lakestream.log.store.checkpoint import Snapshot, write_checkpoint
+from lakestream.log.store.segment_log import SegmentLog
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One file: its path below the stream's directory, and its length in bytes."""
+
+    name: str
+    size: int
+
+
+def link_part(path: str, directory: str, within: str, size: int | None = None) -> Part:
+    """Put a file, or as much of it as `size` says, under `directory`/`within`. Blocks. Raises OSError."""
+    name = os.path.basename(path)
+    target = os.path.join(directory, within, name)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        os.link(path, target)
+    except PermissionError:  # a file system without hard links
+        shutil.copyfile(path, target)
+    # Of what was linked: the file may be compressed, or written anew, in this moment.
+    return Part(f"{within}/{name}", os.path.getsize(target) if size is None else size)
+
+
+class Export:
+    """The files of one store as of its applied entry. Made in the event loop, written in a thread.
+
+    Args:
+        log: the store's log.
+        outlines: of the segments that have left it.
+        snapshot: the store's state now.
+        skip_through: the receiver reads messages through this index from the lake: of those segments it gets
+            outlines. The newest sealed segment always goes along: it says which terms the entries have.
+        lock: held while files are linked, so that none of them is removed.
+    """
+
+    def __init__(
+        self,
+        log: SegmentLog,
+        outlines: Sequence[OutlineFile],
+        snapshot: Snapshot,
+        skip_through: int,
+        lock: threading.Lock,
+    ) -> None:
+        self.index = snapshot.state.index
+        self._files, self._lock, self._snapshot = log.files, lock, snapshot
+        self._name = os.path.basename(log.directory)
+        self._outlines = list(outlines)
+        segments = [segment for segment in log.segments if segment.first_index <= self.index]
+        sealed = [segment for segment in segments if segment.footer is not None]
+        self._skipped = [each for each in sealed[:-1] if each.last_index <= skip_through]
+        self._sealed = sealed[len(self._skipped) :]
+        self._open = [(each.path, self._applied_end(each)) for each in segments if each.footer is None]
+
+    def _applied_end(self, segment: Segment) -> int:
+        """Where the frame of the applied entry ends. A write may be adding frames in a thread: the end first, then
+        whether there is a later frame."""
+        end, following = segment.end, self.index + 1 - segment.first_index
+        offsets = segment.frame_offsets
+        return offsets[following] if following < len(offsets) else end
+
+    def write(self, directory: str) -> list[Part]:
+        """Collect everything in `directory`, which is empty. Blocks. Raises OSError, CorruptLog."""
+        log_directory = os.path.join(directory, self._name)
+        self._files.make_directory(log_directory)
+        parts: list[Part] = []
+        with self._lock:
+            for path in [outline.path for outline in self._outlines] + [each.path for each in self._sealed]:
+                parts.append(link_part(path, directory, self._name))
+            for path, end in self._open:
+                parts.append(link_part(path, directory, self._name, end))
+            parts += self._outlined(log_directory)
+        size = write_checkpoint(self._files, os.path.join(directory, CHECKPOINT), self._snapshot)
+        return [*parts, Part(CHECKPOINT, size)]
+
+    def _outlined(self, directory: str) -> list[Part]:
+        """Outlines of the segments that the receiver finds in the lake."""
+        parts: list[Part] = []
+        outline, first_index = Outline(), 0
+        for segment in self._skipped:
+            first_index = first_index or segment.first_index
+            outline.add_segment(self._files, segment.path)
+            if outline.runs.rows >= MERGE_ROWS or segment is self._skipped[-1]:
+                path = outline_path(directory, first_index)
+                write_outline(self._files, path, first_index, segment.last_index, outline, segment.last_seq)
+                parts.append(Part(f"{self._name}/{os.path.basename(path)}", os.path.getsize(path)))
+                outline, first_index = Outline(), 0
+        return parts

@@ -1,0 +1,186 @@
+"""A stream that lives in memory.
+
+Belongs here: the log and the rows of `storage: memory`, with the interfaces of the ones on disk. Entries are committed
+at once; removed messages give their memory back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+
+from lakestream.log.format.errors import LogClosed, LogError
+from lakestream.log.format.frame import Frame
+from lakestream.log.format.record import FIXED, FLAG_HEADER, FLAGS_AT, TIME_AT, Record, decode_record, subjects_at
+from lakestream.log.format.segment import SealedSegment
+from lakestream.log.store.segment_log import Appended, SealState, SegmentLog
+
+LESS = FIXED - 16
+"""nats-server counts a message in memory as subject + header + payload + 16 (docs/internals/streams.md#limits)."""
+LESS_HEADER = 4
+
+
+class MemorySegment:
+    """The body of one entry on its way into the rows."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+class MemoryLog:
+    """What a group writes to when nothing has to be durable."""
+
+    durable = False
+
+    def __init__(self) -> None:
+        self.last_index = 0
+        self.last_term = 0
+        self.failed: LogError | None = None
+        self.busy = False
+        self.on_idle: Callable[[BaseException | None], None] = lambda error: None
+        self.on_sealed: Callable[[SealedSegment], None] | None = None
+        self.appended_bytes = 0
+        self.packing = False
+        """Set like a log's on disk; nothing is compressed here."""
+
+    def relax(self) -> None:
+        """Nothing waits for the disk."""
+
+    @property
+    def sealed(self) -> list[SealedSegment]:
+        """Nothing is ever sealed."""
+        return []
+
+    @property
+    def unsynced(self) -> bool:
+        """Nothing waits for the disk."""
+        return False
+
+    def now(self) -> int:
+        """No segment grows old here."""
+        return 0
+
+    def seal_state(self, now_ns: int) -> SealState | None:
+        """Nothing is ever sealed."""
+        return None
+
+    def append(self, frames: list[Frame]) -> list[Appended]:
+        """Take entries; returns where they are. Raises LogClosed after `close`."""
+        if self.failed is not None:
+            raise self.failed
+        placed = [Appended(MemorySegment(frame.body), 0, frame.index) for frame in frames]
+        self.last_index, self.last_term = frames[-1].index, frames[-1].term
+        return placed
+
+    def seal(self, state: SealState) -> SealedSegment:
+        """Invariant: never called, because `seal_state` never asks for it."""
+        raise AssertionError("a log in memory has no segments to seal")
+
+    def sync(self) -> None:
+        """Nothing to do."""
+
+    def frames(self, first_index: int, last_index: int = 1 << 62) -> Iterator[tuple[Frame, Appended]]:
+        """Nothing is kept."""
+        return iter(())
+
+    def close(self) -> None:
+        """Take no more entries."""
+        self.failed = self.failed or LogClosed("the stream in memory is closed")
+
+
+Log = SegmentLog | MemoryLog
+"""Where a group puts its entries."""
+
+
+class MemoryRows:
+    """`Rows` over RAM: the encoded records of live messages."""
+
+    local_floor = 0
+
+    def __init__(self) -> None:
+        self._records: dict[int, bytes] = {}
+        self._order: list[int] = []  # the sequences of `_records` and some that are gone, ascending
+
+    def place(self, at: Appended, first_seq: int, lengths: Sequence[int], last_time: int) -> int:
+        """See `Rows.place`."""
+        segment = at.segment
+        assert isinstance(segment, MemorySegment)
+        body, start, total = segment.body, at.offset, 0
+        records = self._records
+        for seq, length in enumerate(lengths, first_seq):
+            record = body[start : start + length]
+            records[seq] = record
+            total += _accounted(record)
+            start += length
+        self._order.extend(range(first_seq, first_seq + len(lengths)))
+        return total
+
+    def read(self, seq: int) -> Record:
+        """See `Rows.read`."""
+        return decode_record(self._records[seq], verify=False)
+
+    def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
+        """See `Rows.read_seqs`."""
+        found: list[Record] = []
+        for seq in seqs:
+            record = self._records[seq]
+            max_bytes -= len(record)
+            if max_bytes < 0 and found:
+                break
+            found.append(decode_record(record, verify=False))
+        return found
+
+    def subjects(self, seqs: Sequence[int]) -> list[bytes]:
+        """See `Rows.subjects`."""
+        return [subjects_at(self._records[seq], (0,))[0] for seq in seqs]
+
+    def subject(self, seq: int) -> bytes:
+        """See `Rows.subject`."""
+        return subjects_at(self._records[seq], (0,))[0]
+
+    def size(self, seq: int) -> int:
+        """See `Rows.size`."""
+        return _accounted(self._records[seq])
+
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """See `Rows.sizes`."""
+        return [_accounted(self._records[seq]) for seq in seqs]
+
+    def total_size(self, seqs: Sequence[int]) -> int:
+        """See `Rows.total_size`."""
+        return sum(_accounted(self._records[seq]) for seq in seqs)
+
+    def time(self, seq: int) -> int:
+        """See `Rows.time`."""
+        return int.from_bytes(self._records[seq][TIME_AT : TIME_AT + 8], "little", signed=True)
+
+    def first_at(self, time_ns: int) -> int:
+        """See `Rows.first_at`."""
+        self._tidy()
+        at = bisect_left(self._order, time_ns, key=self.time)
+        return self._order[at] if at < len(self._order) else 0
+
+    def forget(self, seqs: Sequence[int]) -> None:
+        """See `Rows.forget`."""
+        if len(seqs) == len(self._records):
+            self.close()
+        for seq in seqs if self._records else ():
+            del self._records[seq]
+        if len(self._order) > 2 * len(self._records) + 1024:
+            self._tidy()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._records.clear()
+        self._order.clear()
+
+    def _tidy(self) -> None:
+        if len(self._order) != len(self._records):
+            self._order = [seq for seq in self._order if seq in self._records]
+
+
+def _accounted(record: bytes) -> int:
+    less = LESS + LESS_HEADER if record[FLAGS_AT] & FLAG_HEADER else LESS
+    return len(record) - less

@@ -1,0 +1,505 @@
+"""Opening what an earlier process left, however it ended.
+
+Belongs here: the version and the lock of a store, the list of its streams, and finding a stream's segments again:
+cutting what a crash tore off, and refusing whatever else is wrong (invariant 3).
+
+The rule for a damaged frame in the last segment. A write is only begun once the one before is durable, and every frame
+carries the index of the first entry of its write. So if the damaged frame has index i, and a valid frame behind it
+belongs to a write that began after i, then entry i was durable and is damaged: CorruptLog. Otherwise it may be what a
+crash left of a write that was never acknowledged: it is cut off. A member of a group keeps beside its log through
+which entry it was durable: nothing before that may be missing or damaged either.
+
+Which entries are in the tables. A checkpoint covers the entries through its index, so their records are entered here;
+what comes after is entered when it is applied, by the replay, or later by the group. With other members the newest
+entries may not be committed: the replay ends where the member knows them to be, and the rest stays in the file and in
+no table until the group hands it out or cuts it off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from lakestream.log.format.errors import CorruptLog, LostEntries, StoreLocked, StoreVersionError
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.frame import Frame, Kind, decode_frame, later_write
+from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
+from lakestream.log.format.outline import OutlineFile, read_outline_info
+from lakestream.log.format.packed import codec
+from lakestream.log.format.record import TIME_AT
+from lakestream.log.format.segment import (
+    HEADER_SIZE,
+    Header,
+    Segment,
+    decode_segment_header,
+    encode_segment_header,
+    first_index_of,
+    is_packed,
+    is_segment_name,
+    iter_frames,
+    read_end,
+    record_spans,
+)
+from lakestream.log.store.base import outlines_of
+from lakestream.log.store.names import RESERVED, account_directory, account_of
+from lakestream.log.store.root import ASIDE, GONE, OWING, set_aside
+from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment, last_term, write_frames
+from lakestream.log.store.synced import MarkFile
+
+STORE_VERSION = 1
+UNFINISHED = "{}; a crash in the middle of a write leaves this, and nothing says that it had been acknowledged"
+"""Log text for the end of a log that cannot be told from a torn write."""
+STREAMS = "streams"
+"""Where an account's directory has its streams."""
+
+
+INCOMING = ".incoming"
+"""Suffix of the directory that receives a replica's state from another node."""
+UNKNOWN = "it is left as it is; move it away if it is not meant to be here"
+
+Tell = Callable[[str], None]
+"""Gets a line for the server's log about something that was found and cannot be used."""
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What lies in a store: (account, stream) of every stream, ascending, and (account, stream, directory) of every
+    deleted stream of which somebody is still owed something (leaving.py)."""
+
+    streams: list[tuple[str, str]]
+    left: list[tuple[str, str, str]]
+
+
+class StoreRoot:
+    """The directory of all streams of a server, locked for this process."""
+
+    def __init__(self, path: str, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: str, files: Files | None = None) -> StoreRoot:
+        """Lock the store at `path`, making it when it is not there.
+
+        Raises StoreLocked when another process has it, StoreVersionError when a newer release wrote it, OSError.
+        """
+        files = files or Files()
+        files.make_directory(path)
+        name = os.path.join(path, "VERSION")
+        lock = os.open(os.path.join(path, "LOCK"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.exists(name):
+                files.write_whole(name, [b"%d\n" % STORE_VERSION])
+            _check_version(name, files)
+        except BlockingIOError:
+            os.close(lock)
+            raise StoreLocked(f"{path}: another server uses this store; stop it or choose another store_dir") from None
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, lock)
+
+    def stream_directory(self, account: str, stream: str) -> str:
+        """Where a stream's files are."""
+        return os.path.join(self.path, account_directory(account), STREAMS, stream)
+
+    def accounts(self, files: Files) -> list[str]:
+        """Every account that has had streams, ascending by directory."""
+        found = [name for name in files.names(self.path) if name not in RESERVED]
+        return [account_of(name) for name in found if os.path.isdir(os.path.join(self.path, name, STREAMS))]
+
+    def survey(self, files: Files, tell: Tell) -> Survey:
+        """Look over everything that lies in the store. Blocks. Raise OSError when the store itself cannot be listed.
+
+        What is left of discarded streams is removed. What cannot be read or is not known is told, one line each, and
+        left alone: it never keeps the rest from being found.
+        """
+        found = Survey([], [])
+        for name in files.names(self.path):
+            base = os.path.join(self.path, name, STREAMS)
+            if name.partition(".")[0] in RESERVED:  # some have files or directories beside them for a while
+                continue
+            try:
+                inside = files.names(os.path.dirname(base))
+                if os.path.isdir(base):
+                    self._look(account_of(name), base, files, found, tell)
+                    for each in inside:
+                        if each not in (STREAMS, ASIDE):
+                            tell(f"{os.path.join(os.path.dirname(base), each)} is no part of a store: {UNKNOWN}")
+                elif inside or not os.path.isdir(os.path.dirname(base)):
+                    tell(f"{os.path.join(self.path, name)} has no directory `{STREAMS}`: {UNKNOWN}")
+            except OSError as error:
+                tell(f'account "{account_of(name)}": {base} cannot be read: {error}; its streams are not served')
+        return found
+
+    def _look(self, account: str, base: str, files: Files, found: Survey, tell: Tell) -> None:
+        for name in files.names(base):
+            path = os.path.join(base, name)
+            if name.endswith(OWING):
+                found.left.append((account, name.partition(GONE)[0], path))
+            elif GONE in name:
+                self._remove(files, path, tell)
+            elif name.endswith(INCOMING):
+                continue  # of a replica, which sees to it
+            elif not os.path.isdir(path):
+                tell(f"{path} is not a stream's directory: {UNKNOWN}")
+            elif "." in name:
+                tell(f"{path}: no stream can have this name: {UNKNOWN}")
+            else:
+                found.streams.append((account, name))
+
+    @staticmethod
+    def _remove(files: Files, path: str, tell: Tell) -> None:
+        try:
+            if os.path.isdir(path):
+                files.remove_tree(path)
+            else:
+                files.remove(path)
+        except OSError as error:
+            tell(f"{path} is left of a deleted stream and cannot be removed: {error}; it is tried again at each start")
+
+    def close(self) -> None:
+        """Let go of the lock. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _check_version(name: str, files: Files) -> None:
+    remedy = f"if the directory is a store of this release, write {STORE_VERSION} into that file and start again"
+    try:
+        version = int(files.read(name))
+    except ValueError:
+        raise StoreVersionError(f"{name} does not hold a number: the file is damaged; {remedy}") from None
+    except OSError as error:
+        raise StoreVersionError(f"{name} cannot be read ({error.strerror}); {remedy}") from error
+    if version > STORE_VERSION:
+        raise StoreVersionError(
+            f"{name} says that a newer lakestream (store version {version}) wrote this store, this release reads "
+            f"{STORE_VERSION}: run the newer release, or choose another store_dir"
+        )
+    if version != STORE_VERSION:
+        raise StoreVersionError(f"{name} says store version {version}, which no release of lakestream wrote")
+
+
+def find_outlines(directory: str, files: Files, based: bool = False) -> list[OutlineFile]:
+    """The outlines of what is in the log no more, or never was, ascending. Raises CorruptLog.
+
+    `based`: the stream began with a copy (base.py). In a state that came from another node, that lies here as well.
+    """
+    base = outlines_of(files, os.path.dirname(directory)) if based else []
+    paths = [os.path.join(directory, name) for name in files.names(directory) if name.endswith(OUTLINE_SUFFIX)]
+    return base + [OutlineFile(path, read_outline_info(files, path)) for path in paths]
+
+
+def synced_through(marks: MarkFile, files: Files) -> tuple[int, list[str]]:
+    """Return the entry through which a log was synced, as its mark says, and what is to be told of the mark.
+
+    A mark that cannot be read protects nothing any more; it is set aside, and the next one takes its place. Blocks.
+    """
+    try:
+        return marks.read().index, []
+    except (CorruptLog, OSError) as error:
+        why = error.what if isinstance(error, CorruptLog) else str(error)
+        note = f"{marks.path} cannot be read ({why}): damage at the end of the log would not be noticed at this start"
+        try:
+            return 0, [f"{note}; it was set aside as {set_aside(files, marks.path)}"]
+        except OSError as again:
+            return 0, [f"{note}; it cannot be set aside: {again}"]
+
+
+def open_log(
+    directory: str,
+    files: Files,
+    options: LogOptions,
+    now: Callable[[], int],
+    *,
+    outlined: int = 0,
+    checkpoint_index: int = 0,
+    durable_through: int = 0,
+    known_from: str = "",
+) -> SegmentLog:
+    """The log in `directory`, which is made when it is not there; see `find_segments`. Blocks. Raises CorruptLog."""
+    files.make_directory(directory)
+    known = Known(outlined, checkpoint_index, max(checkpoint_index, durable_through), known_from)
+    notes: list[str] = []
+    segments = find_segments(directory, files, now, known, notes)
+    log = SegmentLog(directory, files, options, now, segments, last_term(segments))
+    log.notes = notes
+    return log
+
+
+class Known(msgspec.Struct, frozen=True):
+    """Facts about a log's entries that are known before its segments are read.
+
+    Entries through `outlined` are in outlines: segments of theirs are leftovers and are removed. The checkpoint covers
+    those through `checkpoint_index`: the records of later ones are left to the replay. Those through `durable_through`
+    were durable here, as the file `file` says if it is named (a synced mark).
+    """
+
+    outlined: int
+    checkpoint_index: int
+    durable_through: int
+    file: str = ""
+
+    def lost(self, path: str, offset: int, what: str) -> CorruptLog:
+        """Return the error for entries that were durable and cannot be read."""
+        if self.file and self.durable_through > self.checkpoint_index:
+            return LostEntries(path, offset, f"{what}; entries through {self.durable_through} were synced", self.file)
+        return CorruptLog(path, offset, what)
+
+
+def find_segments(
+    directory: str, files: Files, now: Callable[[], int], known: Known, notes: list[str]
+) -> list[Segment]:
+    """The segments of a log, ascending, the last one open and cut to whole frames. Raises CorruptLog.
+
+    Args:
+        directory: the stream's `log` directory, which exists.
+        files: the file layer.
+        now: wall time in ns, for the header of a new segment.
+        known: what must be there.
+        notes: gets a line for everything that is cut off, made anew or ignored.
+    """
+    segments: list[Segment] = []
+    names = _segment_names(directory, files, known.outlined, notes)
+    if len(names) > 1:
+        names = _join_split(directory, files, names, known.checkpoint_index)
+    for position, name in enumerate(names):
+        path = os.path.join(directory, name)
+        last = position == len(names) - 1
+        expected = segments[-1].last_index + 1 if segments else first_index_of(name)
+        if first_index_of(name) != expected:
+            raise CorruptLog(path, 0, f"the segment that begins with entry {expected} is missing before it")
+        first_seq = _next_seq(segments[-1]) if segments else 1
+        begun = Header(expected, first_seq, now(), 0)
+        opened = _open_segment(path, files, begun, last, known, notes)
+        if opened.footer is None:
+            _scan(opened, files, known, notes)
+        segments.append(opened)
+    durable_through, newest = known.durable_through, segments[-1] if segments else None
+    if newest is None and max(known.outlined, durable_through):
+        what = f"the segments after entry {max(known.outlined, durable_through)} are missing"
+        raise known.lost(directory, 0, what)
+    # Store.open says it of checkpoints.
+    if newest is not None and known.checkpoint_index <= newest.last_index < durable_through:
+        raise known.lost(newest.path, newest.end, f"the log ends before entry {durable_through}, which was durable")
+    if newest is not None:  # what a killed process left in the page cache is taken for durable from here on
+        _make_durable(directory, files, newest.path)
+    if newest is None or newest.footer is not None:
+        first_index, first_seq = (newest.last_index + 1, _next_seq(newest)) if newest is not None else (1, 1)
+        if newest is not None and known.file:  # a state from another node may end with a sealed segment
+            notes.append(f"no segment follows {newest.path}: {UNFINISHED.format('the next one was being made')}")
+        fresh, fd = begin_segment(directory, files, first_index, first_seq, now())
+        files.close(fd)
+        segments.append(fresh)
+    return segments
+
+
+def _make_durable(directory: str, files: Files, path: str) -> None:
+    fd = files.open(path, write=True)
+    try:
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.sync_directory(directory)
+
+
+def _segment_names(directory: str, files: Files, outlined: int, notes: list[str]) -> list[str]:
+    kept = []
+    for name in files.names(directory):
+        if name.endswith(".tmp"):
+            files.remove(os.path.join(directory, name))
+        elif is_segment_name(name):
+            if first_index_of(name) <= outlined:
+                files.remove(os.path.join(directory, name))
+            else:
+                kept.append(name)
+        elif not name.endswith(OUTLINE_SUFFIX):
+            notes.append(f"{os.path.join(directory, name)} is no part of the log and is left alone")
+    return kept
+
+
+def _next_seq(segment: Segment) -> int:
+    assert segment.footer is not None
+    return segment.footer.last_seq + 1
+
+
+def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Known, notes: list[str]) -> Segment:
+    """`begun`: the header of a segment that was just being made at this place; its salt does not count."""
+    first_index = begun.first_index
+    fd = files.open(path, write=True)
+    try:
+        end, size = read_end(files, fd), files.size(fd)
+        header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+        if isinstance(header, str):
+            if not last or size > HEADER_SIZE or end is not None:
+                raise CorruptLog(path, 0, header)
+            if first_index <= known.durable_through:
+                raise known.lost(path, 0, header)
+            # Killed while it was being made: the header is synced before the first frame.
+            notes.append(f"{path} had {size} bytes and no header, and was begun anew: {UNFINISHED.format(header)}")
+            header = _remake(files, fd, begun)
+        if header.first_index != first_index:
+            raise CorruptLog(path, 0, f"the header says that it begins with entry {header.first_index}")
+        if end is not None:
+            if end.packing is not None:
+                codec()  # before anybody waits for a message
+            return Segment.sealed(path, header, end.footer, end.frames_end, end.file_bytes)
+        if not last or is_packed(files.read_at(fd, HEADER_SIZE, 0)):
+            raise CorruptLog(path, size, "the footer of this sealed segment is damaged")
+        return Segment(path, header)
+    finally:
+        files.close(fd)
+
+
+def _remake(files: Files, fd: int, begun: Header) -> Header:
+    header = msgspec.structs.replace(begun, salt=files.salt())
+    files.truncate(fd, 0)
+    files.write(fd, [encode_segment_header(header)], 0)
+    files.sync(fd)
+    return header
+
+
+def _scan(segment: Segment, files: Files, known: Known, notes: list[str]) -> None:
+    """Walk the frames of the last segment and cut off what a crash tore. Raises CorruptLog."""
+    fd = files.open(segment.path, write=True)
+    try:
+        content = files.read_at(fd, files.size(fd), 0)
+        wrong = _walk(segment, content, known)
+        if segment.end < len(content):
+            files.truncate(fd, segment.end)
+            files.sync(fd)
+            cut = len(content) - segment.end
+            notes.append(f"cut {cut} bytes at offset {segment.end} of {segment.path}: {UNFINISHED.format(wrong)}")
+    finally:
+        files.close(fd)
+
+
+def _walk(segment: Segment, content: bytes, known: Known) -> str:
+    """Enter the frames into the segment; `segment.end` is where the good ones end. Return what is wrong with the bytes
+    behind them, "" when there are none. Raise CorruptLog."""
+    offset, index, end = HEADER_SIZE, segment.first_index, len(content)
+    salt, term, wrong = segment.header.salt, -1, ""
+    while offset < end:
+        frame = decode_frame(content, offset, end, salt)
+        if isinstance(frame, Frame) and frame.index != index:
+            frame = f"the frame has index {frame.index} where {index} belongs"
+        if isinstance(frame, str):
+            if index <= known.durable_through:
+                raise known.lost(segment.path, offset, frame)
+            if later_write(content, offset, end, salt, index) >= 0:
+                raise CorruptLog(segment.path, offset, frame)
+            wrong = frame
+            break
+        if frame.kind == Kind.MESSAGES and index <= known.checkpoint_index:
+            place_body(segment, frame.body, offset + FRAME_HEADER)
+        elif frame.kind == Kind.MEMBERSHIP:
+            segment.memberships.append((index, frame.body))
+        if frame.term != term:
+            term = frame.term
+            segment.terms.append((index, term))
+        segment.frame_offsets.append(offset)
+        segment.last_index = index
+        offset += FRAME_HEADER + len(frame.body)
+        index += 1
+    segment.end = offset
+    if segment.last_index >= segment.first_index:
+        segment.first_append_ns = segment.header.created_ns
+    return wrong
+
+
+def _join_split(directory: str, files: Files, names: list[str], checkpoint_index: int) -> list[str]:
+    """Undo a seal in the middle of the newest entries that did not get as far as its footer; the names that are left.
+
+    Such a seal puts the entries behind the SEAL into the next segment before it touches the older one (`_split` of
+    segment_log.py), so whichever of the two has more of them has them all.
+    """
+    path, later = (os.path.join(directory, name) for name in names[-2:])
+    first_later = first_index_of(names[-1])
+    if checkpoint_index >= first_later:
+        return names  # what was applied behind a SEAL was applied after the seal
+    old, moved = _intact_frames(path, files), _intact_frames(later, files)
+    if not old or moved is None or old[-1].index < first_later - 1:
+        return names
+    if old[-1].index == first_later - 1 and old[-1].kind != Kind.SEAL:
+        return names
+    if moved and moved[-1].index > old[-1].index:
+        _join(path, files, [frame for frame in old if frame.index < first_later], moved)
+    files.remove(later)
+    files.sync_directory(directory)
+    return names[:-1]
+
+
+def _join(path: str, files: Files, kept: list[Frame], moved: list[Frame]) -> None:
+    fd = files.open(path, write=True)
+    try:
+        header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+        assert not isinstance(header, str)
+        segment = Segment(path, header)
+        segment.end += sum(FRAME_HEADER + len(frame.body) for frame in kept)
+        write_frames(files, fd, segment, moved, moved[0].index)
+        files.truncate(fd, segment.end)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+
+
+def _intact_frames(path: str, files: Files) -> list[Frame] | None:
+    """The frames of a segment that is not sealed, up to the first damage; None when it is sealed."""
+    fd = files.open(path)
+    try:
+        if read_end(files, fd) is not None:
+            return None
+        header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+        content = files.read_at(fd, files.size(fd), 0)
+    finally:
+        files.close(fd)
+    if isinstance(header, str):
+        return []
+    frames: list[Frame] = []
+    with contextlib.suppress(CorruptLog):
+        for frame, _ in iter_frames(content, path, header, len(content)):
+            frames.append(frame)
+    return frames
+
+
+def place_body(segment: Segment, body: bytes, at: int) -> None:
+    """Enter the records of a MESSAGES body that lies at offset `at` into the tables of an open segment."""
+    first, next_seq = 0, 0
+    offsets: list[int] = []
+    lengths: list[int] = []
+    last_time = segment.last_time
+    for seq, offset, length in record_spans(body):
+        if seq != next_seq and lengths:
+            segment.place(first, offsets, lengths, last_time)
+            offsets, lengths = [], []
+        if not lengths:
+            first = seq
+        offsets.append(at + offset)
+        lengths.append(length)
+        last_time = int.from_bytes(body[offset + TIME_AT : offset + TIME_AT + 8], "little", signed=True)
+        next_seq = seq + 1
+    if lengths:
+        segment.place(first, offsets, lengths, last_time)
+
+
+def check_whole(segments: list[Segment], outlines: list[OutlineFile], checkpoint_index: int, whole: bool) -> None:
+    """Raise CorruptLog unless checkpoint and segments together hold every entry, and outlines what has left the log."""
+    first, last = segments[0], segments[-1]
+    outlined = outlines[-1].info.last_index if outlines else 0
+    if whole and outlined + 1 < first.first_index <= checkpoint_index + 1:
+        raise CorruptLog(first.path, 0, f"the segment that begins with entry {outlined + 1} is missing before it")
+    if first.first_index > checkpoint_index + 1:
+        what = f"the log begins with entry {first.first_index}, but the checkpoint is of entry {checkpoint_index}"
+        raise CorruptLog(first.path, 0, what)
+    if last.last_index < checkpoint_index:
+        what = f"the log ends with entry {last.last_index}, but the checkpoint is of entry {checkpoint_index}"
+        raise CorruptLog(last.path, last.end, what)
+    if outlines and outlines[-1].info.last_index > checkpoint_index:
+        raise CorruptLog(outlines[-1].path, 0, f"it covers more than the checkpoint of entry {checkpoint_index}")

@@ -1,0 +1,201 @@
+"""Keeping what is intact of a damaged log.
+
+Belongs here: cutting the log of a member of a group back to the entries before the first damage, so that it can be
+opened and the group can give it the rest again. A group of one has nobody to ask: its log is never cut like this.
+
+Invariant 3: before this is called the member is durably marked as recovering (`Member.damaged`), because entries that
+it acknowledged go.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from lakestream.log.format.errors import CorruptLog, CorruptRecord, LogError
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.frame import Frame, decode_frame
+from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
+from lakestream.log.format.outline import read_outline, read_outline_info
+from lakestream.log.format.packed import View
+from lakestream.log.format.segment import (
+    HEADER_SIZE,
+    SUFFIX,
+    SealedEnd,
+    decode_segment_header,
+    first_index_of,
+    is_packed,
+    is_segment_name,
+    read_end,
+    read_tables,
+)
+from lakestream.log.store.checkpoint import NAME as CHECKPOINT
+from lakestream.log.store.checkpoint import read_checkpoint
+
+LOG = "log"
+
+
+class Salvaged(msgspec.Struct, frozen=True):
+    """What is left. `intact_through`: the newest entry, 0 when nothing could be used. `damage`: what was found first.
+
+    `cut_entries` were read and removed; with `intact_through` 0 the group begins with nothing and is given everything,
+    entry by entry or as a state.
+    """
+
+    intact_through: int
+    cut_entries: int
+    damage: str
+
+
+def salvage(directory: str, files: Files) -> Salvaged:
+    """Cut the log in `directory` (a stream's, or another group's) to what is intact. Blocks. Raises OSError.
+
+    Everything is read. Killed on the way, the log is still damaged, or is whole already: call it again. The checkpoint
+    stays if the log reaches that far; otherwise the state is replayed from the first entry, and if that has left the
+    log, nothing can be used.
+    """
+    log_directory = os.path.join(directory, LOG)
+    names = _segments(log_directory, files)
+    damage = ""
+    last = 0
+    cut = 0
+    expected = first_index_of(names[0]) if names else 0
+    for position, name in enumerate(names):
+        path = os.path.join(log_directory, name)
+        found = _Walk(path, files, expected)
+        last = max(last, found.last_index)
+        expected = found.last_index + 1
+        newest = position == len(names) - 1
+        if not found.damage and (found.sealed or newest):
+            continue
+        damage = found.damage or f"{path}: the footer of this sealed segment is damaged"
+        for later in reversed(names[position + 1 :]):
+            cut += _count(os.path.join(log_directory, later), files)
+            files.remove(os.path.join(log_directory, later))
+        _cut_file(files, path, found.end)
+        break
+    if not _segments(log_directory, files):
+        _empty(directory, files)
+        return Salvaged(0, cut, damage or f"{log_directory}: the segments are missing")
+    if not _usable(directory, files, first_index_of(names[0]), last):
+        _empty(directory, files)
+        return Salvaged(0, cut + last, damage or f"{directory}: the checkpoint or an outline is damaged")
+    files.sync_directory(log_directory)
+    return Salvaged(last, cut, damage)
+
+
+def _segments(directory: str, files: Files) -> list[str]:
+    return [name for name in files.names(directory) if is_segment_name(name)]
+
+
+class _Walk:
+    """One segment, read from its beginning to its end or the first damage."""
+
+    def __init__(self, path: str, files: Files, first_index: int) -> None:
+        self.sealed = False
+        self.damage = ""
+        self.end = 0
+        self.last_index = first_index - 1
+        fd = files.open(path)
+        try:
+            header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+            if isinstance(header, str):
+                self.damage = f"{path}: {header}"
+                return
+            if header.first_index != first_index:
+                self.damage = f"{path}: begins with entry {header.first_index} where {first_index} belongs"
+                return
+            sealed = _end(files, fd, path)
+            content = View(files, fd, path).read_at(sealed.frames_end if sealed else files.size(fd), 0)
+        except (CorruptRecord, CorruptLog) as error:
+            self.damage = f"{path}: {error}"  # a compressed segment is whole, or nothing of it is used
+            return
+        finally:
+            files.close(fd)
+        self._frames(content, path, header.salt)
+        if sealed is not None:
+            self.sealed = sealed.footer.last_index == self.last_index
+            self.damage = self.damage or ("" if self.sealed else f"{path}: the footer is of another file")
+        if self.damage and is_packed(content):
+            self.end, self.last_index = 0, first_index - 1
+
+    def _frames(self, content: bytes, path: str, salt: int) -> None:
+        self.end = HEADER_SIZE
+        while self.end < len(content):
+            frame = decode_frame(content, self.end, len(content), salt)
+            if not isinstance(frame, Frame) or frame.index != self.last_index + 1:
+                self.damage = f"{path}: damaged at offset {self.end}: {frame if isinstance(frame, str) else 'order'}"
+                return
+            self.end += FRAME_HEADER + len(frame.body)
+            self.last_index = frame.index
+
+
+def _end(files: Files, fd: int, path: str) -> SealedEnd | None:
+    """The footer, if it and its tables are whole."""
+    end = read_end(files, fd)
+    if end is None:
+        return None
+    try:
+        read_tables(files, fd, path, end)
+    except CorruptLog:
+        return None
+    return end
+
+
+def _count(path: str, files: Files) -> int:
+    fd = files.open(path)
+    try:
+        end = read_end(files, fd)
+    finally:
+        files.close(fd)
+    return end.footer.last_index - end.footer.first_index + 1 if end is not None else 0
+
+
+def _cut_file(files: Files, path: str, end: int) -> None:
+    """Nothing of the file is left when not even its header is."""
+    if end < HEADER_SIZE:
+        files.remove(path)
+        return
+    fd = files.open(path, write=True)
+    try:
+        files.truncate(fd, end)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+
+
+def _usable(directory: str, files: Files, first: int, last: int) -> bool:
+    """Whether a state can be had from the entries `first` … `last`. Removes a checkpoint that is of no use."""
+    path = os.path.join(directory, CHECKPOINT)
+    try:
+        found = read_checkpoint(files, path)
+        through = 0
+        for name in files.names(os.path.join(directory, LOG)):
+            if name.endswith(OUTLINE_SUFFIX):
+                outline = os.path.join(directory, LOG, name)
+                through = read_outline_info(files, outline).last_index
+                read_outline(files, outline)
+        index = found[0].index if found is not None else 0
+        if through + 1 >= first and (found is None or first - 1 <= index <= last):
+            return first == 1 or found is not None
+    except LogError:
+        pass
+    outlined = any(name.endswith(OUTLINE_SUFFIX) for name in files.names(os.path.join(directory, LOG)))
+    if first > 1 or outlined or last == 0:
+        return False
+    files.remove(path)
+    files.sync_directory(directory)
+    return True
+
+
+def _empty(directory: str, files: Files) -> None:
+    """Remove log and checkpoint, the checkpoint first: without it nobody misses the log."""
+    files.remove(os.path.join(directory, CHECKPOINT))
+    log_directory = os.path.join(directory, LOG)
+    for name in reversed(files.names(log_directory)):
+        if name.endswith((SUFFIX, OUTLINE_SUFFIX)):
+            files.remove(os.path.join(log_directory, name))
+    files.sync_directory(log_directory)
+    files.sync_directory(directory)

@@ -1,0 +1,600 @@
+"""Writing the log: append, sync, seal, truncate.
+
+Belongs here: everything that changes segment files, and the rule that one failed write or sync ends it for good. Its
+methods block: the group calls them in an I/O thread, never two at a time. What is read of a record goes through
+segment_rows.py.
+
+A group of one seals when its segment is due, and every entry in it is committed. In a group of several members a
+SEAL entry says where a segment ends, on every replica alike: each seals through that entry once it is applied
+(`seal_through`). Entries behind it may have been written already, when the leader changed in between: they move to
+the new segment. Entries behind the last applied one are in no table, so that they can be truncated.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakestream.log.format.departures import Departures
+from lakestream.log.format.entries import marks_of, read_entries, term_runs
+from lakestream.log.format.errors import Compacted, CorruptLog, LogClosed, LogError, LogFrozen
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.frame import MAX_BODY, Frame, encode_header
+from lakestream.log.format.packed import pack, read_plain
+from lakestream.log.format.record import TIME_AT
+from lakestream.log.format.runs import joined, stretches
+from lakestream.log.format.segment import (
+    HEADER_SIZE,
+    Footer,
+    Header,
+    SealedSegment,
+    Segment,
+    encode_footer,
+    encode_segment_header,
+    iter_frames,
+    segment_name,
+)
+from lakestream.log.store.synced import MarkFile
+
+if TYPE_CHECKING:
+    from lakestream.log.store.memory import MemorySegment
+
+_logger = logging.getLogger(__name__)
+
+DEFAULT_SEAL_BYTES = 16 << 20
+DEFAULT_SEAL_AGE_NS = 10_000_000_000
+DEFAULT_RETAIN_BYTES = 64 << 20
+DEFAULT_RETAIN_SEGMENTS = 64
+MAX_SEAL_BYTES = 1 << 31
+
+
+class LogOptions(msgspec.Struct, frozen=True):
+    """How a log is kept.
+
+    seal_bytes: a segment is sealed once it is this long (plus at most one write); at most 2 GiB.
+    seal_age_ns: or once its first entry is this old, if it holds messages or saw removals.
+    retain_bytes, retain_segments: the newest sealed segments that stay although the lake holds them.
+    sync_always: fdatasync before a write counts as done; else `sync()` is called from a timer.
+    """
+
+    seal_bytes: int = DEFAULT_SEAL_BYTES
+    seal_age_ns: int = DEFAULT_SEAL_AGE_NS
+    retain_bytes: int = DEFAULT_RETAIN_BYTES
+    retain_segments: int = DEFAULT_RETAIN_SEGMENTS
+    sync_always: bool = True
+
+    def __post_init__(self) -> None:
+        if not HEADER_SIZE < self.seal_bytes <= MAX_SEAL_BYTES:
+            raise ValueError(f"seal_bytes must be above {HEADER_SIZE} and at most {MAX_SEAL_BYTES}")
+
+
+class Appended(msgspec.Struct, gc=False):
+    """Where the log put an entry: its segment, the offset of its body there, its index."""
+
+    segment: Segment | MemorySegment
+    offset: int
+    index: int
+
+
+class SealState(msgspec.Struct, frozen=True):
+    """The stream at the end of the segment that is about to be sealed; see `Footer` for the fields."""
+
+    uid: str
+    stream: str
+    account: str
+    config: bytes
+    floor: int
+    next_seq: int
+    removed: list[int]
+    subjects: int
+    erased: array[int]
+    shredded: list[int] = []
+    departures: Departures | None = None
+
+
+class SegmentLog:
+    """The segments of one stream, the last of them open for appending."""
+
+    durable = True
+
+    def __init__(
+        self,
+        directory: str,
+        files: Files,
+        options: LogOptions,
+        now: Callable[[], int],
+        segments: list[Segment],
+        last_term: int,
+    ) -> None:
+        """`segments` as recovery found them, ascending, the last one open. `now` is wall time in ns."""
+        self.directory = directory
+        self.files = files
+        self.options = options
+        self.now = now
+        self.segments = segments
+        self.last_term = last_term
+        self.failed: LogError | None = None
+        self.busy = False
+        """Used in the event loop: a write or a seal is under way."""
+        self.on_idle: Callable[[BaseException | None], None] = _nothing
+        """Set by the group, called in the event loop: a seal that the store began has ended, well or not."""
+        self.on_sealed: Callable[[SealedSegment], None] | None = None
+        """Called in the I/O thread after a segment is sealed and its successor exists. It must be quick."""
+        self.seal_state: Callable[[int], SealState | None] = _never
+        """Set by the store: the stream's state when the open segment is due for sealing (at a time in ns), or None."""
+        self.seal_due: Callable[[int], bool] = self._long_enough
+        """Set by the store: whether the open segment is due for sealing at a time in ns, applied or not."""
+        self.sealing_state: Callable[[], SealState] = _stateless
+        """Set by the store: the stream's state as of its applied entry, a SEAL."""
+        self.applied: Callable[[], int] | None = None
+        """Set by the store: the index of the newest applied entry."""
+        self.propose_seal: Callable[[], None] | None = None
+        """Set by a group of several members: have the open segment sealed, if it is due, by an entry of the log."""
+        self.packing = False
+        """Set by the store: whether segments are compressed once they are sealed."""
+        self.on_packed: Callable[[str], None] = _no_reader
+        """Set by the store, called in the I/O thread: this file is another one now."""
+        self._lock = threading.Lock()  # writers take turns by `busy`; this is for closing while one is at work
+        self._fd = files.open(segments[-1].path, write=True)
+        self._write = 0  # relaxed mode: the first index since the last sync; 0 = nothing waits for a sync
+        self.appended_bytes = 0  # by this process
+        self.synced = segments[-1].newest
+        """The newest entry that is on stable storage, as `Segment.newest`."""
+        self.marks: MarkFile | None = None
+        """Set by the store of a group of one: where that is noted."""
+        self.notes: list[str] = []
+        """Set by recovery: what it cut off or made anew, for the server's log."""
+
+    @property
+    def last_index(self) -> int:
+        """The index of the newest entry; 0 for an empty log."""
+        return self.segments[-1].last_index
+
+    @property
+    def first_index(self) -> int:
+        """The index of the oldest entry that is still here, or of the next one."""
+        return self.segments[0].first_index
+
+    @property
+    def terms(self) -> list[tuple[int, int]]:
+        """(first index, term) of each run of entries with one term, ascending, from `first_index` on."""
+        return term_runs(self.segments)
+
+    @property
+    def open_segment(self) -> Segment:
+        """The segment that takes the next entry."""
+        return self.segments[-1]
+
+    @property
+    def sealed(self) -> list[SealedSegment]:
+        """The sealed segments that are still in the log, ascending."""
+        return [describe(segment) for segment in list(self.segments) if segment.footer is not None]
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether entries wait for `sync` (relaxed mode only)."""
+        return self._write != 0
+
+    def relax(self) -> None:
+        """From now on a write counts before it is synced; in the event loop, whatever is being written."""
+        self.options = msgspec.structs.replace(self.options, sync_always=False)
+
+    def append(self, frames: list[Frame]) -> list[Appended]:
+        """Write entries with one write and, unless relaxed, one fdatasync; returns where they went.
+
+        Raises ValueError, before anything is written, for a body above MAX_BODY or an index that does not follow;
+        LogFrozen when the write or the sync fails, and ever after.
+        """
+        with self._lock:
+            return self._append(frames)
+
+    def _append(self, frames: list[Frame]) -> list[Appended]:
+        self._check()
+        segment = self.segments[-1]
+        write = self._write or frames[0].index
+        buffers: list[bytes] = []
+        placed: list[Appended] = []
+        starts: list[int] = []
+        terms: list[tuple[int, int]] = []
+        term = segment.terms[-1][1] if segment.terms else -1
+        offset, index = segment.end, segment.last_index + 1
+        for frame in frames:
+            if frame.index != index or frame.term < self.last_term or len(frame.body) > MAX_BODY:
+                raise ValueError(f"entry {frame.index} (term {frame.term}, {len(frame.body)} bytes) cannot be {index}")
+            if frame.term != term:
+                term = frame.term
+                terms.append((index, term))
+            frame.write = write
+            buffers += (encode_header(frame, write, segment.header.salt), frame.body)
+            starts.append(offset)
+            placed.append(Appended(segment, offset + FRAME_HEADER, index))
+            offset += FRAME_HEADER + len(frame.body)
+            index += 1
+        if offset > 1 << 32:
+            raise ValueError(f"one write of {offset - segment.end} bytes is too much for a segment")
+        try:
+            self.files.write(self._fd, buffers, segment.end)
+            if self.options.sync_always:
+                self.files.sync(self._fd)
+                self.synced = (index - 1, segment.first_index, offset)
+            else:
+                self._write = write
+        except BaseException as error:
+            raise self._freeze(segment.path, error) from error
+        if not segment.first_append_ns:
+            segment.first_append_ns = self.now()
+        self.appended_bytes += offset - segment.end
+        segment.frame_offsets.extend(starts)
+        segment.terms += terms
+        segment.end = offset
+        segment.last_index = index - 1
+        self.last_term = frames[-1].term
+        return placed
+
+    def sync(self) -> None:
+        """Make durable what relaxed appends left. Raises LogFrozen."""
+        with self._lock:
+            self._check()
+            if self._write:
+                try:
+                    self.files.sync(self._fd)
+                except BaseException as error:
+                    raise self._freeze(self.segments[-1].path, error) from error
+                self._write = 0
+                self.synced = self.segments[-1].newest
+
+    def settle(self) -> None:
+        """Make durable what recovery found: a process that was killed may not have got to it. Raises LogFrozen."""
+        with self._lock:
+            self._check()
+            try:
+                self.files.sync(self._fd)
+            except BaseException as error:
+                raise self._freeze(self.segments[-1].path, error) from error
+
+    def seal(self, state: SealState) -> SealedSegment:
+        """End the open segment with a footer and begin the next one; both are durable when this returns.
+
+        Invariant: every entry of the segment was applied before `state` was taken. Raises LogFrozen.
+        """
+        with self._lock:
+            self._seal(state)
+        return self._tell_sealed()
+
+    def seal_through(self, state: SealState, index: int) -> list[Appended]:
+        """Like `seal`, with the footer right behind entry `index`; returns where the entries behind it are now.
+
+        Invariant: `state` is as of entry `index`, and nothing behind it was applied. Raises LogFrozen.
+        """
+        moved: list[Appended] = []
+        with self._lock:
+            if index < self.segments[-1].last_index:
+                moved = self._split(state, index)
+            else:
+                self._seal(state)
+        self._tell_sealed()
+        return moved
+
+    def seal_rest(self, index: int, state: Callable[[], SealState | None]) -> None:
+        """End the open segment behind entry `index`, the last that was applied and ever will be; `state` as of that
+        (None: it is not worth it) is asked for once nobody else writes. Raises LogFrozen."""
+        with self._lock:
+            if self.segments[-1].first_index > index or (last := state()) is None:
+                return
+            if index < self.segments[-1].last_index:
+                self._split(last, index)
+            else:
+                self._seal(last)
+
+    def _tell_sealed(self) -> SealedSegment:
+        segment = self.segments[-2]
+        if self.packing:
+            self._pack(segment)
+        sealed = describe(segment)
+        if self.on_sealed is not None:
+            try:
+                self.on_sealed(sealed)
+            except Exception:  # the lake must never stop the log; at the next start it sees every sealed segment
+                _logger.exception("%s was sealed, but could not be handed on", sealed.path)
+        return sealed
+
+    def _pack(self, segment: Segment) -> None:
+        """Compress what was sealed. A failure leaves the plain file; the stream may be being destroyed, too."""
+        try:
+            size = pack(self.files, segment.path)
+            if size:
+                segment.file_bytes = size
+                self.on_packed(segment.path)
+        except Exception as error:
+            _logger.warning("%s was sealed, and could not be compressed: %s", segment.path, error)
+
+    def _seal(self, state: SealState) -> None:
+        self._check()
+        segment = self.segments[-1]
+        assert segment.last_index >= segment.first_index, "an empty segment is never sealed"
+        try:
+            footer = self._end(segment, state)
+            fresh, fd = begin_segment(self.directory, self.files, segment.last_index + 1, state.next_seq, self.now())
+            self.files.close(self._fd)
+        except BaseException as error:
+            raise self._freeze(segment.path, error) from error
+        self._go_on(fresh, fd, footer)
+
+    def _end(self, segment: Segment, state: SealState, cut: bool = False) -> Footer:
+        """Write the footer of the open segment, durably; `cut`: the file may be longer."""
+        footer = self._footer(segment, state)
+        assert segment.tables is not None
+        pieces = encode_footer(footer, segment.tables, segment.end)
+        self.files.write(self._fd, pieces, segment.end)
+        segment.file_bytes = segment.end + sum(map(len, pieces))
+        if cut:
+            self.files.truncate(self._fd, segment.file_bytes)
+        self.files.sync(self._fd)
+        return footer
+
+    def _go_on(self, fresh: Segment, fd: int, footer: Footer) -> None:
+        segment = self.segments[-1]
+        self._fd, self._write = fd, 0
+        segment.last_seq = footer.last_seq
+        segment.footer = footer
+        segment.frame_offsets = array("I")
+        self.segments = [*self.segments, fresh]  # replaced, not changed: readers in the loop hold the old list
+        self.synced = fresh.newest
+
+    def _split(self, state: SealState, index: int) -> list[Appended]:
+        """Seal through `index`. The entries behind it are durable in the new segment before they go from the old one:
+        recovery joins them again when it finds that the footer was not reached."""
+        self._check()
+        segment, fd = self.segments[-1], -1
+        assert segment.first_index <= index
+        try:
+            frames = [frame for frame, _ in read_entries(self.files, segment, index + 1, 1 << 32)]
+            fresh, fd = begin_segment(self.directory, self.files, index + 1, state.next_seq, self.now())
+            placed = write_frames(self.files, fd, fresh, frames, index + 1)
+            self.files.sync(fd)
+            fresh.first_append_ns = self.now()
+            _cut(segment, index)
+            footer = self._end(segment, state, cut=True)
+            self.files.close(self._fd)
+        except BaseException as error:
+            if fd >= 0:
+                self.files.close(fd)
+            raise self._freeze(segment.path, error) from error
+        self._go_on(fresh, fd, footer)
+        return placed
+
+    def truncate(self, last_index: int) -> None:
+        """Remove the entries after `last_index`, which were never committed. Raises LogFrozen.
+
+        Raises ValueError when that would reach into a sealed segment: what is sealed was committed.
+        """
+        with self._lock:
+            self._truncate(last_index)
+
+    def _truncate(self, last_index: int) -> None:
+        self._check()
+        segment = self.segments[-1]
+        kept = last_index + 1 - segment.first_index
+        if kept < 0:
+            raise ValueError(f"entry {last_index + 1} is in a sealed segment and cannot be truncated")
+        if last_index >= segment.last_index:
+            return
+        # Invariant: what was applied was committed, and what was committed is not truncated.
+        assert segment.tables is not None
+        assert not segment.tables.offsets or segment.tables.offsets[-1] < segment.frame_offsets[kept]
+        try:
+            self.files.truncate(self._fd, segment.frame_offsets[kept])
+            self.files.sync(self._fd)
+        except BaseException as error:
+            raise self._freeze(segment.path, error) from error
+        _cut(segment, last_index)
+        self._write = 0
+        self.synced = segment.newest
+        self.last_term = last_term(self.segments)
+
+    def frames(self, first_index: int, last_index: int = 1 << 62) -> Iterator[tuple[Frame, Appended]]:
+        """The entries from `first_index` through `last_index`, as they are on disk. Raises CorruptLog on any damage."""
+        for segment in list(self.segments):
+            if segment.last_index < first_index:
+                continue
+            if segment.first_index > last_index:
+                break
+            content = read_plain(self.files, segment.path)
+            for frame, offset in iter_frames(content, segment.path, segment.header, segment.end):
+                if frame.index > last_index:
+                    break
+                if frame.index >= first_index:
+                    yield frame, Appended(segment, offset, frame.index)
+
+    def entries(self, first_index: int, max_bytes: int) -> list[tuple[Frame, Appended]]:
+        """Entries from `first_index` on, as many as fit into `max_bytes` and are in one segment, at least one.
+
+        Blocks, in any thread, also while another one writes. Raises Compacted when the log begins after `first_index`,
+        ValueError when it ends before, CorruptLog, OSError.
+        """
+        try:
+            return self._entries(first_index, max_bytes)
+        except (CorruptLog, IndexError, FileNotFoundError):
+            with self._lock:  # the segment was being sealed, cut or removed meanwhile; or it is damaged indeed
+                return self._entries(first_index, max_bytes)
+
+    def _entries(self, first_index: int, max_bytes: int) -> list[tuple[Frame, Appended]]:
+        segments = self.segments
+        if first_index < segments[0].first_index:
+            raise Compacted(f"{self.directory}: entry {first_index} has left the log")
+        segment = segments[bisect_right(segments, first_index, key=_first_index) - 1]
+        if first_index > segment.last_index:
+            raise ValueError(f"{self.directory}: entry {first_index} is not in the log")
+        found = read_entries(self.files, segment, first_index, max_bytes)
+        return [(frame, Appended(segment, offset, frame.index)) for frame, offset in found]
+
+    def remove_through(self, index: int) -> None:
+        """Remove sealed segments whose entries are all ≤ `index`, but never the newest sealed one. Raises OSError.
+
+        For a log without a store; the other logs lose their segments to the lake (upkeep.py).
+        """
+        leaving = [segment for segment in self.segments[:-2] if segment.last_index <= index]
+        self.forget(leaving)
+        for segment in leaving:
+            self.files.remove(segment.path)
+
+    def forget(self, segments: list[Segment]) -> None:
+        """Take sealed segments that are about to be removed out of the list."""
+        gone = {id(segment) for segment in segments}
+        with self._lock:
+            self.segments = [segment for segment in self.segments if id(segment) not in gone]
+
+    def close(self) -> None:
+        """Close the files, after a write that is under way; a frozen log is closed as it is. Idempotent."""
+        with self._lock:
+            if self._fd < 0:
+                return
+            fd, self._fd = self._fd, -1
+            try:
+                if self._write and self.failed is None:
+                    self.files.sync(fd)
+                    self.synced = self.segments[-1].newest
+            finally:
+                self.files.close(fd)
+                self.failed = self.failed or LogClosed(f"{self.directory}: the log is closed")
+        if self.marks is not None:
+            try:
+                self.marks.close(self.synced)
+            except OSError as error:
+                _logger.warning("%s: its last synced mark was not written: %s", self.directory, error)
+
+    def _check(self) -> None:
+        """Invariant 4: nothing is written after a failure."""
+        if self.failed is not None:
+            raise self.failed
+
+    def _freeze(self, path: str, error: BaseException) -> LogError:
+        self.failed = self.failed or LogFrozen(path, error)
+        return self.failed
+
+    def _footer(self, segment: Segment, state: SealState) -> Footer:
+        assert segment.tables is not None
+        first_time = 0
+        if segment.count:
+            stamp = self.files.read_at(self._fd, 8, segment.tables.offsets[0] + TIME_AT)
+            first_time = int.from_bytes(stamp, "little", signed=True)
+        return Footer(
+            uid=state.uid,
+            stream=state.stream,
+            account=state.account,
+            first_index=segment.first_index,
+            last_index=segment.last_index,
+            last_term=segment.terms[-1][1],
+            first_seq=segment.first_seq,
+            last_seq=state.next_seq - 1,
+            count=segment.count,
+            bytes=segment.bytes,
+            first_time=first_time,
+            last_time=segment.last_time,
+            floor=state.floor,
+            removed=sorted(seq for seq in state.removed if seq >= state.floor),
+            subjects=state.subjects,
+            config=state.config,
+            closed_ns=self.now(),
+            runs=segment.tables.runs.pairs(),
+            erased=joined(state.erased),
+            shredded=list(stretches(sorted(state.shredded))),
+            departures=state.departures.pack() if state.departures is not None and state.departures.whole else None,
+            terms=segment.terms,
+            marks=marks_of(segment.first_index, segment.frame_offsets),
+        )
+
+    def _long_enough(self, now_ns: int) -> bool:
+        return self.open_segment.end >= self.options.seal_bytes
+
+
+def _nothing(error: BaseException | None) -> None:
+    return None
+
+
+def _no_reader(path: str) -> None:
+    return None
+
+
+def _never(now_ns: int) -> None:
+    return None
+
+
+def _stateless() -> SealState:
+    """A log without messages has no state to tell."""
+    return SealState("", "", "", b"", 0, 1, [], 0, array("Q"))
+
+
+def _first_index(segment: Segment) -> int:
+    return segment.first_index
+
+
+def _cut(segment: Segment, last_index: int) -> None:
+    """Forget the entries of an open segment after `last_index`, none of which was applied."""
+    kept = last_index + 1 - segment.first_index
+    segment.end, segment.last_index = segment.frame_offsets[kept], last_index
+    del segment.frame_offsets[kept:]
+    segment.terms = [run for run in segment.terms if run[0] <= last_index]
+
+
+def last_term(segments: list[Segment]) -> int:
+    """The term of the newest entry; 0 for an empty log."""
+    runs = segments[-1].terms or (segments[-2].terms if len(segments) > 1 else [])
+    return runs[-1][1] if runs else 0
+
+
+def describe(segment: Segment) -> SealedSegment:
+    """A sealed segment as others see it."""
+    footer = segment.footer
+    assert footer is not None
+    return SealedSegment(
+        path=segment.path,
+        first_index=footer.first_index,
+        last_index=footer.last_index,
+        first_seq=footer.first_seq,
+        last_seq=footer.last_seq,
+        bytes=segment.file_bytes,
+        closed_ns=footer.closed_ns,
+    )
+
+
+def begin_segment(directory: str, files: Files, first_index: int, first_seq: int, now_ns: int) -> tuple[Segment, int]:
+    """Create a segment, durably; returns it with a descriptor open for writing."""
+    header = Header(first_index, first_seq, now_ns, files.salt())
+    path = os.path.join(directory, segment_name(first_index))
+    fd = files.create(path)
+    try:
+        files.write(fd, [encode_segment_header(header)], 0)
+        files.sync(fd)
+        files.sync_directory(directory)
+    except BaseException:
+        files.close(fd)
+        raise
+    return Segment(path, header), fd
+
+
+def write_frames(files: Files, fd: int, segment: Segment, frames: list[Frame], write: int) -> list[Appended]:
+    """Put frames, that belong to one write, at the end of an open segment, and note where; not synced."""
+    buffers: list[bytes] = []
+    placed: list[Appended] = []
+    start, term = segment.end, segment.terms[-1][1] if segment.terms else -1
+    for frame in frames:
+        frame.write = write
+        buffers += (encode_header(frame, write, segment.header.salt), frame.body)
+        placed.append(Appended(segment, segment.end + FRAME_HEADER, frame.index))
+        if frame.term != term:
+            term = frame.term
+            segment.terms.append((frame.index, term))
+        segment.frame_offsets.append(segment.end)
+        segment.end += FRAME_HEADER + len(frame.body)
+        segment.last_index = frame.index
+    files.write(fd, buffers, start)
+    return placed

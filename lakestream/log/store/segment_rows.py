@@ -1,0 +1,355 @@
+"""Reading messages out of segment files, and out of the outlines of segments that have left.
+
+Belongs here: sequence → file, offset, length → record. Only committed messages are in the tables, so reading is safe
+while an I/O thread appends to the same file. Used in the event loop.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from operator import attrgetter
+from typing import cast
+
+from lakestream.log.format.errors import Compacted, CorruptLog, CorruptRecord
+from lakestream.log.format.outline import Outline, OutlineFile, read_outline
+from lakestream.log.format.record import FIXED, TIME_AT, Record, decode_record, decode_spans, subjects_at
+from lakestream.log.format.segment import Segment, Tables, read_footer
+from lakestream.log.store.cache import ReadCache
+from lakestream.log.store.segment_log import Appended
+
+SPAN = 1 << 20
+"""Most bytes of one read, unless a single record is longer."""
+_HEAD_GUESS = 512  # bytes of a record that hold its subject, mostly
+MAX_HOLE = 8192
+"""Dead bytes that are read along rather than skipped with another read."""
+
+_first_seq = attrgetter("first_seq")
+_last_seq = attrgetter("info.last_seq")
+
+
+class SegmentRows:
+    """`Rows` over files."""
+
+    def __init__(self, segments: list[Segment], outlines: list[OutlineFile], cache: ReadCache) -> None:
+        """`segments` as the log has them, and the outlines of those that have left; both ascending."""
+        self.segments = list(segments)
+        self.outlines = outlines
+        self.cache = cache
+        self.local_floor = self._first_local()
+        self.on_corrupt: Callable[[CorruptLog], None] = lambda error: None
+        """Told of damage that a read has met, before the read raises it."""
+
+    def place(self, at: Appended, first_seq: int, lengths: Sequence[int], last_time: int) -> int:
+        """See `Rows.place`. A sealed segment already knows its messages: recovery replays it."""
+        segment = cast(Segment, at.segment)
+        if segment is not self.segments[-1]:
+            self._adopt(segment)
+        if segment.footer is None:
+            offsets = list(accumulate(lengths, initial=at.offset))
+            offsets.pop()
+            segment.place(first_seq, offsets, lengths, last_time)
+        if segment is self.segments[0] and segment.count == len(lengths):
+            self.local_floor = segment.first_seq
+        return sum(lengths)
+
+    def read(self, seq: int) -> Record:
+        """See `Rows.read`."""
+        segment = self._segment(seq)
+        tables = self._tables(segment)
+        row = tables.row(seq)
+        offset, length = tables.offsets[row], tables.lengths[row]
+        try:
+            record = decode_record(self._bytes(segment, offset, length))
+        except CorruptRecord as error:
+            raise self._corrupt(segment, offset, error.what) from error
+        if record.seq != seq:
+            raise self._corrupt(segment, offset, f"message {record.seq} lies where {seq} belongs")
+        return record
+
+    def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
+        """See `Rows.read_seqs`."""
+        records: list[Record] = []
+        for segment, part in self._by_segment(seqs):
+            offsets, lengths = self._places(segment, part)
+            sums = list(accumulate(lengths))
+            keep = bisect_right(sums, max_bytes)
+            if keep == 0 and not records:
+                keep = 1
+            for start, stop in _spans(offsets, lengths, keep, dense=isinstance(part, range)):
+                base = offsets[start]
+                found = self._decode(segment, base, offsets[start:stop], lengths[start:stop])
+                if found[0].seq != part[start] or found[-1].seq != part[stop - 1]:
+                    raise self._corrupt(segment, base, f"message {found[0].seq} lies where {part[start]} belongs")
+                records += found
+            if keep < len(part):
+                break
+            max_bytes -= sums[-1]
+        return records
+
+    def subjects(self, seqs: Sequence[int]) -> list[bytes]:
+        """See `Rows.subjects`."""
+        local = bisect_left(seqs, self.local_floor)
+        names: list[bytes] = []
+        for file, part in self._by_outline(seqs[:local]):
+            outline = self._outline(file)
+            names += [outline.names[outline.ids[_row(outline, seq)]] for seq in part]
+        for segment, part in self._by_segment(seqs[local:]):
+            offsets, lengths = self._places(segment, part)
+            for start, stop in _spans(offsets, lengths, len(part), dense=isinstance(part, range)):
+                base = offsets[start]
+                buf = self._bytes(segment, base, offsets[stop - 1] + lengths[stop - 1] - base)
+                names += subjects_at(buf, [offset - base for offset in offsets[start:stop]])
+        return names
+
+    def subject(self, seq: int) -> bytes:
+        """See `Rows.subject`."""
+        if seq < self.local_floor:
+            outline = self._outline_of(seq)
+            return outline.names[outline.ids[_row(outline, seq)]]
+        segment = self._segment(seq)
+        tables = self._tables(segment)
+        row = tables.row(seq)
+        length = min(tables.lengths[row], _HEAD_GUESS)
+        head = self._bytes(segment, tables.offsets[row], length)
+        name = subjects_at(head, (0,))[0]
+        # A subject that may go on behind what was read is rare: read the record.
+        return name if len(name) < length - FIXED - 4 else self.read(seq).subject
+
+    def place_of(self, seq: int) -> tuple[Segment, int, int] | None:
+        """The segment, offset and length of a record, live or not; None when no segment of the log has it."""
+        if seq < self.local_floor:
+            return None
+        segment = self._segment(seq)
+        tables = self._tables(segment)
+        row = tables.row(seq)
+        return (segment, tables.offsets[row], tables.lengths[row]) if row >= 0 else None
+
+    def size(self, seq: int) -> int:
+        """See `Rows.size`."""
+        if seq < self.local_floor:
+            outline = self._outline_of(seq)
+            return outline.sizes[_row(outline, seq)]
+        tables = self._tables(self._segment(seq))
+        return tables.lengths[tables.row(seq)]
+
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """See `Rows.sizes`."""
+        return list(chain.from_iterable(self._sizes(seqs)))
+
+    def total_size(self, seqs: Sequence[int]) -> int:
+        """See `Rows.total_size`."""
+        return sum(map(sum, self._sizes(seqs)))
+
+    def _sizes(self, seqs: Sequence[int]) -> Iterator[Iterable[int]]:
+        local = bisect_left(seqs, self.local_floor)
+        for file, part in self._by_outline(seqs[:local]):
+            outline = self._outline(file)
+            yield map(outline.sizes.__getitem__, outline.runs.rows_of(part))
+        for segment, part in self._by_segment(seqs[local:]):
+            tables = self._tables(segment)
+            if isinstance(part, range):  # one run, as in `_places`
+                row = tables.row(part[0])
+                yield tables.lengths[row : row + len(part)]
+            else:
+                yield map(tables.lengths.__getitem__, tables.runs.rows_of(part))
+
+    def time(self, seq: int) -> int:
+        """See `Rows.time`."""
+        if seq < self.local_floor:
+            outline = self._outline_of(seq)
+            return outline.times[_row(outline, seq)]
+        segment = self._segment(seq)
+        tables = self._tables(segment)
+        return self._time_at(segment, tables.offsets[tables.row(seq)])
+
+    def first_at(self, time_ns: int) -> int:
+        """See `Rows.first_at`. Times ascend with sequences, so two binary searches find it."""
+        for file in self.outlines:
+            if file.info.rows and file.info.last_time >= time_ns:
+                outline = self._outline(file)
+                return outline.runs.seq(bisect_left(outline.times, time_ns))
+        for segment in self.segments:
+            if segment.count and segment.last_time >= time_ns:
+                tables = self._tables(segment)
+                rows: Sequence[int] = range(len(tables))
+                if tables.lengths.count(0):
+                    rows = [row for row in rows if tables.lengths[row]]
+                stamp = self._stamp_of(segment, tables)
+                return tables.runs.seq(rows[bisect_left(rows, time_ns, key=stamp)])
+        return 0
+
+    def forget(self, seqs: Sequence[int]) -> None:
+        """See `Rows.forget`. The log keeps removed messages until the lake has caught up."""
+
+    def dropped(self, segments: list[Segment], outlines: list[OutlineFile]) -> None:
+        """`segments` left the log; `outlines` are all there are now."""
+        gone = {segment.path for segment in segments}
+        for segment in segments:
+            self.cache.forget(segment.path)
+            self.cache.drop(segment)
+        for outline in self.outlines:
+            if outline not in outlines:
+                self.cache.drop(outline)
+        self.cache.sweep()
+        self.segments = [segment for segment in self.segments if segment.path not in gone]
+        self.outlines = outlines
+        self.local_floor = self._first_local()
+
+    def begin_with(self, outlines: list[OutlineFile]) -> None:
+        """What comes before all segments, while nothing does (base.py)."""
+        assert not self.outlines, "a store begins once"
+        self.outlines = outlines
+        self.local_floor = self._first_local()
+
+    def _first_local(self) -> int:
+        """The first sequence that can be in the log: not below those of outlines, also of what never was in it."""
+        after = self.outlines[-1].info.last_seq + 1 if self.outlines else 0
+        return max(self.segments[0].first_seq, after)
+
+    def close(self) -> None:
+        """Let go of what the cache holds for this stream. Any thread."""
+        for segment in self.segments:
+            self.cache.forget(segment.path)
+            if segment.footer is not None:
+                self.cache.drop(segment)
+        for outline in self.outlines:
+            self.cache.drop(outline)
+
+    def _adopt(self, segment: Segment) -> None:
+        """The log has begun a new segment; the tables of the one before may leave memory from now on."""
+        known = self.segments[-1]
+        if segment.first_index <= known.first_index:
+            return  # recovery replays an older one
+        if known.footer is not None and known.tables is not None:
+            self.cache.keep(known, known.tables.memory())
+        self.segments = [*self.segments, segment]
+
+    def _segment(self, seq: int) -> Segment:
+        last = self.segments[-1]
+        if seq >= last.first_seq and last.count:
+            return last
+        return self.segments[self._position(seq)]
+
+    def _position(self, seq: int) -> int:
+        return bisect_right(self.segments, seq, key=_first_seq) - 1
+
+    def _tables(self, segment: Segment) -> Tables:
+        segment.used = True
+        tables = segment.tables
+        if tables is None:
+            try:
+                _, tables, _ = read_footer(segment.path, self.cache.files)
+            except CorruptLog as error:
+                self.on_corrupt(error)
+                raise
+            segment.tables = tables
+            self.cache.keep(segment, tables.memory())
+        return tables
+
+    def _outline(self, file: OutlineFile) -> Outline:
+        file.used = True
+        outline = file.outline
+        if outline is None:
+            try:
+                outline = file.outline = read_outline(self.cache.files, file.path)
+            except CorruptLog as error:
+                self.on_corrupt(error)
+                raise
+            self.cache.keep(file, outline.memory())
+        return outline
+
+    def _outline_of(self, seq: int) -> Outline:
+        return self._outline(self._outlining(seq))
+
+    def _outlining(self, seq: int) -> OutlineFile:
+        at = bisect_left(self.outlines, seq, key=_last_seq)
+        if at == len(self.outlines):
+            raise _unknown(seq)
+        return self.outlines[at]
+
+    def _by_segment(self, seqs: Sequence[int]) -> Iterator[tuple[Segment, Sequence[int]]]:
+        """Cut ascending sequences where segments end."""
+        position, end = 0, len(seqs)
+        while position < end:
+            at = self._position(seqs[position])
+            stop = end
+            if at + 1 < len(self.segments):
+                stop = bisect_left(seqs, self.segments[at + 1].first_seq, position)
+            yield self.segments[at], seqs[position:stop]
+            position = stop
+
+    def _by_outline(self, seqs: Sequence[int]) -> Iterator[tuple[OutlineFile, Sequence[int]]]:
+        position, end = 0, len(seqs)
+        while position < end:
+            file = self._outlining(seqs[position])
+            stop = bisect_right(seqs, file.info.last_seq, position)
+            yield file, seqs[position:stop]
+            position = stop
+
+    def _places(self, segment: Segment, seqs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Offsets and lengths of messages of one segment."""
+        tables = self._tables(segment)
+        offsets, lengths = tables.offsets, tables.lengths
+        if isinstance(seqs, range):
+            # Invariant: live sequences have rows, and an unbroken range of them lies in one run.
+            row = tables.row(seqs[0])
+            return offsets[row : row + len(seqs)], lengths[row : row + len(seqs)]
+        rows = tables.runs.rows_of(seqs)
+        return [offsets[row] for row in rows], [lengths[row] for row in rows]
+
+    def _decode(self, segment: Segment, base: int, offsets: Sequence[int], lengths: Sequence[int]) -> list[Record]:
+        buf = self._bytes(segment, base, offsets[-1] + lengths[-1] - base)
+        try:
+            return decode_spans(buf, [offset - base for offset in offsets], lengths)
+        except CorruptRecord as error:
+            raise self._corrupt(segment, base + error.offset, error.what) from error
+
+    def _corrupt(self, segment: Segment, offset: int, what: str) -> CorruptLog:
+        error = CorruptLog(segment.path, offset, what)
+        self.on_corrupt(error)
+        return error
+
+    def _bytes(self, segment: Segment, base: int, length: int) -> bytes:
+        try:
+            buf = self.cache.read_at(segment.path, length, base)
+        except CorruptRecord as error:
+            raise self._corrupt(segment, base, error.what) from error
+        except CorruptLog as error:
+            self.on_corrupt(error)
+            raise
+        if len(buf) < length:
+            raise self._corrupt(segment, base + len(buf), "the file is cut short")
+        return buf
+
+    def _time_at(self, segment: Segment, offset: int) -> int:
+        return int.from_bytes(self._bytes(segment, offset + TIME_AT, 8), "little", signed=True)
+
+    def _stamp_of(self, segment: Segment, tables: Tables) -> Callable[[int], int]:
+        return lambda row: self._time_at(segment, tables.offsets[row])
+
+
+def _row(outline: Outline, seq: int) -> int:
+    row = outline.row(seq)
+    if row < 0:
+        raise _unknown(seq)
+    return row
+
+
+def _unknown(seq: int) -> Compacted:
+    return Compacted(f"what is known of messages that have left the log does not include sequence {seq}")
+
+
+def _spans(offsets: Sequence[int], lengths: Sequence[int], keep: int, dense: bool) -> Iterator[tuple[int, int]]:
+    """Cut the first `keep` places into reads of about SPAN bytes; where not `dense`, also at holes above MAX_HOLE."""
+    start = 0
+    while start < keep:
+        stop = max(start + 1, bisect_left(offsets, offsets[start] + SPAN, start, keep))
+        if not dense and offsets[stop - 1] - offsets[start] - sum(lengths[start : stop - 1]) > MAX_HOLE:
+            for at in range(start + 1, stop):
+                if offsets[at] - offsets[at - 1] - lengths[at - 1] > MAX_HOLE:
+                    stop = at
+                    break
+        yield start, stop
+        start = stop

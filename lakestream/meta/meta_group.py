@@ -1,0 +1,367 @@
+"""The meta group as a node takes part in it.
+
+Belongs here: the group whose log holds the assignments, from its files to the applied state, and proposing entries. Who
+becomes a member of it is meta_join.py's, what a node does about an assignment local.py's, and what may be
+proposed the API's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.segment_log import SegmentLog
+from lakestream.log.store.store import LogOptions, Store
+from lakestream.meta.assignments import Applied, MetaOp, MetaState, decode_op, encode_op
+from lakestream.meta.ports import Nodes
+from lakestream.ports import Clock, Io
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.raft.core.messages import Install, Membership
+from lakestream.raft.core.ready import RaftError
+from lakestream.raft.group.group import Committed, Group, Proposal, Replacement, hard_state
+from lakestream.raft.group.raft_group import Member
+
+GROUP = "meta"
+"""The group's id, and the uid of its store."""
+DIRECTORY = "_meta_"
+"""Beside the accounts in the store's directory."""
+
+LOST = "lost"
+"""The file that keeps `Meta.lost_through`."""
+
+SEAL_BYTES = 4 << 20
+"""Length of a segment of the meta log."""
+KEEP_SEGMENTS = 4
+"""Sealed segments that the meta log keeps: who lags further gets the state instead of the entries."""
+
+Outcome = Callable[[Applied | ApiError], None]
+OnInstall = Callable[[str, Install, Callable[[Replacement | None], None]], None]
+
+
+class Log(Protocol):
+    """Where the meta group reports."""
+
+    def info(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
+    def error(self, text: str) -> None: ...
+
+
+class Members(Protocol):
+    """`raft.multi.Groups`: gives this node's membership in a group."""
+
+    def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> Member:
+        """See `Groups.member`."""
+
+
+class Repair(Protocol):
+    """What can be done about a damaged log: `jetstream.replicas.ReplicaStores` can."""
+
+    def salvage(self, directory: str) -> None:
+        """Cut it to what is intact."""
+
+    def empty(self, directory: str) -> None:
+        """Remove it."""
+
+
+class Meta:
+    """This node's part in the meta group.
+
+    Its log keeps the newest entries, a few hundred bytes for each change of a stream's configuration or nodes; what
+    came before is in the checkpoint, and reaches a node that lacks it as the whole state (meta_transfer.py).
+
+    `state` is what was applied here; on the leader it is exact once `leading`. Set `on_applied` and `on_role` before
+    `open`.
+
+    Args:
+        root: the server's store directory, the group's files are in `DIRECTORY` there.
+        seal_bytes: length of a segment of its log.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        nodes: Nodes,
+        members: Members,
+        repair: Repair,
+        clock: Clock,
+        io: Io,
+        log: Log,
+        seal_bytes: int = SEAL_BYTES,
+    ) -> None:
+        self.state = MetaState()
+        self.directory = os.path.join(root, DIRECTORY)
+        self.leading = False
+        self.leader = ""
+        self.leader_since_ns = 0
+        self.group: Group | None = None
+        self.store: Store | None = None
+        self.failed: Exception | None = None
+        self.lost_through = 0
+        """This node was a member before and its files were gone, those of its streams too: what is assigned through
+        this entry, it may have held."""
+        self.caught_up = False
+        """Whether everything is applied that was committed when this node took part again. Before that, an entry may
+        be one that it has acted on already, and what followed it too."""
+        self.on_applied: Callable[[Applied], None] = lambda applied: None
+        self.on_role: Callable[[], None] = lambda: None
+        self.on_caught_up: Callable[[], None] = lambda: None
+        self.on_install: OnInstall = lambda sender, install, done: done(None)
+        """See `Group.on_install`."""
+        self._nodes, self._members, self._repair = nodes, members, repair
+        self._clock, self._io, self._log = clock, io, log
+        self._files, self._options = Files(), LogOptions(seal_bytes=seal_bytes)
+        self._open: list[Proposal] = []
+        self._scheduled = self._stopped = False
+        self._goal = -1
+
+    @property
+    def me(self) -> str:
+        """This node's name."""
+        return self._nodes.me
+
+    @property
+    def membership(self) -> Membership:
+        """The members of the group, as far as this node knows."""
+        return (self.group.membership if self.group is not None else None) or Membership(())
+
+    # ------------------------------------------------------------------ life
+    def open(self) -> None:
+        """Take up the group where its files are here. Blocks, at start. Raises CorruptLog, OSError."""
+        if os.path.exists(os.path.join(self.directory, hard_state.NAME)):
+            with contextlib.suppress(FileNotFoundError):
+                self.lost_through = int(self._files.read(os.path.join(self.directory, LOST)))
+            self._take_part(Membership(()))
+
+    def start(self) -> None:
+        """Take part, once the other nodes can be reached; nothing without files."""
+        if self.group is not None:
+            self.group.start()
+
+    def begin(self, membership: Membership, lost_through: int) -> None:
+        """Make the files and take part.
+
+        Args:
+            membership: of a new group, the same on every member; or of the group as it is.
+            lost_through: > 0: this node was a member before and its files are gone. The newest entry that it may have
+                known.
+        """
+        assert self.group is None, "it takes part already"
+        self.lost_through = lost_through
+        if lost_through:  # not every replica may be made before this process ends
+            self._files.make_directory(self.directory)
+            self.keep_lost(self.directory)
+        self._take_part(membership, lost=lost_through > 0)
+        self.start()
+
+    def stop(self) -> None:
+        """Take part no more."""
+        self._stopped = True
+        if self.group is not None:
+            self.group.stop()
+
+    def set_aside(self) -> None:
+        """Take part no more and move the files out of the way: the group goes on without this node, which may join it
+        again as a new one. Blocks for a moment."""
+        assert self.group is not None, "there are no files"
+        assert self.store is not None
+        self.group.stop()
+        self.store.close(self.state.dump())
+        os.replace(self.directory, f"{self.directory}.removed-{self._clock.now()}")
+        self.group = self.store = None
+        self.state = MetaState()
+        self.leader, self.leading, self.caught_up, self._goal = "", False, False, -1
+        self._nodes.update(clustered=False)
+
+    def close(self) -> None:
+        """Write a last checkpoint. Blocks; after `stop`."""
+        if self.store is not None:
+            self.store.close(self.state.dump())
+
+    def _take_part(self, membership: Membership, *, lost: bool = False) -> None:
+        """Open the files or make them. Blocks for a few writes: at start, and once in a node's life."""
+        member = self._members.member(GROUP, self.directory, membership, lost=lost)
+        try:
+            store = self._recover(member)
+        except CorruptLog as error:
+            if len(member.membership.members) < 2:
+                raise
+            self._log.error(f"the meta group's log is damaged, what is missing comes from the other members: {error}")
+            store = self._repaired(member)
+        self.store = store
+        self.group = Group(store.log, self._io, self._committed, self._failure, member=member)
+        self.group.on_role, self.group.on_lost = self._role, self._lost
+        self.group.on_install = lambda sender, install, done: self.on_install(sender, install, done)
+        self.group.on_notice = self._notice
+        self._nodes.update(clustered=True)
+
+    def _recover(self, member: Member) -> Store:
+        """The store as of what is known to be committed. Raises CorruptLog."""
+        self.state = MetaState()
+        store = self._open_store(member.durable_through)
+        if store.extra:
+            self.state = MetaState.load(store.extra)
+        for frame, _ in store.replay(through=member.commit_through):
+            self._apply(frame)
+            store.applied = frame.index
+        return store
+
+    def _open_store(self, durable_through: int) -> Store:
+        store = Store.open(
+            self.directory, self._io, self._options, uid=GROUP, durable_through=durable_through, whole=False
+        )
+        for note in store.notes:
+            self._log.warn(f"the cluster's own log: {note}")
+        return store
+
+    def _repaired(self, member: Member) -> Store:
+        """A damaged log is cut to what is intact, or emptied; until the rest has come from the others this member does
+        not vote (invariant 3)."""
+        member.damaged()
+        try:
+            self._repair.salvage(self.directory)
+            return self._recover(member)
+        except CorruptLog:
+            self._repair.empty(self.directory)
+            return self._recover(member)
+
+    # ------------------------------------------------------------------ entries
+    def propose(self, op: MetaOp, done: Outcome) -> None:
+        """Log an entry; `done` with what it did once it is applied here, or with 10008 when this node does not lead.
+
+        After 10008 it may have been logged all the same.
+        """
+        if self.group is None or not self.leading or self.failed is not None:
+            done(api_error(10008))
+            return
+        self._open.append(Proposal(Kind.OPERATION, encode_op(op), 0, done))
+        if not self._scheduled:
+            self._scheduled = True
+            self._clock.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        group = self.group
+        if group is None or group.in_flight or not self._open or self.failed is not None or self._stopped:
+            return
+        proposals, self._open = self._open, []
+        try:
+            group.propose(proposals)
+        except RaftError:
+            self._lost([proposal.context for proposal in proposals])
+
+    def _committed(self, entries: list[Committed]) -> None:
+        store = self.store
+        assert store is not None  # Invariant: set before the group exists
+        for entry in entries:
+            applied = self._apply(entry.frame)
+            store.applied = entry.frame.index
+            if applied is not None:
+                self.on_applied(applied)
+                if entry.context is not None:
+                    entry.context(applied)  # type: ignore[operator]
+        self._look_at_goal()
+        self._flush()
+        if not self._stopped and (store.checkpoint_due or self._long(store)):
+            store.checkpoint(self.state.dump(), lambda error: self._checkpointed(store, error))
+
+    @staticmethod
+    def _long(store: Store) -> bool:
+        """Whether a checkpoint would let entries go."""
+        assert isinstance(store.log, SegmentLog)
+        sealed = store.log.segments[:-1]
+        return len(sealed) > KEEP_SEGMENTS and sealed[-KEEP_SEGMENTS].last_index > store.checkpoint_index
+
+    def _checkpointed(self, store: Store, error: BaseException | None) -> None:
+        """The state is durable as of then: the oldest entries are needed no more."""
+        if error is not None or store is not self.store or self.group is None or self._stopped:
+            return
+        assert isinstance(store.log, SegmentLog)
+        sealed = store.log.segments[:-1]
+        if len(sealed) > KEEP_SEGMENTS:
+            self.group.compact_through(min(store.checkpoint_index, sealed[-KEEP_SEGMENTS - 1].last_index))
+
+    def _apply(self, frame: Frame) -> Applied | None:
+        return self.state.apply(decode_op(frame.body), frame.index) if frame.kind == Kind.OPERATION else None
+
+    def _lost(self, contexts: list[object]) -> None:
+        for context in contexts:
+            if callable(context):
+                context(api_error(10008))
+
+    def _failure(self, error: Exception) -> None:
+        self.failed = error
+        self._log.error(f"the meta group's log failed, this node takes no part in it any more: {error}")
+        waiting, self._open = self._open, []
+        self._lost([proposal.context for proposal in waiting])
+
+    def _notice(self, text: str, bad: bool) -> None:
+        (self._log.error if bad else self._log.info)(f"the meta group: {text}")
+
+    def _role(self, leads: bool, leader: str, term: int) -> None:
+        if leader != self.leader:
+            self.leader_since_ns = self._clock.now()
+        self.leading, self.leader = leads, leader
+        if leads:
+            self.catch_up_to(0)  # a leader has applied everything that was committed
+        else:
+            waiting, self._open = self._open, []
+            self._lost([proposal.context for proposal in waiting])
+        self.on_role()
+
+    # ------------------------------------------------------------------ another state
+    def keep_lost(self, directory: str) -> None:
+        """Keep beside the files in `directory` what this node lost. Blocks."""
+        if self.lost_through:
+            self._files.write_whole(os.path.join(directory, LOST), [b"%d" % self.lost_through])
+
+    def exchange(self, take_in: Callable[[], None]) -> tuple[Callable[[], SegmentLog], Callable[[], None]]:
+        """What a `Replacement` does: `take_in` puts other files in the place of these, then they are opened; and what
+        is assigned otherwise in their state counts as applied, one assignment after the other."""
+        opened: list[Store] = []
+
+        def swap() -> SegmentLog:
+            if self.store is not None:
+                self.store.abandon()
+            take_in()
+            opened.append(self._open_store(0))
+            log = opened[0].log
+            assert isinstance(log, SegmentLog), "the meta group's log has files"
+            return log
+
+        def swapped() -> None:
+            before, self.store = self.state, opened[0]
+            self.state = MetaState.load(self.store.extra)
+            for applied in before.changes(self.state):
+                self.on_applied(applied)
+            self._look_at_goal()
+
+        return swap, swapped
+
+    # ------------------------------------------------------------------ members
+    def change_membership(self, membership: Membership, done: Callable[[str], None]) -> None:
+        """Add, promote or remove one member; `done("")` once that is committed, else with the reason."""
+        if self.group is None or not self.leading:
+            done("this node does not lead the meta group")
+            return
+        try:
+            self.group.propose_membership(membership, lambda ok: done("" if ok else "leadership was lost meanwhile"))
+        except RaftError as error:
+            done(str(error))
+
+    def catch_up_to(self, index: int) -> None:
+        """The group had committed this much at some time after this node took part again: what it knew before is
+        behind it once that is applied here."""
+        if not self.caught_up:
+            self._goal = index
+            self._look_at_goal()
+
+    def _look_at_goal(self) -> None:
+        if self.caught_up or self._goal < 0 or self.store is None or self.store.applied < self._goal:
+            return
+        self.caught_up = True
+        self.on_caught_up()

@@ -1,0 +1,185 @@
+"""Requests between nodes, each with one answer.
+
+Belongs here: `Calls` (raft/group/ports.py) over one channel of `Peers`: numbering, timeouts, and what becomes of
+requests to a node that goes. What a method does is its server's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
+
+MAX_WAITING = 65_536
+"""Calls of this node that wait for an answer; further ones fail at once."""
+
+Answer = Callable[[bytes], None]
+Method = Callable[[str, bytes, Answer], None]
+Done = Callable[[bytes | None, str], None]
+
+
+class _Ask(msgspec.Struct, array_like=True, tag="q", gc=False):
+    """A request; `number` 0: nobody waits."""
+
+    number: int
+    method: str
+    body: bytes
+
+
+class _Answered(msgspec.Struct, array_like=True, tag="a", gc=False):
+    number: int
+    body: bytes
+
+
+class _Failed(msgspec.Struct, array_like=True, tag="f", gc=False):
+    number: int
+    why: str
+
+
+class _Waiting(msgspec.Struct, eq=False, gc=False):
+    node: str
+    done: Done
+    timer: Timer
+
+
+class Reports(Protocol):
+    """Where failures of methods are told."""
+
+    def exception(self, text: str, error: BaseException) -> None:
+        """See `Logger.exception`."""
+
+
+class PeerCalls:
+    """`Calls` over the connections of this node.
+
+    Args:
+        peers: the other nodes.
+        clock: the event loop's turn and timers.
+        log: where a method's failure is reported; its caller is told too.
+        before: called with a node's name before anything leaves for it: what has to be there by then is sent (routing
+            tells of new inboxes, to which the other side may answer, and hands on what clients published before).
+    """
+
+    def __init__(
+        self, peers: Peers, clock: Clock, log: Reports, before: Callable[[str], None] = lambda node: None
+    ) -> None:
+        self._peers = peers
+        self._clock = clock
+        self._log = log
+        self._before = before
+        self._methods: dict[str, Method] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        # Numbers go on from anywhere: an answer to a question of this node's former life must not fit one of this.
+        self._number = secrets.randbits(48)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decoder = msgspec.msgpack.Decoder(_Ask | _Answered | _Failed)
+        peers.receive(Channel.CALL, self._received)
+        peers.watch(self._changed)
+
+    # ------------------------------------------------------------------ Calls
+    def serve(self, method: str, handler: Method) -> None:
+        """See `Calls.serve`."""
+        self._methods[method] = handler
+
+    def call(self, node: str, method: str, body: bytes, done: Done, timeout_ns: int) -> None:
+        """See `Calls.call`."""
+        if len(self._waiting) >= MAX_WAITING:
+            self._clock.call_soon(lambda: done(None, f"more than {MAX_WAITING} calls wait for their answers"))
+            return
+        self._number = number = self._number + 1
+        timer = self._clock.call_later(timeout_ns, lambda: self._fail(number, f"{node} did not answer in time"))
+        self._waiting[number] = _Waiting(node, done, timer)
+        if node == self._peers.me:
+            self._clock.call_soon(lambda: self._run(node, number, method, body))
+        elif not self._peers.alive(node) or not self._send(node, _Ask(number, method, body)):
+            # A silent node's calls have failed when it fell silent (`_changed`); new ones are no better off.
+            self._clock.call_soon(lambda: self._fail(number, f"{node} is not connected, or silent"))
+
+    def tell(self, node: str, method: str, body: bytes) -> bool:
+        """See `Calls.tell`."""
+        if node == self._peers.me:
+            self._clock.call_soon(lambda: self._run(node, 0, method, body))
+            return True
+        return self._send(node, _Ask(0, method, body))
+
+    @property
+    def waiting(self) -> int:
+        """Calls without an answer yet."""
+        return len(self._waiting)
+
+    # ------------------------------------------------------------------ in
+    def _received(self, node: str, payload: bytes) -> None:
+        try:
+            record = self._decoder.decode(payload)
+        except msgspec.DecodeError as error:
+            self._log.exception(f"a call of {node} that cannot be read", error)
+            return
+        match record:
+            case _Ask():
+                self._run(node, record.number, record.method, record.body)
+            case _Answered():
+                self._finish(node, record.number, record.body, "")
+            case _Failed():
+                self._finish(node, record.number, None, record.why)
+
+    def _run(self, node: str, number: int, method: str, body: bytes) -> None:
+        """Serve one request. Invariant: at most one answer leaves for it."""
+        open_ = True
+
+        def answer(result: bytes) -> None:
+            nonlocal open_
+            if open_:
+                open_ = False
+                self._answer(node, number, _Answered(number, result))
+
+        handler = self._methods.get(method)
+        if handler is None:
+            self._answer(node, number, _Failed(number, f"{self._peers.me} does not serve {method!r}"))
+            return
+        try:
+            handler(node, body, answer)
+        except Exception as error:
+            self._log.exception(f"call {method!r} of {node} failed", error)
+            if open_:
+                open_ = False
+                self._answer(node, number, _Failed(number, f"{type(error).__name__}: {error}"))
+
+    def _answer(self, node: str, number: int, record: _Answered | _Failed) -> None:
+        if not number:
+            return
+        if node == self._peers.me:
+            body, why = (record.body, "") if isinstance(record, _Answered) else (None, record.why)
+            self._clock.call_soon(lambda: self._finish(node, number, body, why))
+            return
+        # An answer that cannot be sent is the caller's timeout, or its connection's end.
+        self._send(node, record)
+
+    # ------------------------------------------------------------------ out
+    def _send(self, node: str, record: _Ask | _Answered | _Failed) -> bool:
+        self._before(node)
+        return self._peers.send(node, Channel.CALL, self._encode(record))
+
+    def _finish(self, node: str, number: int, body: bytes | None, why: str) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is None or waiting.node != node:
+            return  # too late, or not its to answer
+        del self._waiting[number]
+        waiting.timer.cancel()
+        waiting.done(body, why)
+
+    def _fail(self, number: int, why: str) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None:
+            waiting.timer.cancel()
+            waiting.done(None, why)
+
+    def _changed(self, node: str, up: bool) -> None:
+        """A node that went answers nothing more: its callers need not wait for their timeouts."""
+        if up:
+            return
+        for number in [number for number, waiting in self._waiting.items() if waiting.node == node]:
+            self._fail(number, f"{node} is gone")

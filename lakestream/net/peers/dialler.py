@@ -1,0 +1,185 @@
+"""Dialling the other nodes.
+
+Belongs here: one task for each place to dial (peer_dial.py knows how often), from the attempt to the end of the
+connection that came of it. What is said on a connection is peers.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import Callable, Container
+from typing import Any
+
+from lakestream.config.errors import reason_of
+from lakestream.config.options import ClusterOptions, RouteUrl
+from lakestream.logging import Logger
+from lakestream.net import tls as peer_tls
+from lakestream.net.peers.link import HANDSHAKE_TIMEOUT, Link
+from lakestream.net.peers.peer_dial import Target
+from lakestream.protocol import peer_wire as wire
+
+DIAL_TIMEOUT_S = 2.0
+"""How long a connection may take to come about, before the handshake (2 s)."""
+
+SETTLED_S = 5.0
+"""A connection that was up for less (5 s) counts as a failed attempt for the pause before the next one."""
+
+
+class Dialler:
+    """Keeps dialling what is to be connected.
+
+    Args:
+        options: the cluster block.
+        link: makes the protocol of a new connection to a target.
+        engaged: whether there is a connection to a node, or one that it dialled is about to be.
+        log: where failures are reported.
+    """
+
+    def __init__(
+        self, options: ClusterOptions, link: Callable[[Target], Link], engaged: Callable[[str], bool], log: Logger
+    ) -> None:
+        self._options = options
+        self._link = link
+        self._engaged = engaged
+        self._log = log
+        self._random = random.Random()
+        self._tls: ssl.SSLContext | None = None
+        self._tasks: dict[Target, asyncio.Task[None]] = {}
+        self._explicit: list[Target] = []
+        self._freed: dict[str, asyncio.Event] = {}
+        self._stopped = False
+
+    def prepare(self) -> None:
+        """Read the certificates. Raises StartError."""
+        if self._options.tls is not None:
+            self._tls = peer_tls.dialling(self._options.tls)
+
+    def start(self) -> None:
+        """Begin with the configured routes."""
+        self._dial_configured()
+
+    def reload(self, options: ClusterOptions) -> None:
+        """Go over to other routes; what is connected stays so. Reads the certificates again. Raises StartError."""
+        if options.tls is not None and self._tls is not None:
+            peer_tls.renew(self._tls, options.tls)
+        self._options = options
+        for target in self._explicit:
+            if target.url not in options.routes and target in self._tasks:
+                self._tasks[target].cancel()
+        self._explicit = [target for target in self._explicit if target.url in options.routes]
+        self._dial_configured()
+
+    async def stop(self) -> None:
+        """Dial no more. Idempotent."""
+        self._stopped = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def learn(self, name: str, url: RouteUrl) -> None:
+        """Another node tells of a node. It is dialled unless it is already; it may have another place than before."""
+        if self._stopped:
+            return
+        known = [target for target in (*self._tasks, *self._explicit) if target.name == name]
+        if not known:
+            self._pursue(Target(url, explicit=False, name=name, retries=self._options.connect_retries))
+        for target in known:
+            if not target.explicit:
+                target.url = url
+
+    def freed(self, name: str) -> None:
+        """A connection to that node has ended: it may have to be dialled."""
+        if name in self._freed:
+            self._freed.pop(name).set()
+
+    def met(self, up: Container[str]) -> bool:
+        """Every configured node is among these, or is this node itself."""
+        return all(target.myself or target.name in up for target in self._explicit)
+
+    # ------------------------------------------------------------------ one place
+    def _dial_configured(self) -> None:
+        known = {target.url for target in self._explicit}
+        added = [Target(url, explicit=True) for url in self._options.routes if url not in known]
+        self._explicit += added
+        for target in added:
+            self._pursue(target)
+
+    def _pursue(self, target: Target) -> None:
+        task = asyncio.get_running_loop().create_task(self._keep(target))
+        self._tasks[target] = task
+        task.add_done_callback(lambda _: self._tasks.pop(target))
+
+    async def _keep(self, target: Target) -> None:
+        """Keep a connection to a place for as long as it is wanted."""
+        while not target.finished and not self._superfluous(target):
+            if target.name and self._engaged(target.name):
+                await self._freed.setdefault(target.name, asyncio.Event()).wait()
+            else:
+                try:
+                    why = await self._dial(target)
+                except Exception as error:
+                    # A place that cannot be dialled must not end the dialling of it: it may be a configured one.
+                    why = f"{type(error).__name__}: {error}"
+                if why and target.failed(why):
+                    attempt = f"(attempt {target.failures})"
+                    self._log.error(f"Error trying to connect to route {target.url.address} {attempt}: {why}")
+            await asyncio.sleep(target.delay(self._random))
+
+    def _superfluous(self, target: Target) -> bool:
+        """A place that was learnt of and turned out to be a configured one's."""
+        return not target.explicit and any(target.name == configured.name for configured in self._explicit)
+
+    async def _dial(self, target: Target) -> str:
+        """One attempt. Why it failed; "" after a connection that was up, or when there was one already."""
+        link = self._link(target)
+        try:
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                await self._connect(link, target.url)
+        except TimeoutError:
+            return "timeout"
+        except ssl.SSLError as error:
+            return f"TLS: {_tls_reason(error)}"
+        except OSError as error:
+            return reason_of(error)
+        finally:
+            if not link.made:
+                link.abort("Dial Error")
+        await link.over
+        return self._outcome(target, link)
+
+    async def _connect(self, link: Link, url: RouteUrl) -> None:
+        options, kwargs = self._options, dict[str, Any]()
+        if options.tls is not None:
+            kwargs = {"ssl": self._tls, "server_hostname": peer_tls.name_for(url, options.routes)}
+            kwargs["ssl_handshake_timeout"] = options.tls.timeout_ns / 1e9
+        await asyncio.get_running_loop().create_connection(lambda: link, url.host, url.port, **kwargs)
+
+    def _outcome(self, target: Target, link: Link) -> str:
+        """What an attempt that got through came to; see `_dial`."""
+        refused = link.refused
+        if link.was_up:
+            if time.time_ns() - link.start_ns < SETTLED_S * 1e9:
+                target.failures += 1
+        elif refused is None:
+            if link.remote is not None or link.reason == HANDSHAKE_TIMEOUT:
+                return link.reason
+            hint = "does it want TLS?" if self._options.tls is None else "does it know this node's certificate?"
+            return f"{link.reason} before it said HELLO: {hint}"
+        elif refused.code == wire.MYSELF:
+            self._log.debug(f"Detected route to self, ignoring {target.url.address}")
+            target.myself = True
+        elif refused.code == wire.ALREADY_CONNECTED:
+            target.reached(refused.node)
+        else:
+            return refused.text
+        return ""
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    return error.reason or str(error)

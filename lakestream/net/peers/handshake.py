@@ -1,0 +1,189 @@
+"""Which connection leads to which node.
+
+Belongs here: the decisions of the handshake, without sockets: who is let in, which of two connections between the same
+nodes stays, and what is remembered of those that ended. The handshake has three steps, so that neither side counts on a
+connection that the other does not have:
+
+1. the dialling side sends HELLO;
+2. the other side looks at it (`admit`) and answers with its own, or refuses;
+3. the dialling side looks at that (`accept`) and sends READY: both are connected.
+
+When two nodes dial each other, each sees the other's HELLO on both connections. A node that has answered a HELLO and
+then gets an answer to its own keeps the connection that the smaller name dialled, and the other node, which has seen
+the same two, decides the same. A node that is connected already refuses. So no connection that carried a buffer is
+ever given up for another one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.peer_wire import Hello, NodeInfo, Refused
+
+GONE_KEPT = 64
+"""Ended connections that are remembered, to tell the other nodes of them."""
+
+
+MAX_ATTEMPT = 64
+"""Characters of a connection's name."""
+
+
+class Candidate(Protocol):
+    """A connection as the table sees it."""
+
+    attempt: str
+    remote: NodeInfo | None
+
+    @property
+    def dialled(self) -> bool:
+        """This node dialled the other."""
+
+    @property
+    def alive(self) -> bool:
+        """The other node was heard within the liveness limit."""
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+class Verdict(msgspec.Struct, Generic[C], frozen=True):
+    """What becomes of a connection: `refused` tells why it does not stay, `replaced` are those that it replaces."""
+
+    refused: Refused | None = None
+    replaced: tuple[C, ...] = ()
+
+
+class Table(Generic[C]):
+    """The connections of one node: `up`, by the other's name, and those whose handshake is not over.
+
+    Args:
+        me: tells what this node says of itself now.
+        dynamic: tells whether its cluster's name was made up.
+        trusted: whether (user, password) are good.
+    """
+
+    def __init__(
+        self, me: Callable[[], NodeInfo], dynamic: Callable[[], bool], trusted: Callable[[str, str], bool]
+    ) -> None:
+        self.up: dict[str, C] = {}
+        self._answered: dict[str, C] = {}
+        self._gone: deque[str] = deque(maxlen=GONE_KEPT)
+        self._me = me
+        self._dynamic = dynamic
+        self._trusted = trusted
+
+    def admit(self, candidate: C, hello: Hello) -> Verdict[C]:
+        """Step 2: a node that dialled says HELLO. Without refusal the candidate is waited for (READY)."""
+        refused = self._stranger(hello, checked=True)
+        if refused is not None:
+            return Verdict(refused)
+        name, replaced = hello.node.name, []
+        for held in (self.up.get(name), self._answered.get(name)):
+            if held is None:
+                continue
+            refused = self._contest(held, hello)
+            if refused is not None:
+                return Verdict(refused)
+            replaced.append(held)
+        self._answered[name] = candidate
+        return Verdict(None, tuple(replaced))
+
+    def accept(self, candidate: C, hello: Hello) -> Verdict[C]:
+        """Step 3: the node that this one dialled has answered. Without refusal the candidate is up."""
+        refused = self._stranger(hello, checked=False)
+        if refused is not None:
+            return Verdict(refused)
+        name, replaced = hello.node.name, []
+        held = self.up.get(name)
+        if held is not None:
+            refused = self._contest(held, hello)
+            if refused is not None:
+                return Verdict(refused)
+            replaced.append(held)
+        held = self._answered.get(name)
+        if held is not None:
+            if _same_start(held, hello) and not wire.my_dial_stays(self._me().name, name):
+                return Verdict(self._refuse(wire.ALREADY_CONNECTED, f"{name} dialled at the same time"))
+            replaced.append(held)
+        self._rise(candidate, name)
+        return Verdict(None, tuple(replaced))
+
+    def ready(self, candidate: C) -> bool:
+        """The node that dialled says READY: the candidate is up. False when it was replaced meanwhile."""
+        name = candidate.remote.name if candidate.remote is not None else ""
+        if self._answered.get(name) is not candidate:
+            return False
+        self._rise(candidate, name)
+        return True
+
+    def ended(self, candidate: C) -> bool:
+        """A connection is over. Whether it was up."""
+        name = candidate.remote.name if candidate.remote is not None else ""
+        if candidate.dialled or candidate in (self._answered.get(name), self.up.get(name)):
+            self._gone.append(candidate.attempt)  # not of strangers, who could fill the list
+        if self._answered.get(name) is candidate:
+            del self._answered[name]
+        if self.up.get(name) is not candidate:
+            return False
+        del self.up[name]
+        return True
+
+    def gone(self) -> tuple[str, ...]:
+        """The last connections that ended, for the next HELLO: the other side may hold one of them for alive."""
+        return tuple(self._gone)
+
+    def engaged(self, name: str) -> bool:
+        """There is a connection to that node, or one that it dialled is about to be."""
+        return name in self.up or name in self._answered
+
+    # ------------------------------------------------------------------ rules
+    def _stranger(self, hello: Hello, *, checked: bool) -> Refused | None:
+        """Why a node is not let in, whatever connections there are. `checked`: it has to name user and password."""
+        me, other = self._me(), hello.node
+        if len(hello.attempt) > MAX_ATTEMPT:
+            return self._refuse(wire.WRONG_PROTOCOL, "the name of the connection is too long")
+        if hello.protocol != wire.PROTOCOL:
+            text = f"it speaks version {hello.protocol} of the wire between nodes, {me.name} version {wire.PROTOCOL}"
+            return self._refuse(wire.WRONG_PROTOCOL, text)
+        if not other.name or not other.server_id:
+            return self._refuse(wire.WRONG_PROTOCOL, "a node needs a name and an id")
+        if other.server_id == me.server_id:
+            return self._refuse(wire.MYSELF, "a connection of this node to itself")
+        if checked and not self._trusted(hello.user, hello.password):
+            return self._refuse(wire.WRONG_CREDENTIALS, "Authorization Violation: wrong user or password")
+        if wire.agreed_cluster(me.cluster, self._dynamic(), other.cluster, hello.dynamic) is None:
+            return self._refuse(
+                wire.WRONG_CLUSTER, f'cluster name "{other.cluster}" does not match "{me.cluster}" of {me.name}'
+            )
+        if other.name == me.name:
+            return self._duplicate(other.name)
+        return None
+
+    def _contest(self, held: C, hello: Hello) -> Refused | None:
+        """Why a connection stays although its node says HELLO again; None when it gives way."""
+        if _same_start(held, hello):
+            if held.attempt in hello.gone:
+                return None  # the other side has seen its end, this side has not yet
+            return self._refuse(wire.ALREADY_CONNECTED, f"{hello.node.name} is connected already")
+        # Another start: after a crash of the machine nobody said goodbye; a living node has its name to itself.
+        return self._duplicate(hello.node.name) if held.alive else None
+
+    def _duplicate(self, name: str) -> Refused:
+        text = f'Remote server has a duplicate name: "{name}"; every node of a cluster needs its own server_name'
+        return self._refuse(wire.DUPLICATE_NAME, text)
+
+    def _refuse(self, code: str, text: str) -> Refused:
+        return Refused(code, text, self._me().name)
+
+    def _rise(self, candidate: C, name: str) -> None:
+        self._answered.pop(name, None)
+        self.up[name] = candidate
+
+
+def _same_start(held: Candidate, hello: Hello) -> bool:
+    return held.remote is not None and held.remote.server_id == hello.node.server_id

@@ -1,0 +1,295 @@
+"""One connection to another node.
+
+Belongs here: the thin asyncio shell around the frames of peer_wire.py: bytes in and out, one write a turn, the bound of
+the queue, the time a handshake may take. Who is let in is peer_table.py's, what buffers mean their receivers'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from lakestream.net.peers.peer_dial import Target
+from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, WireError
+
+MAX_PENDING_BYTES = 64 << 20
+"""Unsent bytes to one node (64 MiB). A buffer that would go beyond is dropped and counted; one of a route, which must
+not be missed, ends the connection instead."""
+
+HIGH_WATER = 1 << 20
+"""Unsent bytes (1 MiB) above which a node counts as congested. What a turn gathers is written as soon as it comes to
+this."""
+
+JOIN_BELOW = 1 << 16
+"""A turn's output below this (64 KiB) is copied into one buffer: cheaper than telling the system of each part."""
+
+ALIVE_NS = 1_000_000_000
+"""A node that was not heard for so long (1 s) is not alive."""
+
+STALE_NS = 5_000_000_000
+"""A connection on which nothing was heard for so long (5 s) is closed."""
+
+HANDSHAKE_TIMEOUT = "Handshake Timeout"
+"""Why a connection ends whose other side did not say what it has to say."""
+
+CLOSE_WAIT_S = 1.0
+"""How long the last words of a connection may take to leave (1 s)."""
+
+
+class LinkOwner(Protocol):
+    """What a connection needs of the node."""
+
+    def made(self, link: Link) -> None:
+        """The connection is there; on the dialling side HELLO is to be sent."""
+
+    def control(self, link: Link, record: Control) -> None:
+        """A control record has come."""
+
+    def payload(self, link: Link, channel: int, payload: bytes) -> None:
+        """A buffer has come on a connection that is up."""
+
+    def heard(self, link: Link) -> None:
+        """A node that was silent is heard again."""
+
+    def lost(self, link: Link) -> None:
+        """The connection is over, for `link.reason`."""
+
+
+class Link(asyncio.Protocol):
+    """One connection.
+
+    `up` after the handshake; `silent` when nothing was heard beyond the liveness limit; `full` when it takes no more;
+    `remote` as soon as the other side has said who it is, `said` what this side said of itself in its HELLO; `over`
+    when it is not used any more, for `reason`, and `gone` when its socket is closed too.
+
+    Args:
+        number: for the log and /routez.
+        handshake_s: seconds that the handshake may take.
+        target: what this node dialled; None: the other node dialled this one.
+
+    `attempt` is the connection's name, chosen by the dialling side; the other one learns it from HELLO.
+    """
+
+    def __init__(self, owner: LinkOwner, number: int, handshake_s: float, target: Target | None = None) -> None:
+        self.owner = owner
+        self.number = number
+        self.target = target
+        self.attempt = "" if target is None else secrets.token_hex(8)
+        self.remote: NodeInfo | None = None
+        self.said: NodeInfo | None = None
+        self.linked: tuple[wire.Address, ...] = ()
+        self.up = self.was_up = False
+        self.silent = False
+        self.full = False
+        self.reason = ""
+        self.refused: wire.Refused | None = None
+        self.host, self.port = "", 0
+        self.heard_ns = time.monotonic_ns()
+        self.start_ns = time.time_ns()
+        self.rtt_ns = 0
+        self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = self.dropped = 0
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.max_pending = MAX_PENDING_BYTES
+        self._handshake_s = handshake_s
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._gathered = 0
+        self._dirty = False
+        self._paused = False
+        self._drained: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port} - rid:{self.number}"
+
+    @property
+    def made(self) -> bool:
+        """There is, or was, a socket."""
+        return self._transport is not None
+
+    @property
+    def dialled(self) -> bool:
+        """This node dialled the other."""
+        return self.target is not None
+
+    @property
+    def name(self) -> str:
+        """The other node's name, "" before it has said it."""
+        return self.remote.name if self.remote is not None else ""
+
+    @property
+    def alive(self) -> bool:
+        """See `Candidate.alive`."""
+        return time.monotonic_ns() - self.heard_ns < ALIVE_NS
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self.reason:
+            self._transport.abort()  # given up while it came about
+            return
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.host, self.port = str(peer[0]), int(peer[1])
+        self.heard_ns = time.monotonic_ns()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._handshake_s, lambda: self.abort(HANDSHAKE_TIMEOUT))
+        self.owner.made(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.reason:
+            return
+        self.heard_ns = time.monotonic_ns()
+        if self.silent:
+            self.silent = False
+            self.owner.heard(self)
+        try:
+            for channel, payload in self._reader.feed(data):
+                self.in_bytes += len(payload)
+                if channel == wire.CONTROL:
+                    self.owner.control(self, wire.decode_control(payload))
+                elif self.up:
+                    self.in_msgs += 1
+                    self.owner.payload(self, channel, payload)
+                else:
+                    raise WireError("a buffer before the handshake is over")
+                if self.reason:
+                    return
+        except WireError as error:
+            self.abort(f"Protocol Violation: {error}")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._end("Client Closed" if exc is None else f"Read Error: {exc}")
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._release()
+
+    # ------------------------------------------------------------------ handshake
+    def rise(self) -> None:
+        """The handshake is over."""
+        self.up = self.was_up = True
+        self._reader.limit = wire.MAX_FRAME_BYTES
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ------------------------------------------------------------------ out
+    def send(self, channel: int, payload: bytes) -> bool:
+        """Send a buffer at the end of this turn. False: the queue is full, or the connection over."""
+        size = len(payload)
+        if self.reason or self.full or self.pending_bytes + size > self.max_pending:
+            self.dropped += 1
+            return False
+        self._out.append(wire.frame_head(channel, size))
+        self._out.append(payload)
+        self.out_msgs += 1
+        self._note(size)
+        return True
+
+    def tell(self, record: Control) -> None:
+        """Send a control record at the end of this turn. They are few and small: the queue's bound is not theirs."""
+        if not self.reason:
+            frame = wire.encode_control(record)
+            self._out.append(frame)
+            self._note(len(frame))
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are not yet sent."""
+        return self._gathered + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+
+    @property
+    def congested(self) -> bool:
+        """More unsent bytes than the high-water mark."""
+        return self._paused and not self.reason
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call back once when no longer congested, or gone; at once if it is not."""
+        if self.congested:
+            self._drained.append(callback)
+        else:
+            callback()
+
+    def _note(self, size: int) -> None:
+        self.out_bytes += size
+        self._gathered += size
+        if not self._dirty:
+            self._dirty = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        elif self._gathered > HIGH_WATER:
+            self._write()
+
+    def _flush(self) -> None:
+        self._dirty = False
+        self._write()
+
+    def _write(self) -> None:
+        out, self._out = self._out, []
+        size, self._gathered = self._gathered, 0
+        transport = self._transport
+        if not out or transport is None or transport.is_closing():
+            return
+        if size < JOIN_BELOW:
+            transport.write(b"".join(out))
+        else:
+            transport.writelines(out)
+
+    def _release(self) -> None:
+        drained, self._drained = self._drained, []
+        for callback in drained:
+            callback()
+
+    # ------------------------------------------------------------------ end
+    def close(self, reason: str) -> None:
+        """Say what is left to say, then close."""
+        if self.reason:
+            return
+        self._write()
+        transport = self._transport
+        self._end(reason)
+        if transport is not None:
+            transport.close()
+            # A node that does not read must not keep its connection by that.
+            asyncio.get_running_loop().call_later(CLOSE_WAIT_S, transport.abort)
+
+    def abort(self, reason: str) -> None:
+        """Close without another word."""
+        transport = self._transport
+        self._end(reason)
+        if transport is not None:
+            transport.abort()
+
+    def _end(self, reason: str) -> None:
+        """The end, whatever brought it. Invariant: the owner hears of it once."""
+        if self.reason:
+            return
+        self.reason = reason
+        if self._timer is not None:
+            self._timer.cancel()
+        self._out, self._gathered = [], 0
+        self.owner.lost(self)
+        self.up = False
+        self._release()
+        if not self.over.done():
+            self.over.set_result(None)
+        if self._transport is None and not self.gone.done():
+            self.gone.set_result(None)

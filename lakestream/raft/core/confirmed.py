@@ -1,0 +1,144 @@
+"""Disks that were rolled back: what members are known to have confirmed, and what follows when one has less.
+
+Belongs here: the memory of confirmed entries, how members tell each other of it, and the end of a member whose
+committed entries are not its leader's.
+
+A member that comes back with an old copy of its disk cannot know it: its log and its hard state fit together. The
+others can. The leader knows of every member the newest committed entry that it acknowledged as durable; it tells all
+members of all members, in the heartbeats of the clock and in probes. Each of them keeps that, and uses it:
+
+- the leader's word reaches the member concerned with the first probe after its return;
+- a candidate tells each voter what it knows of the voter, before the voter decides;
+- a voter refuses a candidate whose log ends before what the candidate had confirmed, and tells it.
+
+Only committed entries count: a member may rightly lose one that it acknowledged and that was never committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lakestream.raft.core.messages import AppendReply, Confirmed
+from lakestream.raft.core.ready import Conflict, RolledBack
+from lakestream.raft.core.state import NEVER, State
+
+if TYPE_CHECKING:
+    from lakestream.raft.core.leader import Leader
+    from lakestream.raft.core.progress import Progress
+
+
+def of_members(leader: Leader) -> tuple[Confirmed, ...]:
+    """Return what the leader knows of every member, itself included, after bringing it up to date."""
+    state, log = leader.state, leader.log
+    if not state.remembers:
+        return ()
+    _note(state, state.me, min(log.durable, log.commit))
+    for name, peer in leader.progress.items():
+        _note(state, name, min(peer.match, log.commit))
+    if len(state.confirmed) > len(leader.progress) + 1:
+        forget_strangers(state)
+    return tuple(state.confirmed.values())
+
+
+def _note(state: State, name: str, index: int) -> None:
+    known = state.confirmed.get(name)
+    if known is None or known.index < index:
+        term = state.log.terms.term(index)
+        if index > 0 and term is not None:
+            state.confirmed[name] = Confirmed(name, index, term)
+
+
+def forget_strangers(state: State) -> None:
+    """Drop what is known of nodes that are no members: one that is added again rightly begins with nothing."""
+    members = state.log.membership.members
+    state.confirmed = {name: each for name, each in state.confirmed.items() if name in members}
+
+
+def known_of(state: State, member: str) -> tuple[int, int]:
+    """Return index and term of the newest committed entry that `member` is known to have confirmed, or (0, 0)."""
+    known = state.confirmed.get(member)
+    return (0, 0) if known is None else (known.index, known.term)
+
+
+def learn(state: State, sender: str, found: Sequence[Confirmed]) -> bool:
+    """Take over what the leader knows. Return False when this member had to stop: it conflicts with the leader."""
+    if not state.remembers:
+        return True
+    for each in found:
+        if each.member == state.me and not _fits(state, sender, each.index, each.term, from_leader=True):
+            return False
+        known = state.confirmed.get(each.member)
+        if known is None or known.index < each.index:
+            state.confirmed[each.member] = each
+    if len(state.confirmed) > len(found):
+        forget_strangers(state)
+    return True
+
+
+def told(state: State, sender: str, index: int, term: int) -> None:
+    """Take in what a candidate or a voter says: this member had confirmed the committed entry `index` of `term`.
+
+    Ignored while a leader is there: either that leader has the entry and says so itself, or the entry is lost already,
+    and stopping the group would not bring it back.
+    """
+    if index and state.remembers and not (state.leader and state.in_lease):
+        _fits(state, sender, index, term, from_leader=False)
+
+
+def _fits(state: State, sender: str, index: int, term: int, *, from_leader: bool) -> bool:
+    """Compare this log with the entry that it is said to have held. Return False when this member stopped."""
+    log = state.log
+    mine = log.terms.term(index)
+    if index < log.terms.base or (mine == term and index <= log.durable):
+        return True
+    if mine is not None and mine != term and index <= log.commit:
+        if from_leader:
+            stop(state, sender, index, mine, term)
+            return False
+        warn_of_conflict(state, sender, index, term)
+        return True
+    if not state.recovering or state.joining:
+        _roll_back(state, sender, index, term)
+    return True
+
+
+def _roll_back(state: State, sender: str, index: int, term: int) -> None:
+    """Recover as a member does whose log and hard state are lost: term and vote on the disk are old, too.
+
+    In a group of two no majority without this member could confirm the leader, and none is needed: every leader there
+    was elected with the vote of the other member, which has not forgotten it.
+    """
+    state.become_follower(state.term, "" if state.leader == state.me else state.leader)
+    state.recovering, state.joining = True, False
+    state.forgetful = len(state.log.membership.voters) > 2
+    state.nonce = state.random.getrandbits(48)
+    state.recover_to, state.recover_asked = None, NEVER
+    state.out.rolled_back = RolledBack(sender, state.me, index, term, state.log.durable)
+
+
+def lost_by(leader: Leader, name: str, peer: Progress) -> None:
+    """Start over with a member that refused an entry which it had acknowledged before it was asked; leaders only."""
+    state, index = leader.state, peer.match
+    of_members(leader)
+    peer.match = 0
+    if name not in state.warned:
+        state.warned.add(name)
+        state.out.warnings.append(RolledBack(state.me, name, index, leader.log.terms.term(index) or 0, -1))
+
+
+def warn_of_conflict(state: State, sender: str, index: int, term: int) -> None:
+    """Report that `sender` has another committed entry at `index`, of `term`; once, until its node comes back."""
+    if sender not in state.warned:
+        state.warned.add(sender)
+        state.out.warnings.append(Conflict(sender, index, state.log.terms.term(index) or 0, term))
+
+
+def stop(state: State, sender: str, index: int, mine: int, other: int) -> None:
+    """Take part no more: entry `index` is committed here with term `mine`, and the leader's has term `other`.
+
+    State Machine Safety is broken (Raft, figure 3): no entry may be appended to one history as if it were the other.
+    """
+    state.send(sender, AppendReply(state.term, index, True, match_term=mine))
+    state.out.stopped = Conflict(sender, index, mine, other)
+    state.retire()

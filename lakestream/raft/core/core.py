@@ -1,0 +1,444 @@
+"""The Raft core of one member of one group.
+
+Belongs here: the face of the core. It is sans-IO: it knows the indexes, terms and sizes of entries, has no clock
+(`tick`), no disk and no network; what is to be done comes out of `ready`, and ready.py says in which order. The rules
+are beside it: state.py (what all roles share), election.py, follower.py, leader.py, and what they know of the log
+(log_view.py, terms.py) and of the others (progress.py, reads.py).
+
+Not thread-safe, and deterministic: the same calls with the same `random` give the same answers. "Raft §…" is the
+extended version of the paper, "thesis §…" is Ongaro's dissertation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from lakestream.log.format.frame import Frame
+from lakestream.raft.core.core import election, follower
+from lakestream.raft.core.leader import Leader
+from lakestream.raft.core.log_view import LogView
+from lakestream.raft.core.messages import (
+    Append,
+    AppendReply,
+    Confirmed,
+    Entry,
+    HardState,
+    Install,
+    InstallReply,
+    Membership,
+    Message,
+    Quiesce,
+    Recover,
+    RecoverTo,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
+from lakestream.raft.core.ready import (
+    BadMessage,
+    ChangePending,
+    NotLeader,
+    Options,
+    RaftError,
+    Ready,
+    Role,
+    SendEntries,
+    TooMuchUncommitted,
+    Transferring,
+)
+from lakestream.raft.core.state import NEVER, State
+from lakestream.raft.core.terms import TermMap, reaching
+
+__all__ = [
+    "BadMessage",
+    "ChangePending",
+    "Core",
+    "NotLeader",
+    "Options",
+    "RaftError",
+    "Ready",
+    "Role",
+    "SendEntries",
+    "TermMap",
+    "TooMuchUncommitted",
+    "Transferring",
+]
+
+
+def _on_append_reply(state: State, sender: str, message: AppendReply) -> None:
+    if state.leading is not None:
+        state.leading.on_append_reply(sender, message)
+
+
+def _on_install_reply(state: State, sender: str, message: InstallReply) -> None:
+    if state.leading is not None:
+        state.leading.on_install_reply(sender, message)
+
+
+def _on_recover(state: State, sender: str, message: Recover) -> None:
+    if state.leading is not None:
+        state.leading.on_recover(sender, message)
+
+
+_HANDLERS: dict[type, Callable[[State, str, Any], None]] = {
+    Append: follower.on_append,
+    AppendReply: _on_append_reply,
+    VoteReply: election.on_vote_reply,
+    TimeoutNow: election.on_timeout_now,
+    Install: follower.on_install,
+    InstallReply: _on_install_reply,
+    Quiesce: follower.on_quiesce,
+    Recover: _on_recover,
+    RecoverTo: follower.on_recover_to,
+}
+"""What to do with a message of the current term."""
+_FROM_A_LEADER = (Append, Install, Quiesce)
+
+
+class Core(State):
+    """One member of one group.
+
+    To be read, never written, from outside: me, term, vote, role, leader ("" unknown), quiescent (needs no ticks),
+    recovering, frozen, and the properties below.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        membership: Membership,
+        hard: HardState,
+        terms: TermMap,
+        *,
+        options: Options = Options(),  # noqa: B008 - frozen
+        random: Random,
+        changes: Sequence[tuple[int, Membership]] = (),
+        recovering: bool = False,
+        forgetful: bool = False,
+        joining: bool = False,
+        confirmed: Sequence[Confirmed] = (),
+        remembers: bool = True,
+    ) -> None:
+        """Begin (again) as a follower; everything in the log is durable.
+
+        Args:
+            me: this member's name.
+            membership: the one as of `terms.base`.
+            hard: as last made durable; `HardState()` for a new member. The commit index begins at its `commit`, or at
+                the end of the log if that comes first.
+            terms: the terms of the log's entries. The core owns it from now on.
+            options: times and limits.
+            random: for election timeouts.
+            changes: (index, membership) of each MEMBERSHIP entry in the log, ascending.
+            recovering: the log was damaged, so entries that this member acknowledged may be gone: it neither votes nor
+                campaigns until its log holds all that its leader had (`Ready.recovered`).
+            forgetful: recovering, and the hard state was lost, too (an empty disk in place of a former member's): it
+                acknowledges nothing either before a majority without it confirmed its leader. To be passed at every
+                start until `Ready.recovered`. In a group of two voters it never ends: there is no such majority.
+            joining: recovering only because it is new in a group that is there already, and acknowledged nothing yet:
+                it votes, but does not campaign by one of the memberships that it meets on its way through the log.
+            confirmed: what the members are known to have acknowledged, as last kept.
+            remembers: what this member acknowledges is durable (not with a log that is synced later, or never).
+        """
+        log = LogView(terms, membership, changes, hard.commit)
+        super().__init__(me, hard, log, options, random)
+        self.recovering = recovering or forgetful
+        self.forgetful = forgetful
+        self.joining = joining
+        self.remembers = remembers
+        self.confirmed = {each.member: each for each in confirmed} if remembers else {}
+        self._told_term = hard.term
+        self._told_vote = hard.vote
+        self._told_role = self.role
+        self._told_leader = self.leader
+        self._told_commit = log.commit
+        self._told_membership = log.membership
+
+    # -- state to read -------------------------------------------------------------------------------------------
+
+    @property
+    def membership(self) -> Membership:
+        """The membership that counts: of the newest MEMBERSHIP entry in the log, committed or not (Raft §6)."""
+        return self.log.membership
+
+    @property
+    def commit(self) -> int:
+        """Entries through here are committed."""
+        return self.log.commit
+
+    @property
+    def last_index(self) -> int:
+        """The last entry of the log, durable or not."""
+        return self.log.terms.last
+
+    @property
+    def durable_index(self) -> int:
+        """Entries through here are on this member's disk."""
+        return self.log.durable
+
+    @property
+    def hard(self) -> HardState:
+        """As it should be on disk; `commit` never beyond `durable_index`."""
+        return HardState(self.term, self.vote, min(self.log.commit, self.log.durable))
+
+    @property
+    def lease_valid(self) -> bool:
+        """Whether no other member can have become leader, as far as ticks tell time.
+
+        Only as good as the ticks: after the process stood still, tick for the time that passed before trusting it.
+        `read` needs no clock.
+        """
+        return self.leading is not None and self.leading.lease_valid
+
+    @property
+    def transferring(self) -> str:
+        """To whom this leader hands over; "" when it does not."""
+        return "" if self.leading is None else self.leading.transfer_to
+
+    @property
+    def established(self) -> bool:
+        """Whether this leader has committed an entry of its own term: its `commit` is the group's (Raft §8)."""
+        return self.leading is not None and self.leading.established
+
+    def match_of(self, member: str) -> int:
+        """Leader: through where `member`'s log is known to be durable and equal to this one. 0 for nobody's."""
+        if self.leading is None:
+            return 0
+        if member == self.me:
+            return self.log.durable
+        peer = self.leading.progress.get(member)
+        return 0 if peer is None else peer.match
+
+    def ticks_since_contact(self, member: str) -> int | None:
+        """Leader: ticks since the last answer of `member`; None when there was none in this term."""
+        if self.leading is None:
+            return None
+        if member == self.me:
+            return 0
+        peer = self.leading.progress.get(member)
+        return self.now - peer.contact if peer is not None and peer.answered else None
+
+    # -- time and messages ---------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """One unit of time passed. Not needed while `quiescent`."""
+        if self.quiescent or self.frozen:
+            return
+        self.now += 1
+        if self.leading is not None:
+            self.leading.tick()
+        else:
+            election.tick(self)
+
+    def step(self, sender: str, message: Message) -> None:
+        """A message arrived. Late, repeated, reordered and foreign messages are fine.
+
+        Raises BadMessage for one that no correct member sends; the state is as before, apart from the term.
+        """
+        if self.frozen:
+            return
+        kind = type(message)
+        if self.quiescent and kind is not Quiesce:
+            self.wake()
+        if isinstance(message, Vote):
+            election.on_vote(self, sender, message)
+            return
+        if message.term > self.term:
+            # Raft §5.1. A consent to a pre-vote carries the term that was asked for, which is nobody's yet.
+            if not (isinstance(message, VoteReply) and message.pre and message.granted):
+                self.become_follower(message.term, "")
+        elif message.term < self.term:
+            if kind in _FROM_A_LEADER:  # it leads no more, and should know
+                self.send(sender, AppendReply(self.term, 0, True))
+            return
+        _HANDLERS[kind](self, sender, message)
+
+    def ready(self) -> Ready | None:
+        """Take what is to be done; None when there is nothing. Call it after (a turn's worth of) any other call, and
+        again until None: what `fill` does can make more possible."""
+        if self.leading is not None:
+            self.leading.prepare()
+        out, log = self.out, self.log
+        some = bool(out.messages or out.sends or out.reads or out.lost_reads or out.install or out.recovered)
+        some = some or bool(out.rolled_back or out.stopped or out.warnings)
+        if log.cut_after is not None:
+            out.truncate_after, log.cut_after = log.cut_after, None
+            some = True
+        if log.pending:
+            out.append, log.pending = log.pending, []
+            some = True
+        if log.commit != self._told_commit:
+            out.commit = self._told_commit = log.commit
+            some = True
+        if log.membership is not self._told_membership:
+            out.membership = self._told_membership = log.membership
+            some = True
+        if self._notice_change():
+            some = True
+        if not some:
+            return None
+        out.epoch = log.epoch
+        self.out = Ready()
+        return out
+
+    # -- the log -------------------------------------------------------------------------------------------------
+
+    def propose(self, entries: Sequence[Frame]) -> None:
+        """Append entries as leader: they carry `term` and follow `last_index` without a gap.
+
+        Raises NotLeader, Transferring, TooMuchUncommitted; then nothing was appended.
+        """
+        self._lead().propose(entries)
+
+    def propose_membership(self, membership: Membership) -> int:
+        """Append a membership change as leader and return its index. It counts from now on (Raft §6, thesis §4.1).
+
+        Raises NotLeader, Transferring; ChangePending while another is not committed, or nothing of this term is;
+        ValueError when more than one voter differs (change one at a time), or no voter is left.
+        """
+        return self._lead().propose_membership(membership)
+
+    def fill(self, send: SendEntries, entries: list[Entry]) -> Append | None:
+        """The Append for a SendEntries, to be sent to `send.to` at once; None when it became pointless meanwhile.
+
+        Args:
+            send: as it came in a Ready.
+            entries: from `send.first` on; none when they can not be had (tell `compacted` before, when they are gone).
+        """
+        return None if self.leading is None else self.leading.fill(send, entries)
+
+    def persisted(self, index: int, epoch: int) -> None:
+        """Everything through `index` is durable here.
+
+        Args:
+            index: the last entry of a Ready's `append`.
+            epoch: that Ready's. A write that ends after the log was cut again says nothing about the new log.
+        """
+        if self.frozen or not self.log.persisted(index, epoch):
+            return
+        if self.leading is not None:
+            self.leading.count()
+        else:
+            follower.persisted(self)
+
+    def compacted(self, index: int) -> None:
+        """Entries through `index` are gone from the log here. Invariant: they are committed and durable."""
+        assert index <= min(self.log.commit, self.log.durable), f"entry {index} is still needed here"
+        self.log.terms.forget(index)
+
+    def installed(self, index: int, term: int, membership: Membership) -> None:
+        """The state of `Ready.install` is in place and durable, and the log is empty after `index`.
+
+        Args:
+            index: of the last entry in the state; at least that of the Install.
+            term: of that entry.
+            membership: as of that entry.
+        """
+        if self.frozen:
+            return
+        wanted = self.installing
+        assert wanted is not None, "nothing was to be installed"
+        assert index >= wanted.index, f"a state as of {index} instead of {wanted.index}"
+        past = reaching(wanted.past, wanted.index, wanted.last_term, index, term)
+        self.log.install(index, term, membership, past)
+        self._told_commit = index
+        self.matched = index
+        self.acked = 0
+        follower.installed(self, True)
+
+    def install_failed(self) -> None:
+        """The state of `Ready.install` could not be had; the leader offers it again."""
+        if not self.frozen:
+            follower.installed(self, False)
+
+    def announce(self) -> None:
+        """Tell the followers what is committed, those that neither know nor are about to get more entries. The caller
+        decides how soon after a commit (see `Options.eager_commit`); without it they hear of it with the next
+        heartbeat."""
+        if self.leading is not None:
+            self.leading.announce()
+
+    # -- leadership ----------------------------------------------------------------------------------------------
+
+    def campaign(self) -> bool:
+        """Stand for election now, with a pre-vote. False when this member may not (no voter, recovering, or it heard
+        from a leader within `election_ticks`)."""
+        if self.leading is not None or not self.promotable or self.in_lease:
+            return False
+        self.wake()
+        election.campaign(self, pre=True)
+        return True
+
+    def transfer(self, to: str = "") -> str:
+        """Hand the leadership over (thesis §3.10), to the most caught-up voter when `to` is "". Returns to whom; ""
+        when there is nobody else, or `to` is this leader itself.
+
+        A second call replaces the first. Given up after `transfer_ticks`: see `transferring`.
+        Raises NotLeader; ValueError when `to` is no voter.
+        """
+        return self._lead().transfer(to)
+
+    def step_down(self) -> None:
+        """Stop leading at once, in the same term, and ask the most caught-up voter to take over."""
+        self._lead().hand_off()
+
+    def freeze(self) -> None:
+        """This member's disk failed: it leads, votes and acknowledges no more (invariant 4). For good."""
+        if self.leading is not None:
+            self.leading.hand_off()
+        self.retire()
+
+    def read(self, context: object) -> None:
+        """Ask for an index at which a linearizable read may be served (ReadIndex, Raft §8, thesis §6.4): it comes in
+        `Ready.reads` once a quorum confirmed that this leader still leads. Raises NotLeader."""
+        self._lead().read(context)
+
+    # -- other nodes ---------------------------------------------------------------------------------------------
+
+    def unreachable(self, peer: str) -> None:
+        """What was sent to `peer` may be lost."""
+        if self.leading is not None:
+            self.leading.unreachable(peer)
+
+    def node_down(self, node: str) -> None:
+        """The node is known not to be alive. Wakes a quiescent group that needs it."""
+        self.down.add(node)
+        if not self.quiescent:
+            return
+        if self.leading is not None:
+            if node in self.leading.progress:
+                self.wake()
+        elif node == self.leader:
+            self.wake()
+            # Its lease ended when it sent Quiesce, so nothing was promised: do not wait for a whole timeout.
+            self.heard = NEVER
+            self.elapsed = self.options.election_ticks
+
+    def node_up(self, node: str) -> None:
+        """The node is alive (again); what was sent to it before may be lost."""
+        self.down.discard(node)
+        if self.leading is not None:
+            self.leading.node_up(node)
+        elif node == self.leader:
+            self.wake()  # perhaps it was restarted, and leads no more
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _lead(self) -> Leader:
+        if self.leading is None:
+            raise NotLeader(self.leader)
+        return self.leading
+
+    def _notice_change(self) -> bool:
+        """Whether term, vote, role or leader is not what the last Ready told."""
+        out, some = self.out, False
+        if self.term != self._told_term or self.vote != self._told_vote:
+            self._told_vote = self.vote
+            out.hard = self.hard
+            some = True
+        if self.role is not self._told_role or self.leader != self._told_leader or self.term != self._told_term:
+            self._told_role, self._told_leader = self.role, self.leader
+            out.changed = some = True
+        self._told_term = self.term
+        return some

@@ -1,0 +1,138 @@
+"""Who becomes leader.
+
+Belongs here: campaigns and votes (Raft §5.2, §5.4.1), pre-votes (thesis §9.6), and the campaign that a leader asks for
+(§3.10).
+"""
+
+from __future__ import annotations
+
+from lakestream.raft.core.core import confirmed
+from lakestream.raft.core.leader import Leader
+from lakestream.raft.core.messages import TimeoutNow, Vote, VoteReply
+from lakestream.raft.core.ready import Role
+from lakestream.raft.core.state import NEVER, State
+
+
+def campaign(state: State, *, pre: bool, transfer: bool = False) -> None:
+    """Ask the voters, first whether they would (`pre`). Invariant: the member is promotable."""
+    assert state.promotable, f"{state.me} may not become leader"
+    assert state.leading is None, f"{state.me} leads already"
+    if not pre:
+        state.set_term(state.term + 1)
+        state.vote = state.me
+    state.role = Role.PRE_CANDIDATE if pre else Role.CANDIDATE
+    state.leader = ""
+    state.votes = {state.me: True}
+    state.transfer_vote = transfer
+    state.reset_clock()
+    if not _decide(state):
+        ask(state)
+
+
+def ask(state: State) -> None:
+    """Send the question to every voter that did not answer yet."""
+    pre = state.role is Role.PRE_CANDIDATE
+    log = state.log
+    for voter in log.membership.voters:
+        if voter not in state.votes:
+            index, term = confirmed.known_of(state, voter)
+            vote = Vote(
+                term=state.term + 1 if pre else state.term,
+                last_index=log.last,
+                last_term=log.terms.last_term,
+                pre=pre,
+                transfer=state.transfer_vote,
+                confirmed_index=index,
+                confirmed_term=term,
+            )
+            state.send(voter, vote)
+
+
+def _call(state: State) -> None:
+    """A member that may not campaign, a learner say, misses its leader: it lets the voters hear of it.
+
+    A leader that is quiet, and does not know that this member is not, shows itself then; or a voter that is quiet
+    begins to miss the leader itself. It asks for a pre-vote with a log that nobody votes for.
+    """
+    state.become_follower(state.term, "")
+    state.reset_clock()
+    membership = state.log.membership
+    if state.me in membership.members:
+        for voter in membership.voters:
+            if voter != state.me:
+                state.send(voter, Vote(state.term + 1, 0, 0, True))
+
+
+def _decide(state: State) -> bool:
+    """Whether the campaign ended (or the pre-vote became a vote)."""
+    membership = state.log.membership
+    answers = [state.votes[voter] for voter in membership.voters if voter in state.votes]
+    granted = sum(answers)
+    if granted >= membership.quorum:
+        if state.role is Role.PRE_CANDIDATE:
+            campaign(state, pre=False)
+        else:
+            Leader(state)
+        return True
+    if len(membership.voters) - (len(answers) - granted) < membership.quorum:
+        state.become_follower(state.term, "")
+        return True
+    return False
+
+
+def on_vote(state: State, sender: str, message: Vote) -> None:
+    """Somebody campaigns."""
+    confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
+    index, term = confirmed.known_of(state, sender)
+    eligible = (state.joining or not state.recovering) and state.log.up_to_date(message.last_index, message.last_term)
+    eligible = eligible and message.last_index >= index  # else its disk was rolled back, and it hears so
+    if message.pre:
+        # An answer binds nobody: no term and no vote changes.
+        granted = eligible and message.term > state.term and not state.in_lease
+        state.send(sender, VoteReply(message.term if granted else state.term, granted, True, index, term))
+        return
+    if message.term < state.term:
+        state.send(sender, VoteReply(state.term, False, False, index, term))
+        return
+    if message.term > state.term:
+        if state.in_lease and not message.transfer:
+            return  # not even the term: a member that the leader does not reach must not depose it (thesis §4.2.3)
+        if message.transfer:
+            state.heard = NEVER  # the leader gave the lease up itself
+        state.become_follower(message.term, "")
+    granted = eligible and state.vote in ("", sender) and state.leader == ""
+    if granted:
+        state.vote = sender
+        state.reset_clock()
+    state.send(sender, VoteReply(state.term, granted, False, index, term))
+
+
+def on_vote_reply(state: State, sender: str, message: VoteReply) -> None:
+    """An answer that is not of an older term; the caller took a newer term over, unless it is a granted pre-vote."""
+    confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
+    if message.pre:
+        # A refusal carries the term of who refused, a consent the term that was asked for.
+        wanted = state.role is Role.PRE_CANDIDATE and message.term == state.term + message.granted
+    else:
+        wanted = state.role is Role.CANDIDATE and message.term == state.term
+    if wanted:
+        state.votes[sender] = message.granted
+        _decide(state)
+
+
+def on_timeout_now(state: State, sender: str, message: TimeoutNow) -> None:
+    """The leader hands over: no pre-vote, which its followers would refuse."""
+    if state.leader == sender and state.role is Role.FOLLOWER and state.promotable:
+        campaign(state, pre=False, transfer=True)
+
+
+def tick(state: State) -> None:
+    """A follower's or candidate's tick."""
+    state.elapsed += 1
+    if state.elapsed >= state.timeout:
+        if state.promotable:
+            campaign(state, pre=True)
+        else:
+            _call(state)
+    elif state.role is not Role.FOLLOWER:
+        ask(state)  # a lost question costs a tick, not an election timeout

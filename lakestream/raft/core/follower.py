@@ -1,0 +1,261 @@
+"""What a member does with what its leader sends.
+
+Belongs here: log matching (Raft §5.3), what is acknowledged when, states that are installed (§7), quiescence, and how
+a member with a damaged log comes back.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.raft.core.core import confirmed
+from lakestream.raft.core.messages import (
+    Append,
+    AppendReply,
+    Install,
+    InstallReply,
+    Quiesce,
+    Recover,
+    RecoverTo,
+    decode_membership,
+    frame_of,
+)
+from lakestream.raft.core.ready import BadMessage, Role
+from lakestream.raft.core.state import State
+from lakestream.raft.core.terms import term_in
+
+
+def _lead_by(state: State, sender: str) -> None:
+    """`sender` leads in this term."""
+    if state.leader == sender:
+        state.hear()
+        return
+    if state.leader:
+        raise BadMessage(f"{sender} and {state.leader} both lead in term {state.term}")
+    state.become_follower(state.term, sender)
+    state.hear()
+
+
+def on_append(state: State, sender: str, message: Append) -> None:
+    """Entries, a probe or a heartbeat from the leader of this term."""
+    if state.leader == sender and state.role is Role.FOLLOWER:
+        state.elapsed = 0
+        state.heard = state.now
+    else:
+        _lead_by(state, sender)
+    if message.confirmed and not confirmed.learn(state, sender, message.confirmed):
+        return
+    if state.recovering:
+        _ask_where_to(state)
+        if state.forgetful:
+            return  # not even a sign of life: a former leader must not take it for a follower
+    if message.commit > state.heard_commit:
+        state.heard_commit = message.commit
+    if state.installing is not None:
+        # The log is about to be replaced: nothing goes into it, and nothing more is acknowledged.
+        _acknowledge(state, message.read)
+        return
+    log, prev = state.log, message.prev_index
+    mine = log.terms.term_once(prev)
+    if mine != message.prev_term and prev <= log.commit:
+        if mine is not None:
+            confirmed.stop(state, sender, prev, mine, message.prev_term)
+            return
+    elif mine != message.prev_term:
+        hint_index, hint_term = log.terms.newest(prev, message.prev_term)
+        state.send(sender, AppendReply(state.term, prev, True, hint_index, hint_term, message.read))
+        return
+    entries = message.entries
+    last = prev + len(entries)
+    if entries:
+        frames = _frames(state, message)
+        if frames[0].index <= log.commit and not _agrees(state, sender, frames):
+            return
+        _append(state, frames)
+    if last > state.matched:
+        state.matched = last
+    commit = min(message.commit, last)
+    if commit > log.commit:
+        log.commit_to(commit)
+    if message.read or (entries and state.matched <= log.durable):
+        _acknowledge(state, message.read)
+    if state.recovering:
+        _check_recovered(state)
+
+
+def _acknowledge(state: State, read: int = 0) -> None:
+    """Tell the leader through where this log is durable and agrees with its own.
+
+    What is committed agrees with it by Leader Completeness, which a rolled-back disk can break: so the term is told.
+    """
+    match = state.acked = state.durable_match()
+    term = state.log.terms.term_once(match) or 0
+    state.send(state.leader, AppendReply(state.term, match, read=read, match_term=term))
+
+
+def _frames(state: State, message: Append) -> list[Frame]:
+    """The entries as frames; raises BadMessage before anything is changed."""
+    index, term = message.prev_index, message.prev_term
+    frames = []
+    try:
+        for entry in message.entries:
+            index += 1
+            if entry.index != index or not term <= entry.term <= message.term:
+                raise BadMessage(f"entry {entry.index} of term {entry.term} where entry {index} belongs")
+            term = entry.term
+            frames.append(frame_of(entry))
+            if entry.kind == Kind.MEMBERSHIP:
+                decode_membership(entry.body)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise BadMessage(f"entry {index} can not be understood: {error}") from error
+    return frames
+
+
+def _agrees(state: State, sender: str, frames: list[Frame]) -> bool:
+    """Return whether these entries are the ones that are committed here; otherwise this member stops."""
+    log = state.log
+    for frame in frames:
+        mine = log.terms.term(frame.index)
+        if frame.index <= log.commit and mine is not None and mine != frame.term:
+            confirmed.stop(state, sender, frame.index, mine, frame.term)
+            return False
+    return True
+
+
+def _append(state: State, frames: list[Frame]) -> None:
+    """Raft §5.3: what is there already stays, what conflicts goes with all that follows it, what is new is appended.
+
+    A late Append must not cut what a newer one brought: only a conflict cuts.
+    """
+    log = state.log
+    if frames[0].index == log.last + 1:
+        log.append(frames)
+        return
+    for at, frame in enumerate(frames):
+        if frame.index <= log.commit:
+            continue
+        mine = log.terms.term(frame.index)
+        if mine == frame.term:
+            continue
+        if mine is not None:
+            assert frame.index > state.matched, "a leader's log changed before its end in one term"
+            log.cut(frame.index - 1)
+        log.append(frames[at:])
+        return
+
+
+def persisted(state: State) -> None:
+    """More is durable here: tell the leader, once for all Appends that were written together."""
+    if state.leader and state.leader != state.me and state.durable_match() > state.acked:
+        _acknowledge(state)
+    if state.recovering:
+        _check_recovered(state)
+
+
+def on_quiesce(state: State, sender: str, message: Quiesce) -> None:
+    """Stop the clock, if this log is exactly the leader's; otherwise say so, which wakes the leader."""
+    _lead_by(state, sender)
+    if state.forgetful:
+        return
+    if message.index > state.heard_commit:
+        state.heard_commit = message.index
+    log = state.log
+    mine = log.terms.term(message.index)
+    if message.index <= log.commit and mine is not None and mine != message.last_term:
+        confirmed.stop(state, sender, message.index, mine, message.last_term)
+        return
+    same = log.last == message.index and log.terms.last_term == message.last_term
+    if not same or log.durable < message.index or state.recovering or state.installing is not None:
+        hint_index, hint_term = log.terms.newest(message.index, message.last_term)
+        state.send(sender, AppendReply(state.term, message.index, True, hint_index, hint_term))
+        return
+    state.matched = message.index
+    if message.index > log.commit:
+        log.commit_to(message.index)
+    # Nobody but the node's own liveness tells of a leader that sends nothing: not for one that is known to be gone.
+    state.quiescent = sender not in state.down
+
+
+# -- states --------------------------------------------------------------------------------------------------------
+
+
+def on_install(state: State, sender: str, message: Install) -> None:
+    """The leader has no entries for this member any more (Raft §7)."""
+    _lead_by(state, sender)
+    if state.installing is not None or state.forgetful:
+        return
+    log = state.log
+    if message.index > log.commit and log.terms.term(message.index) == message.last_term:
+        # All of it is here, only not known to be committed.
+        log.commit_to(message.index)
+        state.matched = max(state.matched, message.index)
+    if message.index <= log.commit:
+        mine = log.terms.term_once(message.index)
+        if mine is not None and mine != message.last_term:
+            confirmed.stop(state, sender, message.index, mine, message.last_term)
+            return
+        have = min(log.commit, log.durable)
+        if message.index <= have:
+            state.send(sender, InstallReply(state.term, have, True, log.terms.term_once(have) or 0))
+        return
+    mine = log.terms.term(log.commit) or 0
+    other = term_in((*message.past, (message.index, message.last_term)), log.commit)
+    if other is None and mine > message.last_term:
+        other = message.last_term  # or less: terms never fall
+    if other is not None and log.commit > 0 and other != mine:
+        confirmed.stop(state, sender, log.commit, mine, other)
+        return
+    state.installing = message
+    state.out.install = message
+    state.out.install_from = sender
+
+
+def installed(state: State, ok: bool) -> None:
+    """The install ended."""
+    message = state.installing
+    assert message is not None, "nothing was to be installed"
+    state.installing = None
+    if state.leader and state.leader != state.me:
+        index = state.log.commit if ok else message.index
+        state.send(state.leader, InstallReply(state.term, index, ok, state.log.terms.term_once(index) or 0))
+    if state.recovering:
+        _check_recovered(state)
+
+
+# -- damaged logs --------------------------------------------------------------------------------------------------
+
+
+def _ask_where_to(state: State) -> None:
+    """Once a tick, until the leader of this term answered.
+
+    Its last index is asked for, not taken from an Append: an Append may have left before this member acknowledged its
+    last entry and was restarted. The nonce tells that the answer is not such an old one.
+    """
+    if state.recover_to is None and state.recover_asked < state.now:
+        state.recover_asked = state.now
+        state.send(state.leader, Recover(state.term, state.nonce, state.forgetful))
+
+
+def on_recover_to(state: State, sender: str, message: RecoverTo) -> None:
+    """The leader of this term says through where the log must be refilled."""
+    if state.recovering and sender == state.leader and message.nonce == state.nonce:
+        state.recover_to = message.index
+        if state.forgetful:
+            # A majority without this member was in this term after it asked, so it has promised nothing in a newer one;
+            # in this one it may have voted, and votes for nobody else.
+            state.forgetful = False
+            state.vote = state.vote or sender
+        _check_recovered(state)
+
+
+def _check_recovered(state: State) -> None:
+    """Everything that this member ever acknowledged is in the leader's log, or was never committed.
+
+    It was acknowledged to a leader of this term, which is the one that answered, or of an older one, and then the
+    leaders since were elected without this member's vote from members that have what was committed.
+    """
+    if state.recover_to is not None and state.durable_match() >= state.recover_to:
+        state.recovering = False
+        state.recover_to = None
+        state.out.recovered = True

@@ -1,0 +1,520 @@
+"""What a leader does.
+
+Belongs here: replication to the other members, counting what is committed, membership changes, check-quorum and lease,
+reads, leader transfer, quiescence. It lives from one election to the end of that leadership.
+
+**Rounds.** A heartbeat carries a number that its receiver echoes. The number holds the tick at which it left, so one
+echo from a quorum tells three things: that no newer leader was elected before the round began (reads), until when
+those members vote for nobody else (lease), and that they are there (check-quorum).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.raft.core.core import confirmed
+from lakestream.raft.core.messages import (
+    Append,
+    AppendReply,
+    Confirmed,
+    Entry,
+    Install,
+    InstallReply,
+    Membership,
+    Quiesce,
+    Recover,
+    RecoverTo,
+    TimeoutNow,
+    encode_membership,
+)
+from lakestream.raft.core.progress import Inflight, Pace, Progress
+from lakestream.raft.core.reads import Reads
+from lakestream.raft.core.ready import BadMessage, ChangePending, Role, SendEntries, TooMuchUncommitted, Transferring
+from lakestream.raft.core.state import State
+
+ROUND_BITS = 20
+"""Rounds in one tick: 2^20."""
+LEASE_MARGIN = 2
+"""Ticks that a lease is shorter than the promise it stands on: one each for where in a tick the leader and the follower
+were, the rest of the difference is for clocks that do not run alike (see `lease_valid`)."""
+
+
+class Leader:
+    """One leadership."""
+
+    def __init__(self, state: State) -> None:
+        """Lead from now on: begins with an entry of the new term, which brings what is before it to be committed."""
+        self.state = state
+        self.log = state.log
+        self.progress: dict[str, Progress] = {}
+        self.reads = Reads()
+        self.transfer_to = ""
+        self._transfer_age = 0
+        self._lease_broken = False
+        self._round = 0
+        self._idle = 0
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        self.uncommitted_bytes = 0
+        self._doubters: dict[str, tuple[int, int]] = {}
+        """Members that forgot everything and wait to hear that this leader leads: (round, nonce)."""
+        self.first = self.log.last + 1
+        """This leader's first entry."""
+        self._voters: list[Progress] = []
+        self._i_vote = False
+        self._quorum = 1
+        state.leading = self
+        state.role = Role.LEADER
+        state.leader = state.me
+        state.votes = {}
+        self._follow_membership()
+        self.log.append([Frame(Kind.NOOP, state.term, self.first, 0, b"")])
+
+    # -- what the log says ---------------------------------------------------------------------------------------
+
+    @property
+    def established(self) -> bool:
+        """Whether an entry of this term is committed."""
+        return self.log.commit >= self.first
+
+    def propose(self, entries: Sequence[Frame]) -> None:
+        """See `Core.propose`."""
+        self._refuse_while_transferring()
+        if not entries:
+            return
+        size = 0
+        index = self.log.last
+        for frame in entries:
+            index += 1
+            assert frame.index == index, f"entry {frame.index} is proposed where {index} belongs"
+            assert frame.term == self.state.term, f"an entry of term {frame.term} is proposed in {self.state.term}"
+            assert frame.kind is not Kind.MEMBERSHIP, "use propose_membership"
+            size += len(frame.body)
+        if self.uncommitted_bytes and self.uncommitted_bytes + size > self.state.options.max_uncommitted_bytes:
+            raise TooMuchUncommitted(
+                f"{self.uncommitted_bytes} bytes are proposed and not committed; propose again after a commit"
+            )
+        self.busy()
+        self._uncommitted.append((index, size))
+        self.uncommitted_bytes += size
+        self.log.append(entries)
+
+    def propose_membership(self, membership: Membership) -> int:
+        """See `Core.propose_membership`."""
+        self._refuse_while_transferring()
+        now = self.log.membership
+        if len(set(now.voters) ^ set(membership.voters)) > 1:
+            raise ValueError(f"from {now.voters} to {membership.voters} is more than one voter: change one at a time")
+        if not membership.voters:
+            raise ValueError("a group needs a voter")
+        if set(membership.voters) & set(membership.learners):
+            raise ValueError(f"{membership} has a member twice")
+        if self.log.change_pending or not self.established:
+            # Both conditions are needed: a leader that has committed nothing of its term may not know of a change that
+            # another one made, and two changes apart have quorums that do not meet.
+            raise ChangePending("an earlier entry must be committed first; propose the change again after that")
+        self.busy()
+        index = self.log.last + 1
+        self.log.append([Frame(Kind.MEMBERSHIP, self.state.term, index, 0, encode_membership(membership))])
+        self._follow_membership()
+        self.count()
+        self._confirm()
+        return index
+
+    def count(self) -> None:
+        """Commit what a quorum has durable, if it is of this term (Raft §5.4.2; what is before it comes with it)."""
+        log = self.log
+        matches = [peer.match for peer in self._voters]
+        if self._i_vote:
+            matches.append(log.durable)
+        matches.sort()
+        index = matches[len(matches) - self._quorum]
+        if index <= log.commit or index < self.first:
+            return
+        assert log.terms.term(index) == self.state.term, "a leader's entries from its first on are of its term"
+        log.commit_to(index)
+        waiting = self._uncommitted
+        while waiting and waiting[0][0] <= index:
+            self.uncommitted_bytes -= waiting.popleft()[1]
+        if self.state.me not in log.committed_membership.voters and not log.change_pending:
+            self.hand_off()  # thesis §4.2.2: a removed leader steps down once that is committed
+
+    def _follow_membership(self) -> None:
+        state, membership = self.state, self.log.membership
+        others = [member for member in membership.members if member != state.me]
+        known, options = self.progress, state.options
+        self.progress = {
+            member: known.get(member)
+            or Progress(self.first, state.now, Inflight(options.max_inflight, options.max_inflight_bytes))
+            for member in others
+        }
+        self._voters = [self.progress[member] for member in membership.voters if member != state.me]
+        self._i_vote = state.me in membership.voters
+        self._quorum = membership.quorum
+        if self.transfer_to not in membership.voters:
+            self.transfer_to = ""
+        confirmed.forget_strangers(state)
+
+    def _refuse_while_transferring(self) -> None:
+        if self.transfer_to:
+            raise Transferring(self.transfer_to)
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """One tick passed; `state.now` says so already."""
+        state, options = self.state, self.state.options
+        active = sum(state.now - peer.contact < options.election_ticks for peer in self._voters) + self._i_vote
+        if active < self._quorum:
+            state.become_follower(state.term, "")  # check-quorum, thesis §6.2
+            return
+        if self.transfer_to:
+            self._transfer_age += 1
+            if self._transfer_age >= options.transfer_ticks:
+                self.transfer_to = ""
+            else:
+                self._push_transfer()
+        for name, peer in self.progress.items():
+            if peer.pace is Pace.INSTALL:
+                peer.install_age += 1
+                if peer.install_age >= options.install_ticks:
+                    self._offer_install(name, peer)
+        self._idle += 1
+        if options.quiesce_ticks and self._idle > options.quiesce_ticks and self._quiet():
+            self._quiesce()
+        elif state.now % options.heartbeat_ticks == 0:
+            self._beat(self._new_round(), confirmed.of_members(self))
+
+    def busy(self) -> None:
+        """Something happens: not the time to be quiet."""
+        self._idle = 0
+        self.state.wake()
+
+    def woken(self) -> None:
+        """Quiescence ended: everybody's clocks must run again."""
+        self._idle = 0
+        # Nobody counted the ticks meanwhile: no round from before makes a lease, and nobody is blamed for silence.
+        self.state.now += self.state.options.election_ticks
+        for peer in self.progress.values():
+            peer.contact = self.state.now
+        self._beat(self._new_round(), confirmed.of_members(self))
+
+    def _quiet(self) -> bool:
+        """Whether nothing is left to be done for anybody whose node is alive. Who comes back later wakes the group."""
+        log, state = self.log, self.state
+        if not log.commit == log.durable == log.last or self.transfer_to or len(self.reads):
+            return False
+        up = self._i_vote + sum(member in self.log.membership.voters for member in self.progress.keys() - state.down)
+        return up >= self._quorum and all(
+            peer.pace is Pace.REPLICATE and peer.match == log.last
+            for name, peer in self.progress.items()
+            if name not in state.down
+        )
+
+    def _quiesce(self) -> None:
+        log, state = self.log, self.state
+        for name in self.progress:
+            state.send(name, Quiesce(state.term, log.last, log.terms.last_term))
+        state.quiescent = True
+
+    # -- rounds --------------------------------------------------------------------------------------------------
+
+    @property
+    def lease_valid(self) -> bool:
+        """See `Core.lease_valid`.
+
+        A follower that heard round r promises to vote for nobody else for election_ticks ticks of its own after that,
+        which is later than when r left here.
+        """
+        if self.state.quiescent or self.transfer_to or self._lease_broken or not self.established:
+            return False
+        if not self._voters:
+            return self._i_vote
+        left = self._quorum_round() >> ROUND_BITS
+        return left > 0 and self.state.now < left + self.state.options.election_ticks - LEASE_MARGIN
+
+    def _new_round(self) -> int:
+        self._round = max(self._round + 1, self.state.now << ROUND_BITS)
+        return self._round
+
+    def _quorum_round(self) -> int:
+        """The newest round that a quorum answered."""
+        heard = [peer.heard for peer in self._voters]
+        if self._i_vote:
+            heard.append(self._round)
+        heard.sort()
+        return heard[len(heard) - self._quorum]
+
+    def _beat(self, round_id: int, known: tuple[Confirmed, ...] = ()) -> None:
+        state, log = self.state, self.log
+        for name, peer in self.progress.items():
+            prev_term = log.terms.term(peer.next - 1)
+            if prev_term is None and peer.pace is not Pace.INSTALL:
+                self._offer_install(name, peer)  # whether what was streamed arrived can not be asked any more
+            if peer.pace is Pace.INSTALL or prev_term is None:
+                # All logs agree at 0, and 0 tells nothing of commit: a mere sign of life.
+                state.send(name, Append(state.term, 0, 0, 0, [], round_id, known))
+                continue
+            if peer.pace is Pace.PROBE:
+                peer.paused = True
+                known = known or confirmed.of_members(self)  # it may be another process than a moment ago
+            peer.told = min(log.commit, peer.next - 1)
+            state.send(name, Append(state.term, peer.next - 1, prev_term, log.commit, [], round_id, known))
+
+    def read(self, context: object) -> None:
+        """See `Core.read`."""
+        self.busy()
+        self.reads.add(context)
+
+    def _ask_reads(self) -> None:
+        """Raft §8: only what this leader committed itself tells it what is committed."""
+        if self.reads.waiting and self.established:
+            round_id = self._new_round()
+            self.reads.ask(round_id, self.log.commit)
+            self._beat(round_id)
+            self._confirm()
+
+    def _confirm(self) -> None:
+        if len(self.reads):
+            self.state.out.reads.extend(self.reads.confirmed(self._quorum_round()))
+
+    # -- replication ---------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Before a Ready is taken: what can be sent to whom now."""
+        self._ask_reads()
+        log, options = self.log, self.state.options
+        last = log.last
+        for name, peer in self.progress.items():
+            if peer.pace is Pace.REPLICATE:
+                if peer.next <= last:
+                    if peer.sending is None and not peer.inflight.full:
+                        self._want_entries(name, peer)
+                elif options.eager_commit:
+                    self._tell_commit(name, peer)
+            elif peer.pace is Pace.PROBE and not peer.paused:
+                self._probe(name, peer)
+
+    def announce(self) -> None:
+        """See `Core.announce`."""
+        for name, peer in self.progress.items():
+            if peer.pace is Pace.REPLICATE and peer.next > self.log.last:
+                self._tell_commit(name, peer)
+
+    def _tell_commit(self, name: str, peer: Progress) -> None:
+        log = self.log
+        if peer.told < log.commit:
+            peer.told = log.commit
+            self.state.send(name, Append(self.state.term, log.last, log.terms.last_term, log.commit))
+
+    def _want_entries(self, name: str, peer: Progress) -> None:
+        prev_term = self.log.terms.term(peer.next - 1)
+        if prev_term is None:
+            self._offer_install(name, peer)
+            return
+        peer.sending = SendEntries(name, peer.next, self.log.last, self.state.options.max_append_bytes, prev_term)
+        self.state.out.sends.append(peer.sending)
+
+    def _probe(self, name: str, peer: Progress) -> None:
+        """Ask where the logs agree, without entries: they follow the answer."""
+        prev_term = self.log.terms.term(peer.next - 1)
+        if prev_term is None:
+            self._offer_install(name, peer)
+            return
+        peer.paused = True
+        known = confirmed.of_members(self)
+        append = Append(self.state.term, peer.next - 1, prev_term, self.log.commit, [], self._new_round(), known)
+        self.state.send(name, append)
+
+    def _offer_install(self, name: str, peer: Progress) -> None:
+        """Raft §7: what this member needs is gone here. Any state that reaches to where the log begins will do."""
+        peer.install()
+        base = self.log.terms.base
+        base_term = self.log.terms.term(base)
+        assert base_term is not None, "the term of the last entry that is gone is known"
+        past = self.log.terms.past
+        self.state.send(name, Install(self.state.term, base, base_term, self.log.committed_membership, past))
+
+    def fill(self, send: SendEntries, entries: list[Entry]) -> Append | None:
+        """See `Core.fill`."""
+        peer = self.progress.get(send.to)
+        if peer is None or peer.sending is not send:
+            return None
+        peer.sending = None
+        if not entries:
+            peer.probe(peer.match + 1, paused=True)
+            return None
+        last = entries[-1].index
+        assert entries[0].index == send.first == peer.next, f"entries from {entries[0].index}, wanted {send.first}"
+        assert last == send.first + len(entries) - 1 <= send.last, f"entries through {last}, wanted {send.last}"
+        peer.inflight.add(last, sum([len(entry.body) for entry in entries]))
+        peer.next = last + 1
+        peer.told = min(self.log.commit, last)
+        return Append(self.state.term, send.first - 1, send.prev_term, self.log.commit, entries)
+
+    def on_append_reply(self, sender: str, message: AppendReply) -> None:
+        """An answer of this term."""
+        peer = self.progress.get(sender)
+        if peer is None:
+            return
+        match, term = message.match, message.match_term
+        if not message.rejected and self.log.terms.term(match) != term and self._has_parted(sender, match, term):
+            return
+        peer.contact = self.state.now
+        peer.answered = True
+        if message.read > peer.heard:
+            peer.heard = message.read
+            self._confirm()
+            if self._doubters:
+                self._convince()
+        if message.rejected and message.match_term:
+            confirmed.warn_of_conflict(self.state, sender, message.match, message.match_term)
+        elif message.rejected:
+            self._rejected(sender, peer, message)
+        else:
+            self._accepted(peer, message.match)
+
+    def _has_parted(self, name: str, match: int, term: int) -> bool:
+        """Return whether the entry that a member acknowledges is not the one here: then it counts for nothing, and the
+        member is shown an entry of this log by which it finds out, stops, and says what it has."""
+        log = self.log
+        if match > log.last and not term:
+            raise BadMessage(f"{name} acknowledges entry {match} of a log that ends at {log.last}")
+        index = min(match, log.last)
+        mine = log.terms.term_once(index)
+        if not term or mine is None or (match == index and mine == term):
+            return False
+        self.state.send(name, Append(self.state.term, index, mine, log.commit))
+        return True
+
+    def _accepted(self, peer: Progress, match: int) -> None:
+        news = peer.advance(match)
+        if peer.pace is Pace.PROBE or (peer.pace is Pace.INSTALL and peer.match >= self.log.terms.base):
+            peer.replicate()
+        if news:
+            peer.asked = self._round
+            self.count()
+            if self.transfer_to and self.state.leading is self:
+                self._push_transfer()
+
+    def _rejected(self, name: str, peer: Progress, message: AppendReply) -> None:
+        """Fast back-off (Raft §5.3): skip whole terms on either side."""
+        refused = message.match
+        if peer.pace is Pace.INSTALL:
+            return
+        if refused <= peer.match:
+            if message.read > peer.asked:
+                confirmed.lost_by(self, name, peer)
+            elif not peer.nonce:
+                return  # late: it has that by now
+            else:
+                peer.match = refused - 1  # an acknowledgement from before its log was damaged came after its Recover
+        if peer.pace is Pace.PROBE and refused != peer.next - 1:
+            return  # the answer to an older question
+        agreed, _ = self.log.terms.newest(message.hint_index, message.hint_term)
+        peer.probe(max(min(agreed + 1, refused), peer.match + 1))
+
+    def on_install_reply(self, sender: str, message: InstallReply) -> None:
+        """A member has the state that it was offered, or could not get it."""
+        peer = self.progress.get(sender)
+        if peer is None:
+            return
+        if message.ok and self._has_parted(sender, message.index, message.index_term):
+            return
+        peer.contact = self.state.now
+        peer.answered = True
+        if message.ok:
+            self._accepted(peer, message.index)
+            if peer.pace is Pace.INSTALL and self.state.leading is self:
+                self._offer_install(sender, peer)  # what follows its state is gone by now, too
+        elif peer.pace is Pace.INSTALL:
+            peer.probe(peer.match + 1, paused=True)
+
+    def on_recover(self, sender: str, message: Recover) -> None:
+        """What this member acknowledged may be gone there. What was counted with it stays committed: it does not vote
+        before it has it again."""
+        peer = self.progress.get(sender)
+        if peer is None:
+            return
+        if peer.nonce != message.nonce:
+            peer.forget(self.log.last + 1, message.nonce)
+        self.busy()
+        if not message.forgot:
+            self.state.send(sender, RecoverTo(self.state.term, message.nonce, self.log.last))
+        elif self._doubters.get(sender, (0, 0))[1] != message.nonce:
+            self._doubters[sender] = (self._new_round(), message.nonce)
+            self._beat(self._round)
+
+    def _convince(self) -> None:
+        """Answer those that forgot, when a majority without them answered a round that began after they asked."""
+        for name, (round_id, nonce) in list(self._doubters.items()):
+            doubter = self.progress.get(name)
+            sure = self._i_vote + sum(peer.heard >= round_id for peer in self._voters if peer is not doubter)
+            if sure >= self._quorum:
+                del self._doubters[name]
+                self.state.send(name, RecoverTo(self.state.term, nonce, self.log.last))
+
+    def unreachable(self, name: str) -> None:
+        """What was streamed to it may be lost."""
+        peer = self.progress.get(name)
+        if peer is not None and peer.pace is Pace.REPLICATE:
+            peer.probe(peer.match + 1, paused=True)
+
+    def node_up(self, name: str) -> None:
+        """It can be asked now."""
+        peer = self.progress.get(name)
+        if peer is None:
+            return
+        self.busy()
+        self.state.warned.discard(name)
+        if peer.pace is Pace.INSTALL:
+            self._offer_install(name, peer)
+        else:
+            peer.probe(peer.match + 1)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def transfer(self, to: str) -> str:
+        """See `Core.transfer`."""
+        to = to or self._heir()
+        if not to or to == self.state.me:
+            return ""
+        if to not in self.log.membership.voters:
+            raise ValueError(f"{to!r} is no voter of this group ({', '.join(self.log.membership.voters)})")
+        if to == self.transfer_to:
+            return to
+        self.busy()
+        self.transfer_to = to
+        self._transfer_age = 0
+        # From here on somebody may be elected within the lease, and even after the transfer was given up.
+        self._lease_broken = True
+        peer = self.progress[to]
+        if peer.pace is Pace.PROBE:
+            peer.paused = False
+        self._push_transfer()
+        return to
+
+    def hand_off(self) -> None:
+        """Step down in this term; the one that is most likely to win need not wait for its clock."""
+        state = self.state
+        state.wake()
+        heir = self._heir()
+        if heir:
+            state.send(heir, TimeoutNow(state.term))
+        state.become_follower(state.term, "")
+
+    def _push_transfer(self) -> None:
+        if self.progress[self.transfer_to].match == self.log.last:
+            self.state.send(self.transfer_to, TimeoutNow(self.state.term))
+
+    def _heir(self) -> str:
+        state = self.state
+        fit = [
+            (peer.match, name)
+            for name, peer in self.progress.items()
+            if name in self.log.membership.voters
+            and name not in state.down
+            and state.now - peer.contact < state.options.election_ticks
+        ]
+        return max(fit)[1] if fit else ""

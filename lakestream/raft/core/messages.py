@@ -1,0 +1,228 @@
+"""What the members of a group say to each other.
+
+Belongs here: the messages of the Raft core as records, the records that a group keeps beside its log (hard state,
+membership), and the encoding of many messages of many groups as one buffer. What a message means is core.py's.
+
+An entry is a frame of the log (log/format/frame.py): the bytes that the leader's log holds are the bytes that travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lakestream.log.format.frame import Frame, Kind
+
+
+class HardState(msgspec.Struct, frozen=True):
+    """What a member must not forget (Raft §5.1, §5.2): durable before any message that depends on it leaves.
+
+    `commit` may lag behind what the member knows; it saves a restarted member from waiting for its leader.
+    """
+
+    term: int = 0
+    vote: str = ""
+    commit: int = 0
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """Who belongs to a group. Ids are node names, ascending. Learners get entries and do not vote (Raft §4.2.1)."""
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Voters and learners."""
+        return tuple(sorted({*self.voters, *self.learners}))
+
+    @property
+    def quorum(self) -> int:
+        """How many voters decide."""
+        return len(self.voters) // 2 + 1
+
+
+class Entry(msgspec.Struct, array_like=True, gc=False):
+    """A frame on the wire; see `Frame`. How the write that brings it to disk is marked is each log's own."""
+
+    kind: int
+    term: int
+    index: int
+    count: int
+    body: bytes
+
+
+class Confirmed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A committed entry that a member is known to have acknowledged as durable: its index and term."""
+
+    member: str
+    index: int
+    term: int
+
+
+class Append(msgspec.Struct, array_like=True, tag="a", gc=False):
+    """AppendEntries (Raft §5.3); without entries a probe or a heartbeat.
+
+    `read` > 0: the receiver echoes it, which tells the leader that it still led when that read began (ReadIndex, §6.4).
+    `confirmed`: what the leader knows of each member, in probes and in the heartbeats of the clock; see confirmed.py.
+    Fields at the end that a release does not know are ignored by it, and have their defaults when it is the sender.
+    """
+
+    term: int
+    prev_index: int
+    prev_term: int
+    commit: int
+    entries: list[Entry] = []
+    read: int = 0
+    confirmed: tuple[Confirmed, ...] = ()
+
+
+class AppendReply(msgspec.Struct, array_like=True, tag="ar", gc=False):
+    """Answers Append. `match`: entries through here are durable here and agree with the leader's.
+
+    When `rejected`, (hint_index, hint_term) is the newest entry at or before the refused one whose term is not above
+    the leader's `prev_term` (fast back-off, §5.3); `match` is then the refused `prev_index`.
+    `match_term` is the term of entry `match`, by which the leader sees whether that is so (0: not told). In a rejection
+    it is 0, or the entry is committed here, the leader has another one there, and the member that says so has stopped.
+    """
+
+    term: int
+    match: int
+    rejected: bool = False
+    hint_index: int = 0
+    hint_term: int = 0
+    read: int = 0
+    match_term: int = 0
+
+
+class Vote(msgspec.Struct, array_like=True, tag="v", gc=False):
+    """RequestVote (§5.2). `pre`: would you vote for me in that term (§9.6). `transfer`: the leader wants me (§3.10).
+
+    `confirmed_index`, `confirmed_term`: the newest committed entry that the receiver is known to have acknowledged.
+    """
+
+    term: int
+    last_index: int
+    last_term: int
+    pre: bool = False
+    transfer: bool = False
+    confirmed_index: int = 0
+    confirmed_term: int = 0
+
+
+class VoteReply(msgspec.Struct, array_like=True, tag="vr", gc=False):
+    """Answers Vote, a pre-vote with the term that it asked about when granted.
+
+    `confirmed_index`, `confirmed_term`: the newest committed entry that the candidate is known to have acknowledged.
+    """
+
+    term: int
+    granted: bool
+    pre: bool = False
+    confirmed_index: int = 0
+    confirmed_term: int = 0
+
+
+class TimeoutNow(msgspec.Struct, array_like=True, tag="tn", gc=False):
+    """The leader asks its follower to stand for election at once (leader transfer, §3.10)."""
+
+    term: int
+
+
+class Install(msgspec.Struct, array_like=True, tag="is", gc=False):
+    """InstallSnapshot (§7): the log through `index` is gone here, take a state as of it or later.
+
+    The state itself is fetched by the receiver's shell, from the sender, out of band, and the membership as of it, too;
+    `membership` is the newest that the sender knows to be committed, `past` the terms of the entries before `index` as
+    (first index, term) of each run, as far as they are remembered: the receiver compares them with what it has.
+    """
+
+    term: int
+    index: int
+    last_term: int
+    membership: Membership
+    past: tuple[tuple[int, int], ...] = ()
+
+
+class InstallReply(msgspec.Struct, array_like=True, tag="ir", gc=False):
+    """Answers Install once the state is durable here (`ok`), or could not be had. `index_term`: of entry `index`."""
+
+    term: int
+    index: int
+    ok: bool
+    index_term: int = 0
+
+
+class Quiesce(msgspec.Struct, array_like=True, tag="q", gc=False):
+    """Nothing more to come: everything through `index` is committed and matched everywhere. The receiver's election
+    clock stops for as long as the sender's node is alive; any other message of the group starts it again."""
+
+    term: int
+    index: int
+    last_term: int
+
+
+class Recover(msgspec.Struct, array_like=True, tag="rc", gc=False):
+    """A member whose log was damaged asks its leader through where it must refill it before it may vote again.
+
+    `forgot`: it lost its hard state, too, so it can not tell a leader from a former one, and wants to be answered only
+    when a majority without it confirms that this leader leads.
+    """
+
+    term: int
+    nonce: int
+    forgot: bool = False
+
+
+class RecoverTo(msgspec.Struct, array_like=True, tag="rt", gc=False):
+    """Answers Recover with the leader's last index: nothing that the asker ever acknowledged lies beyond it."""
+
+    term: int
+    nonce: int
+    index: int
+
+
+Message = Append | AppendReply | Vote | VoteReply | TimeoutNow | Install | InstallReply | Quiesce | Recover | RecoverTo
+
+
+class Envelope(msgspec.Struct, array_like=True, gc=False):
+    """One message of one group between two nodes; the connection says which."""
+
+    group: str
+    message: Message
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[list[Envelope]] = msgspec.msgpack.Decoder(list[Envelope])
+_membership: msgspec.msgpack.Decoder[Membership] = msgspec.msgpack.Decoder(Membership)
+
+
+def encode_envelopes(envelopes: Sequence[Envelope]) -> bytes:
+    """Messages of many groups as one buffer."""
+    return _encoder.encode(envelopes)
+
+
+def decode_envelopes(buffer: bytes | memoryview) -> list[Envelope]:
+    """The inverse of `encode_envelopes`. Raises `msgspec.DecodeError` on anything else."""
+    return _decoder.decode(buffer)
+
+
+def encode_membership(membership: Membership) -> bytes:
+    """The body of a MEMBERSHIP entry."""
+    return _encoder.encode(membership)
+
+
+def decode_membership(body: bytes) -> Membership:
+    """The inverse of `encode_membership`. Raises `msgspec.DecodeError`."""
+    return _membership.decode(body)
+
+
+def entry_of(frame: Frame) -> Entry:
+    """A frame as it travels."""
+    return Entry(int(frame.kind), frame.term, frame.index, frame.count, frame.body)
+
+
+def frame_of(entry: Entry) -> Frame:
+    """An entry as the log takes it. Raises ValueError for a kind that this release does not know."""
+    return Frame(Kind(entry.kind), entry.term, entry.index, entry.count, entry.body)

@@ -1,0 +1,157 @@
+"""What a Raft core tells its shell to do, and how it is set up.
+
+Belongs here: `Options`, `Role`, `Ready` and the records in it, the typed errors. Rules are in core.py and beside it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from lakestream.log.format.frame import Frame
+from lakestream.raft.core.messages import HardState, Install, Membership, Message
+
+
+class RaftError(Exception):
+    """What a core refuses."""
+
+
+class NotLeader(RaftError):
+    """Only the leader can do this; `leader` is who leads as far as this member knows ("" unknown)."""
+
+    def __init__(self, leader: str) -> None:
+        super().__init__(f"this member does not lead; ask {leader!r}" if leader else "no leader is known; try again")
+        self.leader = leader
+
+
+class Transferring(RaftError):
+    """The leader hands over its leadership and takes nothing new meanwhile."""
+
+    def __init__(self, to: str) -> None:
+        super().__init__(f"the leadership is being handed over to {to!r}; propose there")
+        self.to = to
+
+
+class TooMuchUncommitted(RaftError):
+    """`max_uncommitted_bytes` are proposed and not committed; propose again when something was committed."""
+
+
+class ChangePending(RaftError):
+    """A membership change is not possible yet: the one before, or the leader's first entry, is not committed."""
+
+
+class BadMessage(RaftError):
+    """A message that no member that keeps the rules sends. It was dropped before it changed anything."""
+
+
+class Role(Enum):
+    """What a member is at the moment. A learner is a follower that is not among the voters."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Options(msgspec.Struct, frozen=True):
+    """Times are in ticks (the shell's, usually 100 ms), sizes in bytes of entry bodies.
+
+    `election_ticks`: a follower that hears nothing for that long, and up to as much again at random, campaigns; a
+    leader that hears from no quorum for that long steps down; a member that heard from its leader within it votes for
+    nobody else. At least 4.
+    `max_inflight`, `max_inflight_bytes`: per follower, how many Appends with entries and how many bytes may be
+    unanswered; more waits. `max_append_bytes`: one Append (a larger entry goes alone).
+    `max_uncommitted_bytes`: `propose` raises TooMuchUncommitted beyond it; one proposal is always possible.
+    `quiesce_ticks`: a group that is idle for so long stops its clocks; 0: never.
+    `transfer_ticks`: a leader transfer that takes longer is given up.
+    `install_ticks`: an Install without answer is repeated after so long.
+    `eager_commit`: tell the followers of every commit at once, not with the next entries or heartbeat.
+    """
+
+    heartbeat_ticks: int = 1
+    election_ticks: int = 10
+    max_inflight: int = 64
+    max_inflight_bytes: int = 8 << 20
+    max_append_bytes: int = 1 << 20
+    max_uncommitted_bytes: int = 64 << 20
+    quiesce_ticks: int = 20
+    transfer_ticks: int = 10
+    install_ticks: int = 20
+    eager_commit: bool = False
+
+
+class RolledBack(msgspec.Struct, frozen=True):
+    """A member has less on its disk than it had acknowledged: `teller` knows that `member` had confirmed the committed
+    entry `index` of `term`. Its durable log ends at `last` (-1: not known) or holds another entry there."""
+
+    teller: str
+    member: str
+    index: int
+    term: int
+    last: int
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """This member and `member` have different committed entries at `index`: of term `mine` here (0: not known any more)
+    and of term `other` there."""
+
+    member: str
+    index: int
+    mine: int
+    other: int
+
+
+class SendEntries(msgspec.Struct, gc=False, eq=False):
+    """Read the entries `first`…`last`, as many as fit into `max_bytes` of bodies (at least one), and give them to
+    `Core.fill`, which returns the Append to send. Every SendEntries wants exactly one `fill`: at once when the entries
+    are at hand, later when they come from the disk, with no entries when they can not be had."""
+
+    to: str
+    first: int
+    last: int
+    max_bytes: int
+    prev_term: int
+
+
+class Ready(msgspec.Struct):
+    """What is to be done, taken from the core by `Core.ready`. The order matters:
+
+    1. `hard` must be durable before anything else of this or a later Ready leaves or is written: no message (nor what
+       `fill` returns), no truncation, no entry. It comes only when term or vote changed.
+    2. `messages` and `sends` may leave now; they need not wait for `append`.
+    3. The log is cut after `truncate_after`, then `append` is written, both after those of every earlier Ready. When
+       that is durable: `Core.persisted(index of the last entry, epoch)`. Several Readys may share one write; `epoch`
+       is then the last one's.
+    4. `commit`: everything through here is committed, also what is not durable here yet: hand out what is both. It
+       comes when the index moved; where it stands after a start is `Core.commit`.
+    5. `reads`: each context may be answered from a state that has everything through its index.
+    """
+
+    hard: HardState | None = None
+    truncate_after: int | None = None
+    append: list[Frame] = []
+    epoch: int = 0
+    messages: list[tuple[str, Message]] = []
+    sends: list[SendEntries] = []
+    commit: int | None = None
+    install: Install | None = None
+    """Fetch the state as of `install.index` or later from `install_from`, then `Core.installed` or `install_failed`."""
+    install_from: str = ""
+    reads: list[tuple[object, int]] = []
+    lost_reads: list[object] = []
+    """Contexts of reads that will not be answered, because this member leads no more."""
+    changed: bool = False
+    """Role, leader or term is not what it was at the last Ready."""
+    membership: Membership | None = None
+    """The membership that counts from now on: of an appended entry, or the former one when that entry was cut."""
+    recovered: bool = False
+    """A damaged log is whole again: the mark on disk can go."""
+    rolled_back: RolledBack | None = None
+    """This member has less than it had confirmed: `Core.recovering` and `forgetful` must be durable before anything of
+    this or a later Ready leaves."""
+    stopped: Conflict | None = None
+    """This member's committed entries are not its leader's: the core is frozen, the shell stops the member. The
+    AppendReply in `messages` that tells the leader promises nothing and leaves at once."""
+    warnings: list[RolledBack | Conflict] = []
+    """The same of other members, to be logged. This member goes on."""

@@ -1,0 +1,149 @@
+"""What a member tells the owner of its group.
+
+Belongs here: which proposal of this node a committed entry was, who is told what when leadership changes, and reads
+that wait for an index. When something is committed and durable is member.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.frame import Frame
+from lakestream.log.store.segment_log import Appended
+from lakestream.raft.core.core import Core
+from lakestream.raft.core.messages import Install
+from lakestream.raft.core.ready import Conflict, Ready, Role, RolledBack
+from lakestream.raft.group.disk import Replacement
+from lakestream.raft.proposal import Committed, Proposal
+
+
+class Owner(msgspec.Struct):
+    """The callbacks of a group's owner: see `Group`."""
+
+    on_commit: Callable[[list[Committed]], None]
+    on_failure: Callable[[Exception], None]
+    on_role: Callable[[bool, str, int], None]
+    on_lost: Callable[[list[object]], None]
+    on_install: Callable[[str, Install, Callable[[Replacement | None], None]], None]
+    on_notice: Callable[[str, bool], None]
+
+
+class Diverged(LogError):
+    """This member's committed entries are not those of its leader. It takes part no more, its files stay."""
+
+
+def conflict_text(conflict: Conflict) -> str:
+    """Say what two members disagree about, and what can be done."""
+    mine = f"of term {conflict.mine}" if conflict.mine else "of another term, which is not known any more"
+    return (
+        f"entry {conflict.index} is committed here {mine}, and at {conflict.member} of term {conflict.other}: "
+        f"the disk of a member was rolled back or restored from an old copy, and messages that were acknowledged are "
+        f"on one side only; see 'Disks that were rolled back' in docs/replication.md"
+    )
+
+
+def rolled_back_text(found: RolledBack) -> str:
+    """Say that a member has less than it had confirmed."""
+    if found.last < 0:
+        return (
+            f"{found.member} does not have entry {found.index} of term {found.term} any more, which it had confirmed: "
+            f"its disk was rolled back or restored from an old copy; it is sent what it lacks"
+        )
+    return (
+        f"this node's log on disk ends at entry {found.last} or differs, but {found.teller} knows that it had "
+        f"confirmed entry {found.index} of term {found.term}: the disk was rolled back or restored from an old copy; "
+        f"this node does not vote until it has caught up"
+    )
+
+
+class Telling:
+    """What one owner was told, and what it waits for."""
+
+    def __init__(self, owner: Owner, core: Core, handed_term: int) -> None:
+        """`handed_term`: of the newest entry that is applied."""
+        self.owner, self._core = owner, core
+        self.handed_term = handed_term
+        self.leads = False
+        """Whether the owner was told that this node leads."""
+        self.held: list[Proposal] = []
+        """Proposals that the core did not take yet."""
+        self.wake = False
+        """The owner was told to wait, or something ended that it may wait for: it is called when it may propose."""
+        self.contexts: dict[int, object] = {}
+        self.changes: dict[int, Callable[[bool], None]] = {}
+        self._reads: list[tuple[int, Callable[[int], None]]] = []
+        self._role: tuple[bool, str, int] = (False, "", 0)
+
+    def commit(self, found: list[tuple[Frame, Appended]]) -> None:
+        """These entries are committed and durable here."""
+        contexts, changes = self.contexts, self.changes
+        entries = [Committed(frame, at, contexts.pop(frame.index, None)) for frame, at in found]
+        self.handed_term = found[-1][0].term
+        if changes:
+            for frame, _ in found:
+                done = changes.pop(frame.index, None)
+                if done is not None:
+                    done(True)
+        self.wake = False
+        self.owner.on_commit(entries)
+
+    def awake(self) -> None:
+        """It may propose again."""
+        self.wake = False
+        self.owner.on_commit([])
+
+    def report(self, ready: Ready) -> None:
+        """Tell what was found out about disks that were rolled back."""
+        tell = self.owner.on_notice
+        if ready.rolled_back is not None:
+            tell(rolled_back_text(ready.rolled_back), True)
+        for found in ready.warnings:
+            tell(conflict_text(found) if isinstance(found, Conflict) else rolled_back_text(found), True)
+        if ready.recovered:
+            tell("this node has caught up and votes again", False)
+
+    def await_read(self, index: int, done: Callable[[int], None]) -> None:
+        """Answer a read once everything through `index` is handed out."""
+        self._reads.append((index, done))
+
+    def reads(self, handed: int) -> bool:
+        """Answer the reads for which that is enough. Whether there were any."""
+        due = [read for read in self._reads if read[0] <= handed]
+        if due:
+            self._reads = [read for read in self._reads if read[0] > handed]
+            for index, done in due:
+                done(index)
+        return bool(due)
+
+    def role(self, failed: bool) -> bool:
+        """Tell who leads, if that is news; first that what was proposed will not come back, if so. Whether it was.
+
+        A new leader serves once everything before its own first entry is applied.
+        """
+        core = self._core
+        mine = core.role is Role.LEADER and not failed
+        leads = mine and core.established and self.handed_term == core.term
+        if self.leads and (not leads or core.term != self._role[2]):
+            self._lose(failed)
+        now = (leads, core.leader if leads or not mine else "", core.term)
+        if now == self._role:
+            return False
+        self._role, self.leads = now, leads
+        self.wake |= leads
+        self.owner.on_role(*now)
+        return True
+
+    def _lose(self, failed: bool) -> None:
+        contexts = list(self.contexts.values())
+        contexts += [proposal.context for proposal in self.held if proposal.context is not None]
+        changes = list(self.changes.values())
+        self.held = []
+        self.contexts.clear()
+        self.changes.clear()
+        if contexts and not failed:  # a failure said so already
+            self.owner.on_lost(contexts)
+        for done in changes:
+            done(False)

@@ -1,0 +1,278 @@
+"""All groups of a node, on the same connections and the same timer.
+
+Belongs here: which buffer is for which group, one buffer a node and turn for what all groups have to say, ticks for
+the groups that are awake, and telling them which nodes are there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+
+import msgspec
+
+from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.files import Files, Io
+from lakestream.raft.core.messages import (
+    Append,
+    Envelope,
+    HardState,
+    Membership,
+    Message,
+    Vote,
+    decode_envelopes,
+    encode_envelopes,
+)
+from lakestream.raft.core.ready import Options, RaftError
+from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.member import TICK_NS
+from lakestream.raft.group.outgoing import Outlet
+from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
+from lakestream.raft.group.raft_group import Member
+
+BUFFER_BYTES = 4 << 20
+"""Entries in one buffer between two nodes; a longer entry goes alone."""
+ANNOUNCE_NS = 2_000_000
+"""How soon followers hear of a commit when no entries tell them (2 ms): soon enough for who reads from a follower what
+was just acked, late enough for the next entry of a busy publisher to bring it along."""
+MAX_EARLY = 1024
+"""Groups that are not here for which the newest question or heartbeat of each node is kept."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Groups:
+    """The groups of this node. Everything runs in the event loop but what says that it blocks."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        io: Io,
+        clock: Clock,
+        *,
+        random: Random,
+        files: Files | None = None,
+        options: Options | None = None,
+    ) -> None:
+        """Take the RAFT channel of `peers`. `random` spreads election timeouts; seeded, everything is deterministic."""
+        self.unknown = 0
+        """Messages for groups that are not here: not yet, or not any more."""
+        self.refused = 0
+        """Messages and buffers that no correct node sends."""
+        self.on_error: Callable[[str, Exception], None] = _log_error
+        """Told when a group's owner raised an error: that group ends here, the others go on."""
+        self._peers, self._clock, self._random = peers, clock, random
+        self._files, self._options = files or Files(), options or Options()
+        self._members: dict[str, Member] = {}
+        self._awake: dict[str, Member] = {}
+        self._out: dict[str, list[Envelope]] = {}
+        self._early: dict[str, dict[str, Envelope]] = {}
+        self._gathering = self._stopped = False
+        self._announcing: set[str] = set()
+        self._timer: Timer | None = None
+        self._outlet = Outlet(io, self._send, self._flush, self._active, self._committed, self._joined, self._left)
+        peers.receive(Channel.RAFT, self._receive)
+        peers.watch(self._node_changed)
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._timer = self._clock.call_later(TICK_NS, self._tick)
+
+    def stop(self) -> None:
+        """Tick no more, send nothing more, ignore what arrives. Stop the groups first."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> Member:
+        """This node's membership in `group`, whose log is in `directory`. Blocks: reads the file `raft` there.
+
+        Call it before the log is opened: `Store.open(…, durable_through=member.durable_through)`, then apply
+        `store.replay(through=member.commit_through)`, then `Group(store.log, …, member=member)`, then `group.start()`.
+
+        Args:
+            group: its id, the same on every node.
+            directory: of the log; made when it is not there.
+            membership: what a new group begins with, the same on every member. A member that joins a group that is
+                there already passes itself as a learner: `Membership(voters, learners)` as the assignment says; it is
+                told by the log, and does not campaign before that. Of no importance when the file is there. One
+                voter, that is this node: it leads at once.
+            lost: there is no file, or a damaged one, but this node may have been a voter of the group before (its disk
+                was replaced): it begins as a recovering member, which does not vote before it holds what the leader
+                has, and acknowledges nothing before a majority without it confirmed who leads. Of two voters it never
+                becomes whole again: the other one must be made the only voter first.
+
+        Raises CorruptLog when the file is damaged (and not `lost`), OSError.
+        """
+        self._files.make_directory(directory)
+        file = KeptFile(self._files, directory)
+        try:
+            kept = file.read()
+        except CorruptLog:
+            if not lost:
+                raise
+            kept = None
+            file.close()
+            # The damaged file stays until another takes its place: a member without one would be taken for a new one.
+            file = KeptFile(self._files, directory)
+        fresh = kept is None and not lost
+        if kept is None:
+            # On its way through the log a member that joins meets the groups of former days, perhaps one in which it is
+            # the only voter: it must not lead before it holds what its leader has.
+            joins = not lost and self._peers.me not in membership.voters
+            kept = Kept(HardState(), membership, recovering=lost or joins, forgetful=lost, joining=joins)
+        return Member(
+            group,
+            self._peers.me,
+            file,
+            kept,
+            fresh=fresh,
+            outlet=self._outlet,
+            options=self._options,
+            rng=Random(self._random.getrandbits(64)),
+        )
+
+    # ------------------------------------------------------------------ members
+    def _joined(self, group: str, member: Member) -> None:
+        assert group not in self._members, f"group {group} is here already"
+        self._members[group] = member
+        early = self._early.pop(group, None)
+        if early is not None:
+            self._clock.call_soon(lambda: self._deliver(early))
+
+    def _left(self, group: str) -> None:
+        self._members.pop(group, None)
+        self._awake.pop(group, None)
+
+    def _active(self, group: str, active: bool) -> None:
+        if active and group in self._members:
+            self._awake[group] = self._members[group]
+        else:
+            self._awake.pop(group, None)
+
+    def _committed(self, group: str) -> None:
+        if not self._announcing:
+            self._clock.call_later(ANNOUNCE_NS, self._announce)
+        self._announcing.add(group)
+
+    def _announce(self) -> None:
+        groups, self._announcing = sorted(self._announcing), set()
+        if not self._stopped:
+            self._for_each(
+                [self._members[group] for group in groups if group in self._members], lambda member: member.settle(True)
+            )
+
+    def _tick(self) -> None:
+        if self._stopped:
+            return
+        self._timer = self._clock.call_later(TICK_NS, self._tick)
+        self._for_each(list(self._awake.values()), Member.tick)
+
+    def _node_changed(self, node: str, up: bool) -> None:
+        self._for_each(list(self._members.values()), lambda member: member.node_changed(node, up))
+
+    def _for_each(self, members: Iterable[Member], call: Callable[[Member], None]) -> None:
+        """What one group's owner cannot cope with is not the other groups' trouble."""
+        self._gathering = True
+        try:
+            for member in members:
+                try:
+                    call(member)
+                except Exception as error:
+                    member.fail(error)
+                    self.on_error(member.group, error)
+        finally:
+            self._gathering = False
+            self._flush(True)
+
+    # ------------------------------------------------------------------ messages
+    def _send(self, group: str, to: str, message: Message) -> None:
+        pending = self._out.get(to)
+        if pending is None:
+            self._out[to] = [Envelope(group, message)]
+        else:
+            pending.append(Envelope(group, message))
+
+    def _flush(self, now: bool) -> None:
+        """Hand over what was said, unless more groups are about to say something in this turn."""
+        if not self._out or (self._gathering and not now):
+            return
+        out, self._out = self._out, {}
+        if self._stopped:
+            return
+        for node, envelopes in out.items():
+            for part in _parts(envelopes):
+                if not self._peers.send(node, Channel.RAFT, encode_envelopes(part)):
+                    self._undelivered(node, part)
+
+    def _undelivered(self, node: str, envelopes: list[Envelope]) -> None:
+        for group in {envelope.group: None for envelope in envelopes}:
+            member = self._members.get(group)
+            if member is not None:
+                member.unreachable(node)
+
+    def _receive(self, node: str, payload: bytes) -> None:
+        if self._stopped:
+            return
+        try:
+            envelopes = decode_envelopes(payload)
+        except msgspec.DecodeError as error:
+            self.refused += 1
+            _logger.error("a message from %s was dropped: %s", node, error)
+            return
+        touched: dict[str, Member] = {}
+        for envelope in envelopes:
+            member = self._members.get(envelope.group)
+            if member is None:
+                self._keep_early(node, envelope)
+            else:
+                touched[envelope.group] = member
+                self._step(member, node, envelope.message)
+        self._for_each(touched.values(), Member.settle)
+
+    def _step(self, member: Member, node: str, message: Message) -> None:
+        try:
+            member.step(node, message)
+        except RaftError as error:
+            self.refused += 1
+            _logger.error("group %s: a message from %s was dropped: %s", member.group, node, error)
+        except Exception as error:  # the other groups' messages are in the same buffer
+            member.fail(error)
+            self.on_error(member.group, error)
+
+    def _keep_early(self, node: str, envelope: Envelope) -> None:
+        """A group is begun on its nodes at nearly the same time. Who is first asks for votes before the others are
+        there: keep the question, or it would only be repeated after an election timeout."""
+        self.unknown += 1
+        message = envelope.message
+        if isinstance(message, Vote) or (isinstance(message, Append) and not message.entries):
+            self._early.setdefault(envelope.group, {})[node] = envelope
+            if len(self._early) > MAX_EARLY:
+                del self._early[next(iter(self._early))]
+
+    def _deliver(self, early: dict[str, Envelope]) -> None:
+        for node, envelope in early.items():
+            member = self._members.get(envelope.group)
+            if member is not None:
+                self._step(member, node, envelope.message)
+                self._for_each((member,), Member.settle)
+
+
+def _log_error(group: str, error: Exception) -> None:
+    _logger.error("group %s: its owner failed", group, exc_info=error)
+
+
+def _parts(envelopes: list[Envelope]) -> Iterator[list[Envelope]]:
+    """Cut what goes to one node in a turn into buffers of about BUFFER_BYTES."""
+    part: list[Envelope] = []
+    size = 0
+    for envelope in envelopes:
+        message = envelope.message
+        length = sum(len(entry.body) for entry in message.entries) if isinstance(message, Append) else 0
+        if part and size + length > BUFFER_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(envelope)
+        size += length
+    yield part

@@ -1,0 +1,129 @@
+"""The newest entries of a member's log, in memory.
+
+Belongs here: which entries are on disk and where, which were handed out, and which are kept a little longer for
+members that lag. What is older is read from the log again.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.segment_log import Appended
+from lakestream.raft.core.messages import Entry, entry_of
+
+RECENT_BYTES = 4 << 20
+"""Bytes of handed-out entries that a leader keeps for its followers; who lags further is served from the disk."""
+
+
+class Tail:
+    """Entries `first` … `last`, those through `placed` with their place in the log.
+
+    Invariant: first - 1 ≤ placed ≤ last, and everything that is not handed out and was not there at the start is here.
+    """
+
+    __slots__ = ("_entries", "_frames", "_places", "_size", "first", "handed", "placed")
+
+    def __init__(self, last_index: int, handed: int) -> None:
+        """A log that ends with `last_index`, of which everything through `handed` was applied."""
+        self.first = last_index + 1
+        self.placed = last_index
+        self.handed = handed
+        self._frames: list[Frame] = []
+        self._entries: list[Entry | None] = []
+        self._places: list[Appended] = []
+        self._size = 0
+
+    @property
+    def last(self) -> int:
+        """The newest entry, on disk or not."""
+        return self.first + len(self._frames) - 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the bodies that are here."""
+        return self._size
+
+    def append(self, frames: list[Frame]) -> None:
+        """Entries that are about to be written."""
+        assert not frames or frames[0].index == self.last + 1
+        self._frames += frames
+        self._entries += [None] * len(frames)
+        self._size += sum(len(frame.body) for frame in frames)
+
+    def place(self, places: list[Appended]) -> None:
+        """The next entries have been written, there."""
+        self._places += places
+        self.placed += len(places)
+
+    def move(self, places: list[Appended]) -> None:
+        """The newest written entries are elsewhere now; those of them that are not here are read from there later."""
+        keep = min(len(places), len(self._places))
+        if keep:
+            self._places[-keep:] = places[-keep:]
+
+    def cut(self, after: int) -> None:
+        """Forget the entries after `after`. Invariant: none of them was handed out."""
+        assert after >= self.handed, f"entry {after + 1} was committed and cannot be cut"
+        keep = max(after + 1 - self.first, 0)
+        self._size -= sum(len(frame.body) for frame in islice(self._frames, keep, None))
+        del self._frames[keep:], self._entries[keep:], self._places[keep:]
+        self.first = min(self.first, after + 1)
+        self.placed = min(self.placed, after)
+
+    def take(self, last: int) -> list[tuple[Frame, Appended]]:
+        """The entries after `handed` through `last`, at most to the next SEAL; they count as handed out.
+
+        Empty when the first of them is not here.
+        """
+        at = self.handed + 1 - self.first
+        if at < 0:
+            return []
+        stop = last + 1 - self.first
+        found = []
+        for position in range(at, stop):
+            frame = self._frames[position]
+            found.append((frame, self._places[position]))
+            if frame.kind is Kind.SEAL:
+                break
+        self.handed += len(found)
+        return found
+
+    def entries(self, first: int, last: int, max_bytes: int) -> list[Entry]:
+        """The entries `first` … `last` as they travel, as many as `max_bytes` of bodies allow, at least one.
+
+        Empty when the first of them is not here.
+        """
+        found: list[Entry] = []
+        if first < self.first:
+            return found
+        for position in range(first - self.first, min(last, self.last) + 1 - self.first):
+            frame = self._frames[position]
+            max_bytes -= len(frame.body)
+            if max_bytes < 0 and found:
+                break
+            entry = self._entries[position]
+            if entry is None:
+                entry = self._entries[position] = entry_of(frame)
+            found.append(entry)
+        return found
+
+    def trim(self, keep_bytes: int) -> None:
+        """Let go of the oldest handed-out entries beyond `keep_bytes`."""
+        if self._size <= keep_bytes:
+            return
+        drop, most = 0, self.handed + 1 - self.first
+        while drop < most and self._size > keep_bytes:
+            self._size -= len(self._frames[drop].body)
+            drop += 1
+        if drop:
+            del self._frames[:drop], self._entries[:drop], self._places[:drop]
+            self.first += drop
+
+
+def to_seal(found: list[tuple[Frame, Appended]]) -> list[tuple[Frame, Appended]]:
+    """Those of the entries that are handed out together: at most to the next SEAL."""
+    for count, (frame, _) in enumerate(found, 1):
+        if frame.kind is Kind.SEAL:
+            return found[:count]
+    return found

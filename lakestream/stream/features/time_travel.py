@@ -1,0 +1,168 @@
+"""A stream as it was.
+
+Belongs here: which streams have a past that can be asked for (`lakestream.time_travel` in their metadata), and finding
+the last message of each subject at a point of it. A recent point is answered from the log and the index of what lives:
+to that, what the log says was removed later is added. An older one is the lake's
+(lake/read/history/past_table.py). The two meet without a gap: what is behind the table's position is in the log for as
+long as it is not in the table.
+
+What was deleted securely (its bytes shall be found nowhere) is no part of the past either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from lakestream.log.format.departures import Point
+from lakestream.log.format.errors import Compacted
+from lakestream.log.format.record import Record
+from lakestream.log.store.past import LogPast
+from lakestream.ports import History, Past, PastUnavailableError
+from lakestream.protocol.api.errors import for_clients
+from lakestream.protocol.subjects import Filters
+from lakestream.stream.awaiting import in_thread
+from lakestream.stream.core.config import StreamConfig
+
+if TYPE_CHECKING:
+    from lakestream.stream.assembly import Stream
+
+TIME_TRAVEL: Final = "lakestream.time_travel"
+RETENTION: Final = "lakestream.retention"
+
+ATTEMPTS: Final = 5
+"""Looks at log and table when segments leave the one for the other meanwhile."""
+
+SUBJECTS: Final = 2_000
+"""Subjects of the index that are looked at in one turn of the event loop."""
+
+
+class _Moved(Exception):
+    """What the log held when it was looked at first has left it."""
+
+
+def travels(config: StreamConfig) -> bool:
+    """Whether a stream keeps what is needed to say how it was. An archive's table has a history of its own."""
+    metadata = config.metadata
+    return TIME_TRAVEL in metadata and config.storage != "memory" and metadata.get(RETENTION) != "archive"
+
+
+def past_of(stream: Stream, config: StreamConfig) -> Past | None:
+    """The stream's past; None where its metadata asks for none, or there is no lake to have it."""
+    if stream.history is None or not travels(config):
+        return None
+    return _Past(stream, stream.history)
+
+
+class _Found:
+    """See `Found`."""
+
+    def __init__(self, past: _Past, point: Point, through: int, seqs: list[int]) -> None:
+        self._past, self._point = past, point
+        self.through, self.seqs = through, seqs
+
+    async def read(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
+        return await self._past.read(seqs, self._point, max_bytes)
+
+
+class _Past:
+    """See `Past`."""
+
+    def __init__(self, stream: Stream, history: History) -> None:
+        self._stream, self._history = stream, history
+
+    async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> _Found | None:
+        point = Point(up_to_seq, 0 if up_to_seq else before_ns)
+        for _ in range(ATTEMPTS):
+            try:
+                return await self._look(patterns, point, limit)
+            except (_Moved, Compacted):
+                continue
+        raise self._unknown()
+
+    async def _look(self, patterns: Sequence[bytes], point: Point, limit: int) -> _Found | None:
+        """See `find`. Raises _Moved, Compacted: entries went from the log into the table meanwhile."""
+        log = LogPast(self._stream.store)
+        through = log.last_seq(point)
+        if through is not None and log.holds(through):
+            return await self._beyond(patterns, log.by_now(point), through, limit, partial(LogPast.holds, seq=through))
+        try:
+            was = await self._history.was(patterns, point, limit, log.shredded())
+        except Exception as error:
+            raise PastUnavailableError(for_clients(error)) from error
+        if was.within:
+            return None if was.newest is None else _Found(self, point, was.through, was.newest)
+        log = LogPast(self._stream.store)
+        if not log.holds_from(was.position + 1):
+            raise self._unknown() if log.first_index <= was.position + 1 else _Moved
+        through = log.last_seq(point)
+        if not was.kept and (through is None or through <= was.through):
+            raise self._unknown()  # what was removed behind the last message of the table, before the next one
+        holds = partial(LogPast.holds_from, index=was.position + 1)
+        return await self._beyond(
+            patterns, log.by_now(point), was.through if through is None else through, limit, holds
+        )
+
+    def _unknown(self) -> PastUnavailableError:
+        return PastUnavailableError(f"{self._stream.name}: when messages left was not kept for all of that time")
+
+    async def _beyond(
+        self, patterns: Sequence[bytes], point: Point, through: int, limit: int, holds: Callable[[LogPast], bool]
+    ) -> _Found | None:
+        """What lives and was there by `through`, and what has left behind the point, as the log knows if it `holds`.
+
+        In pieces, between which others have their turn. What is removed meanwhile is found alive, or among what has
+        left: that is looked at later.
+        """
+        index = self._stream.store.subjects
+        newest: dict[bytes, int] = {}
+        looked = 0
+        for pattern in patterns:
+            for some in index.some_matching(pattern):
+                for at in range(0, len(some), SUBJECTS):
+                    for subject in some[at : at + SUBJECTS]:
+                        if seq := index.last_at_or_before(subject, through):
+                            newest[subject] = seq
+                    if len(newest) > limit:
+                        return None
+                    looked += min(len(some) - at, SUBJECTS)
+                    if looked >= SUBJECTS:
+                        looked = 0
+                        await asyncio.sleep(0)
+        log = LogPast(self._stream.store)
+        if not holds(log):
+            raise _Moved
+        wanted = Filters(patterns)
+        for seqs in await in_thread(self._stream.io, log.returning(point, through)):
+            for seq, subject in zip(seqs, log.subjects(seqs), strict=True):
+                if seq > newest.get(subject, 0) and wanted.match(subject):
+                    newest[subject] = seq
+            if len(newest) > limit:
+                return None
+            await asyncio.sleep(0)
+        return _Found(self, point, through, sorted(newest.values()))
+
+    async def read(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
+        log = LogPast(self._stream.store)
+        shredded = {seq for first, last in log.shredded() for seq in range(first, last + 1)}
+        if shredded:
+            seqs = [seq for seq in seqs if seq not in shredded]
+        found, before = log.read(seqs, max_bytes)
+        if before:
+            try:
+                older = await self._history.was_rows(seqs[:before], point, max_bytes)
+            except Exception as error:
+                raise PastUnavailableError(for_clients(error)) from error
+            if [record.seq for record in older] != list(seqs[: len(older)]):
+                raise PastUnavailableError(
+                    f"{self._stream.name}: messages of that time can no longer be read from the lake"
+                )
+            left = max_bytes - sum(len(record.data) + len(record.header) + len(record.subject) for record in older)
+            if len(older) < before or left <= 0:
+                return older
+            while found and sum(len(each.data) + len(each.header) + len(each.subject) for each in found) > left:
+                found.pop()
+            return older + found
+        return found
