@@ -1,23 +1,24 @@
-"""Compacting one stream: staged segments into its Delta table, exactly once.
+"""Compaction of one stream: staged segments into its Delta table, exactly once.
 
 Belongs here: the Spark side of one commit. The order is fixed:
 
-1. rows that died leave the table, or in an archive are marked (DELETE, UPDATE; repeating it changes nothing), and of
-   those whose bytes shall go as well a note is left (maintenance/erasure.py),
-2. the new rows are appended, without those that are dead already, in one commit that also carries the transaction
-   identifier `lakestream:<uid>` with the log index as its version, and the progress as user metadata.
+1. rows of removed messages are deleted, or in an archive marked (DELETE, UPDATE; repeating it changes nothing), and a
+note is left for messages to be erased (delta/erasures.py),
+2. the new rows are appended, without those of messages removed already, in one commit that also carries the transaction
+identifier `lakestream:<uid>` with the log index as its version, and the progress as user metadata.
 
-Only step 2 moves the position. A crash anywhere before it repeats everything, a crash after it finds the position
-moved. A reader never sees a deleted message come back: it goes before anything that follows it comes.
+Only step 2 moves the position. A crash before it repeats everything, a crash after it finds the position moved. A
+reader never sees a deleted message come back: it is deleted before later rows appear.
 
-A stream that keeps its past has a third step instead of most of the first: all rows of the batch are appended, those
-that died within it too, after a file that says when what left (departed.py), and
+A stream with time travel has a third step instead of most of the first: all rows of the batch are appended, also those
+removed within it, after writing the departures file (delta/departures.py), and
 
-3. the dead leave the table. This is repeated, from that file, by whoever compacts the stream next for the first time:
-   a crash between the two steps leaves rows that have yet to go.
+3. the rows of removed messages are deleted. The next compaction of the stream repeats this from that file, because a
+crash may have prevented it.
+
 Source: Delta protocol, "Transaction Identifiers".
 
-Invariant: nothing is read from the streaming checkpoint. What is to be done follows from the table and staging alone.
+Invariant: nothing is read from the streaming checkpoint. The work follows from the table and staging alone.
 """
 
 from __future__ import annotations
@@ -58,19 +59,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TASK_BYTES = 32 * 1024 * 1024
-"""Segments that one task decodes before a second one is worth its start."""
+"""Size of the segments that one task decodes before a second one is worth its start."""
 
 BUSY_SECONDS = 5.0
-"""How long a commit waits for the table's maintenance to end, before other streams get their turn."""
+"""Maximum time for which a commit waits for the table's maintenance before other streams get their turn."""
 
 _TIME = "timestamp_micros(time_ns div 1000)"
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How streams are compacted.
+    """Options of compaction.
 
-    `subject_limit`: a table of partition rule `auto` with more distinct subjects is bucketed; `commit_bytes`: segments
-    of one commit; `tasks`: most tasks of one commit.
+    `subject_limit`: a table of partition rule `auto` with more distinct subjects is partitioned by bucket;
+    `commit_bytes`: maximum size of the segments of one commit; `tasks`: maximum number of Spark tasks of one commit.
     """
 
     subject_limit: int = SUBJECT_LIMIT
@@ -79,7 +80,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What compacting a stream did: commits made, segments and messages they took, and the position reached."""
+    """Result of compacting a stream: commits, their segments and messages, and the position reached."""
 
     commits: int = 0
     segments: int = 0
@@ -93,8 +94,8 @@ class StreamCompaction:
     Args:
         spark: a session with Delta.
         lake: the lake's root.
-        stream: the stream's staging directory, as `staging.scan` found it.
-        table: where its table is, if not in its place.
+        stream: the stream's staging directory, as scanned.
+        table: the path of its table; the stream's usual place by default.
     """
 
     def __init__(
@@ -121,8 +122,8 @@ class StreamCompaction:
     def of_deleted(
         cls, spark: SparkSession, lake: str, stream: StagedStream, options: Options | None = None
     ) -> StreamCompaction:
-        """The same for a deleted stream, whose name another one may have taken: its table is moved aside then, or made
-        there if it has none yet.
+        """Return the compaction of a deleted stream. If another stream has its name, its table is moved aside, or
+        created there.
 
         Raises:
             ForeignTable: a Delta table that lakestream did not make is in its place.
@@ -134,17 +135,18 @@ class StreamCompaction:
         return cls(spark, lake, stream, options, position.aside(storage, identity) if moved else None)
 
     def owes(self) -> bool:
-        """Whether the stream was deleted and its table, which is kept, has yet to get what is staged. What waits for a
-        decision how the table is to begin never gets there: the table was not begun."""
+        """Return True if the retained table of a deleted stream still lacks staged segments.
+
+        Segments that wait for a decision about a clone are never compacted: the table was not begun.
+        """
         return policy.of_config(bytes(self._identity.config)).keep_table and not self._waits() and self.behind()
 
     def put_away(self) -> None:
-        """The stream was deleted, and is not owed anything: remove its table, unless it is kept, and then what is
-        staged.
+        """Remove a deleted stream's table unless it is retained, and then its staging directory.
 
         Raises:
             StillCloned: clones need the table's files.
-            LakeError: what is staged is not in files of the table that are whole; `run` makes it so.
+            LakeError: staged segments are not in undamaged files of the table; `run` repairs it.
         """
         if policy.of_config(bytes(self._identity.config)).keep_table and not self._waits():
             self.drop_table()
@@ -158,8 +160,8 @@ class StreamCompaction:
         staging.discard(self._directory)
 
     def behind(self) -> bool:
-        """Whether segments are staged, or were set aside, that the table does not hold yet, or the server has found the
-        table damaged. Touches no JVM."""
+        """Return True if staged or quarantined segments are missing in the table, or it is reported as damaged. Uses no
+        JVM."""
         position = self._watch.read() or 0
         if self._uncleared() or self._waits() or verify.is_asked(self._storage, self._directory):
             return True
@@ -172,9 +174,9 @@ class StreamCompaction:
         """Commit until nothing staged is missing in the table, or `stopping()`, or `commits` were made.
 
         Raises:
-            SegmentGap, QuarantinedSegment, ForeignTable, BadPolicy: this stream cannot go on before somebody helps.
-            DamagedTable: nor can its table be made whole; what was staged is committed all the same.
-            TableBusy: maintenance of the table takes its time; another try later helps.
+            SegmentGap, QuarantinedSegment, ForeignTable, BadPolicy: this stream needs a person's decision.
+            DamagedTable: so does its table, which cannot be repaired; staged segments are committed all the same.
+            TableBusy: the table is under maintenance; retry later.
         """
         if self._waits():
             return Outcome(position=self._watch.read() or 0)
@@ -214,7 +216,7 @@ class StreamCompaction:
         return outcome
 
     def _repair(self) -> DamagedTable | None:
-        """Make the table whole if the server has found it damaged; returns why that cannot be done."""
+        """Repair the table if the server has found it damaged; return the error if that is impossible."""
         if not verify.is_asked(self._storage, self._directory):
             return None
         with self._alone():
@@ -232,13 +234,14 @@ class StreamCompaction:
         return None
 
     def _waits(self) -> bool:
-        """Whether it has yet to be decided if the table begins as a clone (cloning/request.py)."""
+        """Return True if it is still open whether the table begins as a clone (clone_request.py)."""
         return clone_request.is_open(self._storage, self._directory)
 
     def drop_table(self) -> bool:
-        """The stream was deleted: remove the table if it is this stream's, and was not to be kept.
+        """Remove a deleted stream's table unless it is another stream's or retained; return False when nothing was
+        removed.
 
-        False when nothing was removed. The table disappears at once, before its files are deleted.
+        The table disappears at once, before its files are deleted.
 
         Raises:
             StillCloned: clones need its files.
@@ -260,15 +263,15 @@ class StreamCompaction:
             return True
 
     def _owns(self, found: Found) -> bool:
-        """Whether a table is this stream's, or was being made for it."""
+        """Return True if a table is this stream's, finished or not."""
         return found.uid.removeprefix(clone_request.MAKING) == self._identity.uid
 
     @contextmanager
     def _poison(self, parts: list[plan.Part]) -> Iterator[None]:
-        """Set a damaged segment aside, so that its stream stops at it, and says so, until it is replaced.
+        """Context that moves a damaged segment to quarantine, so that its stream stops there until it is replaced.
 
         Raises:
-            QuarantinedSegment: in place of what went wrong because of it.
+            QuarantinedSegment: in place of the error that it caused.
         """
         try:
             yield
@@ -288,7 +291,7 @@ class StreamCompaction:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Be the only one that commits to the table, or takes it away (see locks.py)."""
+        """Context that holds the table's lock (files/locks.py)."""
         lock = open_lock(self._spark, table_lock(self._storage.root, self.table))
         until = time.monotonic() + BUSY_SECONDS
         while not lock.acquire():
@@ -302,7 +305,7 @@ class StreamCompaction:
             lock.release()
 
     def _commit(self, batch: Batch, position: int) -> bool:
-        """False when the table belongs to a younger stream of this name: this one is history."""
+        """Commit a batch. Return False when the table belongs to a younger stream of this name."""
         found = self._table.find()
         if found is not None and found.uid != self._identity.uid:
             if found.created_ns > self._identity.created_ns:
@@ -335,12 +338,12 @@ class StreamCompaction:
         return True
 
     def _uncleared(self) -> bool:
-        """Whether dead rows of the last commit may still be in the table."""
+        """Return True if rows removed by the last commit may still be in the table."""
         progress = self._watch.progress
         return not self._cleared and progress is not None and progress.departed > 0
 
     def _clear(self) -> None:
-        """Take them out of it. When that was done, nothing changes."""
+        """Delete those rows. May be repeated."""
         progress = self._watch.progress
         assert progress is not None
         dead = departure_files.gone(departure_files.read(self._storage, self.table, progress.last_index))
@@ -349,7 +352,7 @@ class StreamCompaction:
         self._cleared = True
 
     def _end_rows(self, batch: Batch, position: int, found: Found) -> None:
-        """Take what died out of the table; in an archive, mark what the stream no longer has."""
+        """Delete rows of removed messages; in an archive, mark them."""
         before = self._watch.progress
         for condition in plan.deletions(position, before, batch.unwritten):
             self._table.delta().delete(condition)
@@ -372,7 +375,7 @@ class StreamCompaction:
         writer.option("userMetadata", _json(batch.progress)).save(self._table.spark_path)
 
     def _decoded(self, batch: Batch, layout: Layout) -> DataFrame:
-        """The batch's messages; each task reads a run of whole segments."""
+        """Return the batch's messages; each task reads a run of whole segments."""
         tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
         numbers = self._spark.range(0, len(batch.parts), 1, tasks)
         decoder = _Decoder(batch, layout.kind != "bucket")
@@ -383,7 +386,7 @@ class StreamCompaction:
     # The layout
 
     def _layout(self, batch: Batch, found: Found | None) -> Layout:
-        """The layout that the table shall have for this batch."""
+        """Return the layout that the table should have for this batch."""
         asked = batch.policy.partition
         current, decided_for = (found.layout, found.decided_for) if found else (None, None)
         want = policy.wanted_partition(asked, batch.subjects, current, decided_for, self._options.subject_limit)
@@ -396,7 +399,7 @@ class StreamCompaction:
         return Layout("bucket", bounds=self._bounds(batch, want.buckets, found is not None))
 
     def _too_many(self, batch: Batch, want: Partition, current: Layout | None) -> bool:
-        """Whether partitions by tokens would be more than SUBJECT_MOST, in the table or in this batch alone."""
+        """Return True if partitions by tokens would exceed SUBJECT_MOST, in the table or in this batch alone."""
         if batch.subjects <= SUBJECT_MOST:
             return False
         if current is not None and current.kind == "tokens" and self._table.partitions() > SUBJECT_MOST:
@@ -408,7 +411,7 @@ class StreamCompaction:
         return tokens.distinct().limit(SUBJECT_MOST + 1).count() > SUBJECT_MOST
 
     def _bounds(self, batch: Batch, buckets: int, in_table: bool) -> tuple[str, ...]:
-        """Bounds of buckets that hold about the same number of subjects each."""
+        """Return bounds of buckets with about equal numbers of subjects."""
         most = max(1, policy.SAMPLE // len(batch.parts))
         sampler = _Sampler([(part.path, part.after) for part in batch.parts], most)
         numbers = self._spark.range(0, len(batch.parts), 1, min(self._options.tasks, len(batch.parts)))
@@ -420,7 +423,7 @@ class StreamCompaction:
 
 
 class _Decoder:
-    """What a task runs: numbers of segments in, their messages out. Pickled, so it holds nothing of Spark."""
+    """Spark task: numbers of segments in, their messages out. Pickled, so it holds nothing of Spark."""
 
     def __init__(self, batch: Batch, as_partitions: bool) -> None:
         self._parts = [(part.path, part.after) for part in batch.parts]
@@ -436,7 +439,7 @@ class _Decoder:
 
 
 class _Sampler:
-    """Numbers of segments in, some of their subjects out."""
+    """Spark task: numbers of segments in, some of their subjects out."""
 
     def __init__(self, parts: list[tuple[str, int]], most: int) -> None:
         self._parts, self._most = parts, most
@@ -452,13 +455,13 @@ class _Sampler:
 
 
 def clear_removed(lake: str) -> None:
-    """Delete what removals that were cut short have left behind."""
+    """Delete the rest of tables whose removal was interrupted."""
     storage = open_storage(lake)
     storage.delete_tree(f"{storage.root}/{paths.REMOVED}")
 
 
 def _select(time_expression: str) -> list[str]:
-    """The table's columns, in order, from the decoder's."""
+    """Return the table's columns, in order, as expressions over the decoder's."""
     columns = [column.split()[0] for column in TABLE_DDL.replace("map<string, array<string>>", "map").split(", ")]
     return [f"{time_expression} AS time" if column == "time" else column for column in columns]
 
