@@ -1,7 +1,7 @@
 """Old messages for the event loop.
 
-Belongs here: the asyncio side of reading a stream's table, whose reader itself is synchronous and runs in a thread.
-Reads have threads of their own, so that a slow lake does not keep the log's writes waiting.
+Belongs here: the asyncio side of reading a stream's table; the reader itself is synchronous and runs in a thread. Reads
+have threads of their own, so that a slow lake does not delay the log's writes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREADS = 4
-"""Reads from the lake that a server has under way at once; further ones queue."""
+"""Maximum number of parallel reads from the lake in a server; further ones queue."""
 PER_STREAM = 3
-"""Those of one stream, so that one whose table is slow leaves room for the others."""
+"""Maximum number of them for one stream, so that a slow table leaves room for others."""
 
 
 class Reading(Protocol):
-    """Reads that `TableHistory` and `FallbackHistory` both serve."""
+    """Interface that `TableHistory` and `FallbackHistory` share."""
 
     def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
@@ -52,14 +52,14 @@ class Reading(Protocol):
 
 
 class SharedCache:
-    """What the histories of a server's streams share: the block cache and the threads. Made at the first read."""
+    """Shared parts of the histories of a server's streams: the block cache and the threads. Made at the first read."""
 
     def __init__(self) -> None:
         self._cache: BlockCache | None = None
         self._threads: ThreadPoolExecutor | None = None
 
     def get(self) -> BlockCache:
-        """The cache; loads pyarrow."""
+        """Return the cache; loads pyarrow."""
         if self._cache is None:
             from lakestream.lake.read.history.cache import BlockCache
 
@@ -73,7 +73,7 @@ class SharedCache:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self, table: TableHistory) -> None:
-        """Have a table let go of what it holds: in a thread, since a read of the lake may have it locked just now."""
+        """Close a table in a thread, since a running read may have it locked."""
         assert self._threads is not None, "a table is opened in one of them"
         self._threads.submit(table.close)
 
@@ -205,7 +205,7 @@ class ThreadHistory:
                 self._shared.close(table)  # what the read has put into the cache since
 
     def _fallback(self) -> FallbackHistory | None:
-        """Table and staged segments as one; None while nothing is staged. Blocks."""
+        """Return table and staged segments as one history; None while nothing is staged. Blocks."""
         from lakestream.lake.read.history.history import TableHistory  # loads pyarrow
         from lakestream.lake.read.history.staged import FallbackHistory, StagedRows
 
@@ -239,7 +239,7 @@ class ThreadHistory:
             return self._table
 
     def close(self) -> None:
-        """The stream is gone: its blocks leave the cache."""
+        """Remove a deleted stream's blocks from the cache."""
         self._closed = True
         if self._table is not None:
             self._forget(self._table)

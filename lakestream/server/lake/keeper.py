@@ -1,8 +1,8 @@
-"""Between the log and the lake.
+"""The link between the server's streams and the lake.
 
-Belongs here: getting sealed segments into the lake's staging area, noticing how far each table is, letting the log go
-of what the table holds, and giving streams their history. All file work happens in threads; without a compactor or a
-lake the server serves on and the log just grows (invariant 9).
+Belongs here: staging sealed segments, following the position of each table, releasing segments from the log that the
+table holds, and giving streams their history. All file work happens in threads; without a compactor or a lake the
+server continues to serve and the log grows (invariant 9).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from lakestream.stream.mirroring.clone_replica import BaseUnreadable
 LEASE_LOOK_NS = 10_000_000_000
 """Interval (10 s) at which monitoring checks the compactor's lease in an object store."""
 LOOKING = 8
-"""Tables that are looked at together before their streams serve."""
+"""Number of tables that are read in parallel before their streams serve."""
 LOOK_SECONDS = 10.0
-"""How long a start waits for the lake to say how far its tables are. It serves on without (invariant 9)."""
+"""Maximum time for which a start waits for the positions of tables. It continues without them (invariant 9)."""
 OLDER_STORE = "the server's store is an older copy than its lake; the server's log says what to do"
 """Error text for clients of a stream whose store is older than its lake."""
 NOT_COMPARED = "its table could not be looked at before it serves, which would show a store that is an older copy"
 
 
 class LakeKeeper:
-    """`LakeLink` over a lake, which may be a directory or in an object store.
+    """Implementation of `LakeLink` over a lake in a directory or an object store.
 
     Args:
         root: the lake's root.
@@ -67,7 +67,7 @@ class LakeKeeper:
         self._kept: dict[tuple[str, str], Kept] = {}
         """By account and name."""
         self._leaving: dict[str, tuple[tuple[str, str], str]] = {}
-        """By uid: deleted streams, by account and name, of which the lake cannot be told yet, and why."""
+        """Deleted streams by uid that are not marked in the lake yet: (account, name), and the error."""
         self._started = self._stopped = False
         self._look_seconds = LOOK_SECONDS
         self._budget = Budget()
@@ -80,27 +80,27 @@ class LakeKeeper:
         return kept.identity if kept is not None and kept.stream is stream else None
 
     def start(self) -> None:
-        """Begin to look at the tables every `poll_ns`."""
+        """Start to follow the tables, every `poll_ns`."""
         self._started, self._look_seconds = True, LOOK_SECONDS
         self._clock.call_later(self._options.poll_ns, self._poll)
         self._look_for_compactor()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop following the tables."""
         self._stopped = True
 
     def lag(self) -> dict[str, Lag]:
-        """What of each stream is not in its table yet: what monitoring shows. Streams of other accounts than the global
-        one are `account/stream`."""
+        """Return the lag of each stream's table for monitoring. Streams of other accounts than the global one are named
+        `account/stream`."""
         now = self._clock.now()
         return {_shown(key): kept.lag(now) for key, kept in self._kept.items()}
 
     def attended(self) -> bool:
-        """Return True if a compactor holds the lake's lock, as far as the last look told."""
+        """Return True if a compactor holds the lake's lock, by the last check."""
         return self._attended
 
     def troubles(self) -> dict[str, str]:
-        """Streams whose tables do not follow them, with the reason: what monitoring shows."""
+        """Return the reasons why tables do not follow their streams, for monitoring."""
         found = {_shown(key): trouble for key, trouble in self._leaving.values()}
         return found | {_shown(key): kept.trouble for key, kept in self._kept.items() if kept.trouble}
 
@@ -115,7 +115,7 @@ class LakeKeeper:
         return None
 
     def attached(self, stream: Stream) -> None:
-        """See `LakeLink.attached`. Segments sealed before a crash that did not reach the staging area go now."""
+        """Attach a stream, and stage segments that were sealed before a crash."""
         if stream.config.storage == "memory":
             return
         before = self._kept.get((stream.account, stream.name))
@@ -216,9 +216,11 @@ class LakeKeeper:
             self._see_off(identity, directory, done)
 
     def _see_off(self, identity: staging.StreamIdentity, directory: str, done: Callable[[], None]) -> None:
-        """Have the lake know that a stream is gone, and have what it is owed. What it could not be told is tried again,
-        now and by the next start: or the table would stay as it is for good, and readers would take the stream for a
-        living one."""
+        """Mark a deleted stream in the lake, and stage what its table lacks.
+
+        Failed attempts are repeated, now and after the next start: otherwise its table would stay forever, and readers
+        would take the stream for a live one.
+        """
 
         def settled(_: object, error: BaseException | None) -> None:
             if error is None:
@@ -234,7 +236,7 @@ class LakeKeeper:
 
     # ------------------------------------------------------------------ flushes
     def when_staged(self, stream: Stream, done: Callable[[str], None]) -> None:
-        """Stage what is sealed of a stream by now, then call `done("")`, or with what is wrong."""
+        """Stage everything sealed of a stream by now, then call `done("")`, or with the error."""
         kept = self._kept.get((stream.account, stream.name))
         if kept is None or kept.stream.closed:
             done(f"stream {stream.name} is not kept in the lake")
@@ -268,7 +270,7 @@ class LakeKeeper:
             self._ask(kept)
 
     def _look_for_compactor(self) -> None:
-        """See whether somebody holds the compactor's lock; of an object store that is asked less often."""
+        """Check whether the compactor's lock is held; in an object store less often."""
         now, path = self._clock.now(), f"{self.root}/{COMPACTOR_LOCK}"
         if self._attended_at and not paths.is_local(path) and now - self._attended_at < LEASE_LOOK_NS:
             return
@@ -280,7 +282,7 @@ class LakeKeeper:
         self._io.submit(lambda: is_held(path), seen)
 
     def _ask(self, kept: Kept) -> None:
-        """Stage what is sealed and read the position; at most one such task of a stream is under way."""
+        """Stage sealed segments and read the position; at most one such task of a stream runs."""
         store = kept.stream.store
         store.seal_if_old()
         # Cheap for a stream where nothing happens: there may be a thousand of them, each with its retained segments.
@@ -322,7 +324,7 @@ class LakeKeeper:
         self._io.submit(lambda: kept.look(sealed, identity, leads, left, floor, applied, budget), settled)
 
     def _moved(self, kept: Kept, found: Found, left: int) -> None:
-        """Take note of how far the table is now."""
+        """Record the table's position."""
         position = found.position or 0
         if position < kept.position:  # an older copy of the lake that the log still reaches: stage anew
             kept.staged_through = position
@@ -332,7 +334,7 @@ class LakeKeeper:
             kept.history.damaged = found.damaged or position < left
 
     def _troubled(self, kept: Kept, error: BaseException) -> None:
-        """An older copy of the store or of the lake has consequences, until somebody has helped."""
+        """Apply the consequences of an older copy of the store or of the lake, which a person has to repair."""
         self._note(kept, str(error))
         if isinstance(error, OlderStore):
             kept.ahead = True
@@ -341,13 +343,14 @@ class LakeKeeper:
             kept.history.refusal = str(error)
 
     def _note(self, kept: Kept, trouble: str) -> None:
-        """Keep what is wrong with a table for monitoring; say it once."""
+        """Record an error of a table for monitoring; log it once."""
         if trouble and trouble != kept.trouble:
             self._log.error(f"stream {kept.stream.name}: the lake at {self.root}: {trouble}")
         kept.trouble = trouble
 
     def _let_go(self, stream: Stream, store: Store, position: int) -> None:
-        """Invariants 7 and 10: only what a visible commit of the table holds leaves the log, in whole files."""
+        """Release segments from the log that a visible commit of the table holds (invariants 7 and 10), in whole
+        files."""
         if store.checkpoint_frees(position):
             stream.checkpoint()
         dropped: list[SealedSegment] = store.drop_through(position)
@@ -356,6 +359,6 @@ class LakeKeeper:
 
 
 def _shown(key: tuple[str, str]) -> str:
-    """A stream's account and name as one: what SQL calls it, too."""
+    """Return a stream's account and name as one name, as in SQL."""
     account, name = key
     return name if account == GLOBAL else f"{account}/{name}"
