@@ -18,7 +18,7 @@ from lakestream.lake.delta import time_travel
 from lakestream.lake.delta.departures import DeparturesGone
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.segments import Dead
-from lakestream.lake.delta.time_travel import CommitLog, NotKept, TimeTravelError, as_of, version_of_point
+from lakestream.lake.delta.time_travel import CommitLog, NotRecorded, TimeTravelError, as_of, version_of_point
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.log.format.departures import Departures, Point
@@ -103,7 +103,7 @@ def test_a_past_that_is_gone_or_was_not_kept_is_an_error(tmp_path: Path) -> None
     log = CommitLog(tmp_path)
     with pytest.raises(TimeTravelError, match=r"sequence 10 is before the versions .*lakestream\.time_travel"):
         version_of_point(log, Point(seq=10))
-    with pytest.raises(NotKept, match="sequence 20"):
+    with pytest.raises(NotRecorded, match="sequence 20"):
         version_of_point(log, Point(seq=20))
     assert version_of_point(log, Point(seq=21)).version == 9
 
@@ -196,7 +196,7 @@ def test_a_moment_before_the_first_message_of_the_past_is_refused(tmp_path: Path
     commit(tmp_path, 4, reached(20, 3005), first_ns=2500)
     log = CommitLog(tmp_path)
     for before_ns in (1001, 1200, 2500):
-        with pytest.raises(NotKept, match="was not kept at"):
+        with pytest.raises(NotRecorded, match="was not kept at"):
             version_of_point(log, Point(before_ns=before_ns))
     assert version_of_point(log, Point(before_ns=2501)).version == 4
     assert version_of_point(log, Point(seq=11)).version == 4

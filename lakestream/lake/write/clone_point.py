@@ -21,7 +21,7 @@ from lakestream.lake.delta.position import PositionWatch, Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN, UID_PROPERTY
 from lakestream.lake.delta.time_travel import (
     CommitLog,
-    NotKept,
+    NotRecorded,
     TimeTravelError,
     version_for_commit_time,
     version_for_message_time,
@@ -127,7 +127,7 @@ def _at_sequence(
     try:
         kept = version_of_point(log, point)
         version, progress = kept.version, kept.progress
-    except NotKept:
+    except NotRecorded:
         version, progress = _first_with(log, newest.uid, seq), None
     if version is None:
         return None

@@ -390,7 +390,7 @@ class Compactor:
     def _is_behind(self, directory: str, tally: _Tally) -> bool | None:
         """Return True if a stream's table is behind; None on any error, which fails this stream alone."""
         try:
-            return self._streams[directory].behind()
+            return self._streams[directory].is_behind()
         except Exception as error:
             self._fail(directory, error, tally)
             return None
@@ -460,10 +460,10 @@ class Compactor:
         self._streams.pop(stream.directory, None)
         try:
             last = StreamCompaction.of_deleted(self._spark, self._lake, stream, self._options)
-            if last.owes():
+            if last.lacks_segments():
                 self._streams[stream.directory] = last
                 return True
-            last.put_away()
+            last.clean_up()
         except StillCloned as error:
             self._clones.release(error.table)  # and then again
             self._postpone(stream.directory, FIRST_RETRY_SECONDS)

@@ -52,7 +52,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import Lock, open_lock, table_lock
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write import repair
-from lakestream.lake.write.table import Found, StreamTable
+from lakestream.lake.write.table import ExistingTable, StreamTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,21 +134,23 @@ class StreamCompaction:
         moved = taken or position.is_aside(storage, identity)
         return cls(spark, lake, stream, options, position.aside(storage, identity) if moved else None)
 
-    def owes(self) -> bool:
+    def lacks_segments(self) -> bool:
         """Return True if the retained table of a deleted stream still lacks staged segments.
 
         Segments that wait for a decision about a clone are never compacted: the table was not begun.
         """
-        return policy.of_config(bytes(self._identity.config)).keep_table and not self._waits() and self.behind()
+        return (
+            policy.of_config(bytes(self._identity.config)).keep_table and not self._awaits_clone() and self.is_behind()
+        )
 
-    def put_away(self) -> None:
+    def clean_up(self) -> None:
         """Remove a deleted stream's table unless it is retained, and then its staging directory.
 
         Raises:
             StillCloned: clones need the table's files.
             LakeError: staged segments are not in undamaged files of the table; `run` repairs it.
         """
-        if policy.of_config(bytes(self._identity.config)).keep_table and not self._waits():
+        if policy.of_config(bytes(self._identity.config)).keep_table and not self._awaits_clone():
             self.drop_table()
             # Invariant 10: what is staged is all that is left of the stream but for the table.
             if damaged := verify.look_over(self._storage, self.table):
@@ -159,11 +161,11 @@ class StreamCompaction:
         self.drop_table()
         staging.discard(self._directory)
 
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Return True if staged or quarantined segments are missing in the table, or it is reported as damaged. Uses no
         JVM."""
         position = self._watch.read() or 0
-        if self._uncleared() or self._waits() or verify.is_asked(self._storage, self._directory):
+        if self._uncleared() or self._awaits_clone() or verify.is_asked(self._storage, self._directory):
             return True
         staged = staging.segments(self._directory)
         if staged and staged[-1].last_index > position:
@@ -178,7 +180,7 @@ class StreamCompaction:
             DamagedTable: so does its table, which cannot be repaired; staged segments are committed all the same.
             TableBusy: the table is under maintenance; retry later.
         """
-        if self._waits():
+        if self._awaits_clone():
             return Outcome(position=self._watch.read() or 0)
         damaged = self._repair()
         outcome = Outcome(position=self._watch.read() or 0)
@@ -193,7 +195,7 @@ class StreamCompaction:
             )
             if not parts:
                 break
-            with self._poison(parts):
+            with self._quarantining(parts):
                 footers = [segments.footer(part.path) for part in parts]
                 count = plan.fitting(footers, self._options.commit_bytes)
                 parts, footers = parts[:count], footers[:count]
@@ -201,7 +203,7 @@ class StreamCompaction:
                 self._cleared = False
                 with self._alone():
                     # Once more: what was staged behind a withdrawal comes behind what the withdrawal takes away.
-                    committed = not self._waits() and self._commit(batch, outcome.position)
+                    committed = not self._awaits_clone() and self._commit(batch, outcome.position)
                 self._cleared = True
             if not committed:
                 break
@@ -233,7 +235,7 @@ class StreamCompaction:
                 return error
         return None
 
-    def _waits(self) -> bool:
+    def _awaits_clone(self) -> bool:
         """Return True if it is still open whether the table begins as a clone (clone_request.py)."""
         return clone_request.is_open(self._storage, self._directory)
 
@@ -262,12 +264,12 @@ class StreamCompaction:
             self._table.remove(found.uid)
             return True
 
-    def _owns(self, found: Found) -> bool:
+    def _owns(self, found: ExistingTable) -> bool:
         """Return True if a table is this stream's, finished or not."""
         return found.uid.removeprefix(clone_request.MAKING) == self._identity.uid
 
     @contextmanager
-    def _poison(self, parts: list[plan.Part]) -> Iterator[None]:
+    def _quarantining(self, parts: list[plan.Part]) -> Iterator[None]:
         """Context that moves a damaged segment to quarantine, so that its stream stops there until it is replaced.
 
         Raises:
@@ -351,7 +353,7 @@ class StreamCompaction:
             self._table.delta().delete(condition)
         self._cleared = True
 
-    def _end_rows(self, batch: Batch, position: int, found: Found) -> None:
+    def _end_rows(self, batch: Batch, position: int, found: ExistingTable) -> None:
         """Delete rows of removed messages; in an archive, mark them."""
         before = self._watch.progress
         for condition in plan.deletions(position, before, batch.unwritten):
@@ -385,7 +387,7 @@ class StreamCompaction:
 
     # The layout
 
-    def _layout(self, batch: Batch, found: Found | None) -> Layout:
+    def _layout(self, batch: Batch, found: ExistingTable | None) -> Layout:
         """Return the layout that the table should have for this batch."""
         asked = batch.policy.partition
         current, decided_for = (found.layout, found.decided_for) if found else (None, None)

@@ -60,7 +60,7 @@ REWRITE_SEQS = 2_000_000
 """Sequences of one file when a table is rewritten."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class ExistingTable(msgspec.Struct, frozen=True):
     """An existing table: owner, layout (None: not one of lakestream's), whether it has the archive's column, and
     properties."""
 
@@ -106,7 +106,7 @@ class StreamTable:
         self.spark_path = storage.spark_path(self.path)
         spark.conf.set(*PAGE_SETTING)
 
-    def find(self) -> Found | None:
+    def find(self) -> ExistingTable | None:
         """Return the table at the path; None when there is none.
 
         Raises:
@@ -128,7 +128,7 @@ class StreamTable:
         created = int(metadata.configuration.get(CREATED_PROPERTY) or 0)
         layout = layout_of(metadata.partition_columns, fields)
         archive_column = any(field.name == REMOVED_COLUMN for field in fields)
-        return Found(uid, created, layout, archive_column, dict(metadata.configuration))
+        return ExistingTable(uid, created, layout, archive_column, dict(metadata.configuration))
 
     def create(self, layout: Layout, policy: StreamPolicy) -> None:
         """Create the table."""
@@ -174,7 +174,7 @@ class StreamTable:
         """Add the column with the time of removal."""
         self._sql(f"ADD COLUMNS ({REMOVED_DDL.removeprefix(', ')})")
 
-    def adapt(self, found: Found, policy: StreamPolicy) -> None:
+    def adapt(self, found: ExistingTable, policy: StreamPolicy) -> None:
         """Set and unset table properties as the stream requests, in as few commits as possible."""
         want = wanted_properties(policy)
         changed = {name: value for name, value in want.items() if found.properties.get(name) != value}
@@ -257,7 +257,7 @@ class StreamTable:
 
     # Taking it away
 
-    def make_way(self, found: Found) -> None:
+    def make_way(self, found: ExistingTable) -> None:
         """Remove the table of an earlier stream of this name, or move it aside if it is retained.
 
         Raises:
@@ -275,7 +275,7 @@ class StreamTable:
         self._storage.move(self.path, target)
         self._forget()
 
-    def _is_to_be_kept(self, found: Found) -> bool:
+    def _is_to_be_kept(self, found: ExistingTable) -> bool:
         """Return True if an earlier stream of this name retains its table, by its deletion or its last commit."""
         directory = paths.staging(self._storage.root, self._identity.name, found.uid, self._identity.account)
         earlier = read_identity(directory)

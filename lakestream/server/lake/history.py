@@ -105,7 +105,7 @@ class ThreadHistory:
 
     @property
     def refusal(self) -> str:
-        """Why the table must not be read now (it is an older copy than the log relies on); empty: it may be."""
+        """Reason why the table must not be read now (it is an older copy than the log requires), or ""."""
         return self._refusal
 
     @refusal.setter
@@ -118,7 +118,7 @@ class ThreadHistory:
 
     @property
     def damaged(self) -> bool:
-        """The table does not have all that left the log: what staged segments have is read from them."""
+        """True if the table lacks messages that have left the log; they are read from staged segments."""
         return self._damaged
 
     @damaged.setter

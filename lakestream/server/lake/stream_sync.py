@@ -44,11 +44,11 @@ class Lag(msgspec.Struct, frozen=True):
     committed_ns: int = 0
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What a look at a table has found.
+class LookResult(msgspec.Struct, frozen=True):
+    """Result of a look at a table.
 
     `position` is the log index through which the table holds the stream (None: there is no table), `held` the one
-    through which that is certain: all files were checked. `trouble` is what is wrong; `damaged`: its files are.
+    through which its files were verified. `trouble` is an error; `damaged`: files are damaged.
     """
 
     position: int | None
@@ -57,13 +57,13 @@ class Found(msgspec.Struct, frozen=True):
     damaged: bool = False
 
 
-class Kept:
-    """One stream and what is known of its table.
+class StreamSync:
+    """Synchronisation of one stream.
 
     Args:
         stream: the stream.
         lake: the lake's root.
-        grace: what of the staged segments stays for a while.
+        grace: retention of staged segments after compaction.
     """
 
     def __init__(self, stream: Stream, lake: str, grace: Grace) -> None:
@@ -100,7 +100,7 @@ class Kept:
         self._skipped = 0
         self._unchecked = 0
 
-    def idle(self, left: int, sealed_through: int) -> bool:
+    def is_idle(self, left: int, sealed_through: int) -> bool:
         """Return True if this poll may skip the stream.
 
         Args:
@@ -111,7 +111,7 @@ class Kept:
         behind = sealed_through > left and sealed_through > min(self.position, staged)
         if not self.checked or self.trouble or behind or self.waiting or self.held < self.position:
             return False
-        if self.owes_schema():
+        if self.has_unstaged_schema():
             return False
         self._skipped = (self._skipped + 1) % IDLE_POLLS
         return self._skipped != 0
@@ -128,7 +128,7 @@ class Kept:
                 age = 0
         return Lag(behind, age, self.committed_ns)
 
-    def owes_schema(self) -> bool:
+    def has_unstaged_schema(self) -> bool:
         """Return True if readers cannot know yet the typed columns that the stream names (lake/sql/typed.py)."""
         if not self.stream.leading or self.told is self.identity:
             return False
@@ -168,7 +168,7 @@ class Kept:
         floor: int,
         applied: int,
         budget: Budget,
-    ) -> Found:
+    ) -> LookResult:
         """Read the position, check the table's files, stage sealed segments, delete staged ones. Blocks.
 
         Args:
@@ -200,7 +200,7 @@ class Kept:
         if damaged:
             trouble = self._damage(sealed, staged)
         if not leads:
-            return Found(position, held, trouble, damaged)
+            return LookResult(position, held, trouble, damaged)
         quarantined = quarantine.find(self.directory, position or 0)
         if quarantined is not None and quarantine.replace(quarantined.path, sealed):
             quarantined = None
@@ -213,7 +213,7 @@ class Kept:
             if any(entry.name == verify.REQUEST_FILE for entry in entries):
                 verify.settle(self._storage, self.directory)
             self._storage.delete_all(self._grace.due(staged, held, time.monotonic_ns()))
-        return Found(position, held, trouble or str(quarantined or ""), damaged)
+        return LookResult(position, held, trouble or str(quarantined or ""), damaged)
 
     def _check(self, position: int, left: int, applied: int, staged: Sequence[StagedSegment]) -> None:
         """Raise an error unless table and log belong together.

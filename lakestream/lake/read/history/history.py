@@ -119,7 +119,7 @@ class TableHistory:
         if not subjects:
             return []
         choice = Choice(subjects)
-        if choice.narrows:
+        if choice.is_narrow:
             return self._read_narrow(first, last, limit, max_bytes, choice)
         return self._read_blocks(first, last, limit, max_bytes, choice)
 

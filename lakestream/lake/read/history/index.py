@@ -311,7 +311,7 @@ class Choice:
         self._filters = Filters(self.patterns)
 
     @property
-    def narrows(self) -> bool:
+    def is_narrow(self) -> bool:
         """Return True if a query can name the subjects: they are few, and no pattern begins with a wildcard."""
         return len(self.subjects) <= MAX_SUBJECTS and not self.wanted.everything
 
