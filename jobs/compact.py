@@ -167,7 +167,7 @@ def _close(compactor: Compactor, upkeep: Upkeep | None, spark: SparkSession) -> 
 def _serve(compactor: Compactor, upkeep: Upkeep | None, interval: float, stop: threading.Event) -> int:
     compactor.start(interval)
     say("compactor ready")
-    compactor.sweep(retry_now=True)  # what the checkpoint believes done and the table lacks
+    compactor.sweep(retry_now=True)  # streams that are done by the checkpoint but not in the table
     if upkeep is not None:
         upkeep.start()
     while not stop.wait(interval):
@@ -184,7 +184,7 @@ def _has_work(lake: str) -> bool:
         return pending.has_work(lake)
     except StorageFailed:
         raise
-    except Exception:  # a damaged table, say: the compactor names the stream, and goes on with the others
+    except Exception:  # for instance a damaged table: the compactor reports the stream and continues with the others
         return True
 
 
@@ -212,7 +212,7 @@ def _watch_parent(stop: threading.Event) -> None:
         pass
     stop.set()
     time.sleep(ORPHAN_GRACE_SECONDS)
-    os._exit(1)  # nobody is left to insist; the JVM ends when its standard input does
+    os._exit(1)  # the parent is gone; the JVM ends when its standard input does
 
 
 if __name__ == "__main__":

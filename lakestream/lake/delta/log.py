@@ -94,7 +94,7 @@ class State:
                 self.metadata = action.meta_data
             elif action.txn is not None:
                 self.transactions[action.txn.app_id] = action.txn.version
-        # Whatever the order of its lines, a file that a commit removes and adds is there.
+        # A file that a commit both removes and adds stays, whatever the order of its lines.
         self.files.update((key_of(add), add) for add in added)
 
 
@@ -198,7 +198,7 @@ class Log:
             hint = msgspec.json.decode(self._storage.read(f"{self.directory}/_last_checkpoint"), type=_Hint)
         except (FileNotFoundError, msgspec.DecodeError):
             hint = None
-        # The hint is of use while its own commit is there: then those after it cannot have been cleaned up either.
+        # The hint is valid while its own commit exists: then later commits were not cleaned up either.
         if hint is not None and not hint.parts and self._storage.exists(self.path(hint.version)):
             name = f"{self.directory}/{hint.version:020d}.checkpoint.parquet"
             if self._storage.exists(name):

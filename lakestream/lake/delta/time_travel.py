@@ -289,9 +289,9 @@ def _exactly(log: CommitLog, at_ns: int, newest: Progress) -> AsOf | None:
         return None
     except TimeTravelError:
         if newest.departed < 0 and log.commit(log.versions[0]).progress is None:
-            return None  # nobody knows whether it kept its past then
+            return None  # it is unknown whether departures were recorded then
         raise
-    if kept.version is None:  # beyond the table, which has no message or removal as late as that
+    if kept.version is None:  # beyond the table's last message or removal
         if newest.departed < 0:
             return None
         return AsOf(log.latest, at_ns, complete=False, progress=log.uncleared(log.latest))
@@ -331,7 +331,7 @@ def version_of_point(log: CommitLog, point: Point) -> PointVersion:
             return -1
         return progress.last_seq if point.seq else max(progress.moment_ns, progress.last_time_ns)
 
-    # Invariant: sequences and moments ascend over the commits of a stream, also over those that do not keep its past.
+    # Invariant: sequences and moments ascend over the commits of a stream, also without departures.
     versions = log.course
     at = bisect_left(_ByVersion(versions, reached), wanted)
     if at == len(versions):
@@ -349,7 +349,7 @@ def version_of_point(log: CommitLog, point: Point) -> PointVersion:
         return PointVersion(version, progress)
     first_ns = log.commit(version).first_time_ns
     if before.departed < 0 and not point.seq and (first_ns is None or point.before_ns <= first_ns):
-        # What was removed between the last message of the commit before and the first one of this nobody noted.
+        # Removals between the last message of the commit before and the first one of this were not recorded.
         raise NotRecorded(_not_kept(point))
     return PointVersion(version, progress, before)
 

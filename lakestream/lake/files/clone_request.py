@@ -158,7 +158,7 @@ def decide(storage: Storage, directory: str, said: CloneAnswer) -> CloneAnswer:
     """Give an answer unless there is one; return the one that counts."""
     if storage.create(f"{directory}/{ANSWER_FILE}", msgspec.json.encode(said)):
         return said
-    return answered(storage, directory) or said  # what was withdrawn may have been cleared away already
+    return answered(storage, directory) or said  # a withdrawn request may have been removed already
 
 
 def is_open(storage: Storage, directory: str) -> bool:

@@ -232,7 +232,7 @@ class Flusher:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="lakestream-flush", daemon=True)
             self._thread.start()
-        # A little more than the work's own limit, which gives the better reason.
+        # A little longer than the inner timeout, which gives the better reason.
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout + 1)
 
     async def _flush(self, stream: str, timeout: float) -> Flushed:
@@ -240,7 +240,7 @@ class Flusher:
         async with asyncio.timeout(timeout):
             if self._client is not None and self._client.is_connected:
                 with contextlib.suppress(FlushFailed):
-                    return await self._ask(self._client, stream, timeout / 2)  # the others need time too
+                    return await self._ask(self._client, stream, timeout / 2)  # leave time for the others
             await self._disconnect()
             return await self._first(stream, timeout)
 

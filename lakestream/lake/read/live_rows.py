@@ -342,7 +342,7 @@ def table_batches(
                 batch = _living(pa.record_batch(found), wanted, view)
                 if batch.num_rows:
                     yield batch if len(names) == len(columns) else batch.select(list(columns))
-        except Exception as error:  # the query engine's errors have no class of their own
+        except Exception as error:  # the query engine raises bare Exception
             if "Object at location" not in str(error):
                 raise
             raise VersionGone(view.table, view.version, str(error)) from error

@@ -95,7 +95,7 @@ def run(name: str, work: Callable[[threading.Event], int]) -> int:
     An error gives one line on stderr and the code 1: the program can be started again, nothing is lost.
     """
     os.umask(UMASK)  # for this program's own files in the lake and those of its JVM
-    logging.disable(logging.ERROR)  # py4j logs, with its traceback, what it raises anyway
+    logging.disable(logging.ERROR)  # py4j logs errors that it raises anyway
     stop = threading.Event()
     _on_signals(stop, signal.SIGTERM, signal.SIGINT)
     try:
@@ -113,11 +113,11 @@ def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threadin
     """Start a session for work on a lake, by the options --cores and --heap, with our spark_conf/local if it exists."""
     storage = open_storage(lake)
     if not storage.local:
-        storage.list(storage.root)  # no credentials, no bucket: better known before Spark has started
+        storage.list(storage.root)  # missing credentials or bucket: fail before Spark starts
     from lakestream.lake.spark import jars
     from lakestream.lake.spark import session as sessions
 
-    with contextlib.suppress(JarsMissing):  # only for log4j2.properties: without it Spark is louder
+    with contextlib.suppress(JarsMissing):  # only for log4j2.properties: without it Spark logs more
         os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))
 
     session = sessions.session(app, cores=options.cores, heap_mib=options.heap, lake=lake)

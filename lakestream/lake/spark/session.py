@@ -33,13 +33,13 @@ JAVA_OPTIONS = (
 time zone is for the texts of Delta, which ignore the session's."""
 
 DELTA = {
-    # Ours behind Delta's: so it sees Delta's own statements too.
+    # After Delta's, so that it sees Delta's own statements too.
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,io.lakestream.spark.LakestreamExtensions",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
     # Subjects may have `${…}` in them, and SQL texts have subjects.
     "spark.sql.variable.substitute": "false",
-    # Of two processes that commit at once, one wins and the other one knows.
+    # Of two concurrent commits exactly one succeeds, and the other fails.
     "spark.delta.logStore.file.impl": "io.lakestream.delta.LocalCommitLogStore",
     "spark.delta.logStore.s3a.impl": "io.lakestream.delta.ConditionalS3LogStore",
     # Nobody but the lake's owner and group reads its files (0750, 0640). Hadoop sets modes by this, not by the umask.
@@ -63,7 +63,7 @@ LOCAL = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
-    # What a driver that runs for months remembers of finished work.
+    # Limits of finished work kept by a driver that runs for months.
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "200",

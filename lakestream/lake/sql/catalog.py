@@ -136,7 +136,7 @@ class Catalog:
             account = _plain(match[1])
         else:
             return Stream("", "", table, name)
-        # A stream's own name is understood too where its directory has to spell some characters otherwise.
+        # Accept a stream's own name too where its directory's name is encoded.
         if paths.directory_name(last) != last and not _SPELLED.search(last):
             table = f"{self.root}/{directory}/{paths.directory_name(last)}"
         return Stream(account, _plain(last), table, name)
@@ -256,7 +256,7 @@ class Snapshot:
             return None
         base = msgspec.structs.replace(mention, name=name.removesuffix(suffix))
         try:
-            located = self.locate(base)  # first: a server that is asked for its newest messages also tells the schema
+            located = self.locate(base)  # first: a flush also stages the schema
         except UnknownStream:
             if self._catalog.typed(base.name) is None:
                 return None
@@ -318,7 +318,7 @@ class Snapshot:
         at_ns = self._moment(travel, mention)
         log, found = self._version(mention, at_ns)
         if not found.complete and (live := self._view(mention)) is not None:
-            # The log once more: what left the tail before the view was opened is in a version that is listed now.
+            # List the log again: segments compacted before the view was opened are in a version that is listed now.
             self._logs.pop(mention.name, None)
             log, found = self._version(mention, at_ns)
             if not found.complete and live.view.departures is not None and self._catalog.live_streams is not None:

@@ -48,7 +48,7 @@ class CloneViews:
         """Return the relation for a table at a version."""
         if not clones.is_registered(self._storage, path):
             return TableAt(path, version)
-        # A table that was made anew may have the same version: the commit itself tells.
+        # A table that was created again may have the same version; the commit's tag tells.
         key = path, Log(open_storage(path), path).tag(version) or str(version)
         if (known := self._known.get(key)) is None:
             known = self._known[key] = TableAt(path, version, self._view(path, version))
@@ -70,7 +70,7 @@ class CloneViews:
         paths = ", ".join(quoted(locate(path, add.path)) for add in state.files.values())
         rows = f"SELECT {none}, NULL::VARCHAR AS filename, NULL::BIGINT AS file_row_number WHERE false"
         if paths:
-            # The one without rows has every column, which older files may not have.
+            # The SELECT without rows has every column; older files may lack some.
             options = "union_by_name = true, filename = true, file_row_number = true, hive_partitioning = false"
             rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], {options})"
         of = {name: "f" if name in partition else "r" for name in types}

@@ -58,7 +58,7 @@ def connect(root: str) -> duckdb.DuckDBPyConnection:
     extensions = [extension_path(name) for name in (("httpfs", "aws") if remote else ()) + ("delta",)]
     import duckdb
 
-    # Nothing may reach for the network: extensions come from wheels or are built in.
+    # No network access: extensions come from wheels or are built in.
     connection = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
     for extension in extensions:
         connection.execute("LOAD " + quoted(str(extension)))

@@ -29,7 +29,7 @@ MACROS = (
     "CREATE MACRO spark_string(x) AS CASE typeof(x) WHEN 'BLOB' THEN decode(TRY_CAST(x AS BLOB), 'replace') "
     "ELSE CAST(x AS VARCHAR) END",
     "CREATE MACRO spark_json(x) AS TRY_CAST(spark_string(x) AS JSON)",
-    # Spark has it and DuckDB has not; subjects are what it is made for.
+    # DuckDB lacks this function, which is useful for subjects.
     "CREATE MACRO substring_index(s, d, n) AS array_to_string(CASE WHEN n > 0 THEN string_split(s, d)[:n] "
     "WHEN n < 0 THEN string_split(s, d)[greatest(n, -len(string_split(s, d))):] ELSE [] END, d)",
 )
@@ -127,7 +127,7 @@ def split(text: str) -> tuple[list[tuple[str, int]], str]:
     try:
         tokens = sqlglot.tokenize(text, read=DIALECT)
     except TokenError:
-        # An open quote swallows everything behind it. What precedes it may still be complete.
+        # An open quote takes in everything after it. Statements before it may be complete.
         return _split_before_open_quote(text)
     has_tokens = False
     for token in tokens:
@@ -403,7 +403,7 @@ def _schema(text: str) -> exp.DataType:
     """Parse a Spark schema: columns as in a CREATE TABLE, or one type."""
     for kind in (text, f"STRUCT<{text}>"):
         try:
-            # As part of a CAST: DataType.build would not mind what it does not understand.
+            # As part of a CAST: DataType.build accepts unknown types.
             cast = sqlglot.parse_one(f"CAST(x AS {kind})", read=DIALECT)
         except SqlglotError:
             continue

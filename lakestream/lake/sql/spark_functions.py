@@ -134,7 +134,7 @@ class _Builder(ABC):
         if expression.getClass().getSimpleName() == "Literal" and kind in _EXACT:
             value = expression.value()
             return str(value.toString()) if kind == "string" and value is not None else value
-        # Anything else has to be worked out by Spark.
+        # Spark evaluates any other expression.
         jvm: Any = self._spark.sparkContext._jvm
         column = jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression)
         if kind in _TIMES:

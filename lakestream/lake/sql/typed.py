@@ -126,7 +126,7 @@ def _look(path: str) -> TypedTable | None:
         return asked
     properties = delta.metadata().configuration
     text, stream = properties.get(JSON_SCHEMA_PROPERTY), properties.get(schema.STREAM_PROPERTY)
-    if asked is not None:  # the table learns of it with its next commit
+    if asked is not None:  # the table gets the property with its next commit
         text, stream = asked.text, asked.stream
     if text is None or stream is None:
         return None
@@ -183,7 +183,7 @@ def engine_functions(text: str) -> tuple[Callable[[Any], Any], Callable[[Any], A
         return parse(text).reasons(payloads)
 
     for function in (values, reasons):
-        # The types themselves, not their names: the engines look at them.
+        # The engines need the types themselves, not their names.
         function.__annotations__ = {"payloads": pa.Array, "return": pa.Array}
     return values, reasons
 

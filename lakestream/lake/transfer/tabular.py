@@ -263,7 +263,7 @@ def _write_delta(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
     failures: list[BaseException] = []
 
     def told() -> Iterator[pa.RecordBatch]:
-        # What goes wrong here would come out of the writer as its own error, without its type.
+        # The writer would replace an error from here by its own, without its type.
         try:
             yield from batches
         except BaseException as error:

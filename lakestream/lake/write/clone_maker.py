@@ -97,7 +97,7 @@ class CloneMaker:
         """
         with self._alone() as self._fence:
             asked = clone_request.asked_of(self._storage, self._directory)
-            # Under the lock: whoever takes the table of a deleted stream away has it, and discards the request then.
+            # Under the lock, which the removal of a deleted stream's table takes before it discards the request.
             if asked is None or self._storage.exists(f"{self._directory}/{paths.DELETED_FILE}"):
                 return None
             said = clone_request.answered(self._storage, self._directory)
@@ -150,7 +150,7 @@ class CloneMaker:
             self._check()
             if position is None or position == asked.index:
                 self._table.remove(found.uid)
-            else:  # log entries without messages have come since: they are not staged any more
+            else:  # log entries without messages followed: they are not staged any more
                 self._table.delta().delete()
         clone_request.forget(self._storage, self._directory)
 
@@ -166,11 +166,11 @@ class CloneMaker:
 
     def _clone(self, point: Point, wanted: StreamPolicy) -> None:
         """Share the files, and delete rows that the stream did not hold."""
-        # Delta's own properties may need features of the protocol, which SQL sees to.
+        # Delta's own properties may need protocol features, which SQL enables.
         properties = {name: value for name, value in wanted_properties(wanted).items() if name.startswith("delta.")}
         properties |= {UID_PROPERTY: MAKING + self._identity.uid, STREAM_PROPERTY: self._identity.name}
         self._check()
-        self._storage.delete_tree(self._table.path)  # what a removal that was cut short left behind
+        self._storage.delete_tree(self._table.path)  # files of an interrupted removal
         clone(self._spark, self._storage.root, point.table, self._table.path, point.version, properties)
         delta = self._table.delta()
         conditions = [*point.conditions, *plan.deletions(1, None, Dead(runs=point.dead))]
@@ -184,7 +184,7 @@ class CloneMaker:
         for update in point.updates:
             delta.update(update.condition, {update.column: update.value})
         if not self._storage.local:
-            # Spark names objects by s3a:, which no other reader knows. The store copies them by itself.
+            # Spark references objects by s3a:, which other readers do not know. The store copies them.
             own = Detacher(self._spark, self._storage)
             own.detach(self._table.path, lambda: contextlib.nullcontext(True), lambda: None)
 
@@ -225,7 +225,7 @@ class CloneMaker:
     def _adopt(self, asked: CloneRequest, point: Point, wanted: StreamPolicy, seconds: float) -> CloneAnswer:
         """Make the table the mirror's, in one commit that changes no row."""
         first, last, messages = rows_at(self._storage, self._table.path)
-        # What is to be erased from the origin's files is not among the rows, but may be in files that are shared.
+        # Messages to be erased are not among the rows, but may be in shared files.
         runs = erasures.merged(erasures.notes(self._storage, point.table))
         if runs and (gone := erasures.missing(self._storage, self._table.path, runs)):
             erasures.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, gone)
@@ -258,7 +258,7 @@ class CloneMaker:
             last_seq=answer.last_seq,
             last_time_ns=answer.last_time_ns,
             floor=answer.floor,
-            # All that the table has by now came at once, and nothing has left it yet.
+            # All rows of the table were committed at once, and none was deleted yet.
             moment_ns=answer.last_time_ns if keeps_past else 0,
             departed=0 if keeps_past else -1,
         )
@@ -290,7 +290,7 @@ class _Picker:
 
     def __init__(self, selections: Sequence[Picked]) -> None:
         self._selections = list(selections)
-        _rules(self._selections)  # a wrong one is refused here, not in a task
+        _rules(self._selections)  # an invalid one is rejected here, not in a task
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -423,7 +423,7 @@ def clone(
         entry = Clone(origin, there.root, version, time.time_ns())
         storage.write(clones.entry_path(storage, entry.target), msgspec.json.encode(entry))
     set_here = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in (properties or {}).items())
-    # Shallow clones of clones name the files of the first origin, which keeps its list of them through the scan.
+    # Shallow clones of clones reference the files of the first origin, which `References` finds in their logs.
     spark.sql(
         f"CREATE TABLE delta.`{there.spark_path(there.root)}` SHALLOW CLONE "
         f"delta.`{storage.spark_path(origin)}` VERSION AS OF {version}"

@@ -64,7 +64,7 @@ def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
         return None
     position = PositionWatch(table, asked.origin_uid).read()
     if position is None and asked.through:
-        return None  # its first commit is still to come
+        return None  # it has no commit yet
     log = CommitLog(table)
     newest = log.progress(log.latest)
     if position is None or newest is None or newest.uid != asked.origin_uid:
@@ -161,7 +161,7 @@ def _at_moment(storage: Storage, log: CommitLog, asked: CloneRequest, newest: Pr
     if version is None:
         raise CloneRefused(f"{asked.origin} held nothing at {rfc3339(at_ns)}")
     if found.progress is None:
-        # What had left by then, as far as commits tell: those made by then know it, and later ones know too much.
+        # Messages removed by then, as recorded by the commits made by then; later commits include later removals.
         with contextlib.suppress(TimeTravelError):
             version = max(version, version_for_commit_time(log, at_ns, max(at_ns, time.time_ns())))
     dead = list(departure_files.gone_as_of(storage, log.table, found).runs)

@@ -137,12 +137,12 @@ class CloneWorker:
 
     def _make(self, stream: StagedStream) -> str | None:
         maker = self._makers.get(stream.directory)
-        if maker is None:  # it has sessions of Spark's, and may be asked every second
+        if maker is None:  # kept, since it has Spark sessions and may be called every second
             maker = self._makers[stream.directory] = CloneMaker(self._spark, self._storage.root, stream)
         try:
             answer = maker.run()
         except StillCloned as error:
-            return self._detach(error.table)  # and then again
+            return self._detach(error.table)  # retried afterwards
         if answer is None:
             return None
         self._makers.pop(stream.directory, None)

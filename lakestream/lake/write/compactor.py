@@ -162,7 +162,7 @@ class Compactor:
         self._lake = self._storage.root
         self._scanner = Scanner(lake)  # used while `_busy` is held
         self._complain = complain
-        self._told: dict[str, str] = {}  # what was wrong with the last look over the staging area
+        self._told: dict[str, str] = {}  # errors of the last scan
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if checkpoint is None and not self._storage.local:
             self._temporary = tempfile.TemporaryDirectory(prefix="lakestream-checkpoint-")
@@ -173,7 +173,7 @@ class Compactor:
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="compact")
         self._streams: dict[str, StreamCompaction] = {}
         self._failures: dict[str, _Failure] = {}
-        self._unfinished: set[str] = set()  # behind when their batch had gone on long enough
+        self._unfinished: set[str] = set()  # behind at the end of their batch
         self._reached: dict[str, int] = {}  # the log index that a stream's table holds, as far as a batch has seen
         self._busy = threading.Lock()  # a batch or housekeeping is under way
         self._stopping = stopping or threading.Event()
@@ -208,7 +208,7 @@ class Compactor:
             goal = {each.directory: each.last_index for each in [*live, *gone]}
             self._clones.look(live)
         self._worked(lambda: self._start({"availableNow": True}).awaitTermination())
-        # Streams that the checkpoint believes done, but whose table is behind: an older failure, or a restored table.
+        # Streams that are done by the checkpoint, but whose table is behind: an earlier failure, or a restored table.
         report = self._sweep_all()
         if self._clones.wait():
             report = self._sweep_all()
@@ -216,8 +216,8 @@ class Compactor:
             self._clones.wait()
             report = self._sweep_all()
             if not report.streams and not report.failures:
-                break  # what is left waits for another stream's table, or another program
-        self._lock.check()  # without the lock nothing more was begun, which is no failure of any stream
+                break  # the rest waits for another stream's table, or another program
+        self._lock.check()  # losing the lock is no failure of a stream
         return msgspec.structs.replace(report, failures=report.failures | self._scanner.troubles)
 
     def start(self, interval: float) -> None:
@@ -357,7 +357,7 @@ class Compactor:
                 if not self._settle(directory, turn, tally):
                     continue
                 if now - began < ROUND_SECONDS and not self._halted():
-                    turns[self._take_turn(self._streams[directory])] = directory  # behind those that wait
+                    turns[self._take_turn(self._streams[directory])] = directory  # at the end of the queue
                 else:
                     self._unfinished.add(directory)
             if now - looked >= LOOK_SECONDS and now - began < ROUND_SECONDS:
@@ -377,7 +377,7 @@ class Compactor:
             self._unfinished.discard(stream.directory)
             try:
                 compaction = self._compaction(stream)
-            except Exception as error:  # its identity or its place in the lake: the others go on
+            except Exception as error:  # an invalid identity or directory: the others continue
                 self._fail(stream.directory, error, tally)
                 continue
             if (behind := self._is_behind(stream.directory, tally)) is None:
@@ -417,7 +417,7 @@ class Compactor:
             return False
         if behind and outcome.commits:
             return True
-        if behind:  # it was not to begin a commit: whoever said so may think differently next time
+        if behind:  # it was told not to begin a commit
             self._unfinished.add(directory)
         self._failures.pop(directory, None)
         return False
@@ -465,7 +465,7 @@ class Compactor:
                 return True
             last.clean_up()
         except StillCloned as error:
-            self._clones.release(error.table)  # and then again
+            self._clones.release(error.table)  # retried afterwards
             self._postpone(stream.directory, FIRST_RETRY_SECONDS)
             return False
         except Exception as error:
@@ -502,7 +502,7 @@ def _reason(error: BaseException) -> str:
     if _is_worker_late(error):
         return WORKER_LATE
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # A worker's exception stands in the middle of its traceback, as `module.Name: text`.
+    # A worker's exception is in the middle of its traceback, as `module.Name: text`.
     inner = [line for line in lines if line.startswith("lakestream.lake.errors.")]
     return (inner or lines or [type(error).__name__])[0][:500]
 

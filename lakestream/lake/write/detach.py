@@ -118,7 +118,7 @@ class Detacher:
         transaction = self._rewriter.begin(table)
         state = Log(there, table).state(int(transaction.snapshot().version()))
         adds = foreign(table, state.files.values(), only)
-        done = self._bring(there, table, adds)  # what has come since
+        done = self._bring(there, table, adds)  # files added since
         stamp_ms = int(transaction.snapshot().timestamp())
         actions: list[dict[str, Any]] = [{"add": _own(table, add)} for add in adds]
         actions += [{"remove": removal(add, stamp_ms)} for add in adds]
@@ -148,7 +148,7 @@ class Detacher:
             for size in _some_at_once(pool, one, pairs):
                 done = Detached(table, done.files + 1, done.of, done.size + size)
                 self._report(done)
-        assert done.files == done.of  # nothing is named that is not there
+        assert done.files == done.of  # every referenced file exists
         return done
 
 

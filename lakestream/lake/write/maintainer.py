@@ -139,7 +139,7 @@ def look(
             trouble=trouble,
             erase=erasures.count(to_erase),
         )
-    except (NotATable, FileNotFoundError):  # taken away while we looked
+    except (NotATable, FileNotFoundError):  # removed meanwhile
         return None
 
 
@@ -150,7 +150,7 @@ def read(storage: Storage, table: str, version: int | None = None) -> tuple[Log,
         return None
     try:
         state = log.state(version)
-    except FileNotFoundError:  # no commit in it yet, or taken away while we looked
+    except FileNotFoundError:  # no commit in it yet, or removed meanwhile
         return None
     return (log, state) if state.metadata.configuration.get(UID_PROPERTY) else None
 
@@ -169,10 +169,10 @@ def expire(storage: Storage, table: str, keep_from: int) -> int:
     """
     log = Log(storage, table)
     assert keep_from in log.checkpoints
-    # Whoever wrote it: what can be read only from it is not deleted before it is on disk.
+    # Sync the checkpoint, whichever program wrote it, before deleting what it replaces.
     storage.sync_files(log.parts(keep_from))
     old = log.files_before(keep_from)
-    # The table's lock is held: in an object store one request for many of them.
+    # The table's lock is held, so use few requests.
     for at in range(0, len(old), _DELETED_AT_ONCE):
         storage.delete_all(old[at : at + _DELETED_AT_ONCE])
     return sum(version < keep_from for version in log.commits)
@@ -319,7 +319,7 @@ class Maintainer:
             done = retry(lambda: self._work(table), is_conflict)
             return None if done is None else msgspec.structs.replace(done, seconds=time.monotonic() - began)
         except Exception as error:
-            if self._stopping():  # what was cut short is no failure
+            if self._stopping():  # an interrupted step is no failure
                 return None
             return Done(name, Plan(), seconds=time.monotonic() - began, failure=_reason(error))
 
@@ -445,7 +445,7 @@ class Maintainer:
         if not runs or now is None or now[1].metadata.id != facts.incarnation:
             return 0, None
         if vacuum.to_rewrite(self._storage, facts.table, now[1], runs):
-            return 0, None  # deleted since the rewrite began: the next round has it
+            return 0, None  # deleted since the rewrite began; the next round handles it
         left = vacuum.left_behind(self._storage, *now, runs)
         try:
             kept = self._kept_after_detaching(facts.table, set(left), runs) if left else set()
@@ -468,7 +468,7 @@ class Maintainer:
             if not needed & files or clone not in of_streams or self._stopping():
                 continue
             found = read(self._storage, clone)
-            # Only what is in these files: of the rest the mirror may have rows that are still on their way.
+            # Only sequences in these files: for others the mirror may still have uncompacted rows.
             inside = vacuum.within(self._storage, needed & files, runs)
             if found is not None and inside and (gone := erasures.missing(self._storage, clone, inside)):
                 uid = found[1].metadata.configuration[UID_PROPERTY]

@@ -100,7 +100,7 @@ class Repair:
                 continue
             try:
                 state = log.state(version)
-            except FileNotFoundError:  # log clean-up has taken what it is made of
+            except FileNotFoundError:  # log clean-up has deleted the files that it is replayed from
                 break
             if (position := self._position(state)) < begins - 1:
                 break
@@ -133,7 +133,7 @@ class Repair:
         """Return the progress for the repair's commit, based on the restored version's."""
         log = CommitLog(self._table)
         progress, deletes = target.progress, 0
-        if progress is None:  # an empty table, which knows all of what it has lost
+        if progress is None:  # an empty table
             progress = Progress(uid=self._identity.uid, last_index=0, last_seq=0, last_time_ns=0, departed=0)
         else:
             deletes = log.deletes_left(target.state.version)

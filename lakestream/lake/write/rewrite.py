@@ -72,7 +72,7 @@ class Rewriter:
     def begin(self, table: str) -> Any:
         """Return a transaction on the table's newest version (`transaction.snapshot().version()`)."""
         jvm = self._jvm()
-        # Delta asks for the thread's session, and finds another one's settings otherwise.
+        # Delta uses the thread's session, which would have other settings.
         jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
         path = self._storage.spark_path(table)
         return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path).startTransaction()
@@ -117,7 +117,7 @@ class Rewriter:
                     return None
                 self.commit(transaction, actions)
         except Exception:
-            with contextlib.suppress(Exception):  # without a commit they are nobody's; VACUUM takes what is left
+            with contextlib.suppress(Exception):  # no commit references them; VACUUM deletes the rest
                 self._storage.delete_all(locate(table, add["path"]) for add in written)
             raise
         return len(files), len(written)

@@ -116,7 +116,7 @@ class StreamCompaction:
         self.table = self._table.path
         self._watch = PositionWatch(self.table, self._identity.uid)
         self._fence: Lock | None = None
-        self._cleared = False  # whether what died by the last commit is known to have left the table
+        self._cleared = False  # True once rows removed by the last commit have been deleted
 
     @classmethod
     def of_deleted(
@@ -152,7 +152,7 @@ class StreamCompaction:
         """
         if policy.of_config(bytes(self._identity.config)).keep_table and not self._awaits_clone():
             self.drop_table()
-            # Invariant 10: what is staged is all that is left of the stream but for the table.
+            # Invariant 10: besides the table, only the staged segments are left of the stream.
             if damaged := verify.look_over(self._storage, self.table):
                 verify.ask(self._storage.root, self._identity, damaged)
                 raise LakeError(verify.describe(self.table, damaged))
@@ -202,7 +202,7 @@ class StreamCompaction:
                 batch = plan.gather(self._identity.uid, parts, footers, self._watch.progress)
                 self._cleared = False
                 with self._alone():
-                    # Once more: what was staged behind a withdrawal comes behind what the withdrawal takes away.
+                    # Again: segments staged after a withdrawal are compacted after the removal of its table.
                     committed = not self._awaits_clone() and self._commit(batch, outcome.position)
                 self._cleared = True
             if not committed:
@@ -248,11 +248,11 @@ class StreamCompaction:
         Raises:
             StillCloned: clones need its files.
         """
-        with self._alone():  # also for the look: a clone may be in the making
+        with self._alone():  # also for reading: a clone may be being made
             found = self._table.find()
             if found is None or not self._owns(found):
                 return False
-            # The table knows what its last commit was told. What the stream said when it was deleted counts.
+            # The table has the policy of its last commit; the policy at the stream's deletion counts.
             wanted = policy.of_config(self._identity.config)
             whole = found.uid == self._identity.uid
             if whole and wanted.keep_table and not found.kept:
@@ -278,7 +278,7 @@ class StreamCompaction:
         try:
             yield
         except Exception as error:
-            # Out of a Python worker, through the JVM, only the exception's name and text are left.
+            # An exception from a Python worker keeps only its name and text in the JVM.
             if not isinstance(error, BadSegment) and "BadSegment" not in str(error):
                 raise
             for part in parts:
@@ -321,7 +321,7 @@ class StreamCompaction:
             self._end_rows(batch, position, found)
             if layout != found.layout:
                 self._rewrite(layout)
-            # After the rewrite: what the layout was decided for is written down once it is there.
+            # After the rewrite: record the request only once the layout exists.
             self._table.adapt(found, batch.policy)
         if batch.departures is not None and len(batch.departures):
             departure_files.write(self._storage, self.table, batch.progress.last_index, batch.departures)

@@ -135,7 +135,7 @@ class StreamTable:
         from delta.tables import DeltaTable
         from pyspark.sql.types import StructType
 
-        # What a removal that was cut short, or a creation, left behind: no table, as there is no log.
+        # Files of an interrupted removal or creation: without a log they are no table.
         self._storage.delete_tree(self.path)
         if not self._storage.local:
             self._delete_markers()
@@ -279,7 +279,7 @@ class StreamTable:
         """Return True if an earlier stream of this name retains its table, by its deletion or its last commit."""
         directory = paths.staging(self._storage.root, self._identity.name, found.uid, self._identity.account)
         earlier = read_identity(directory)
-        if earlier is None:  # it was put away
+        if earlier is None:  # its staging directory is gone
             return found.kept
         keeps = of_config(bytes(earlier.config)).keep_table
         return keeps or (found.kept and not is_marked(self._storage, directory))
@@ -298,7 +298,7 @@ class StreamTable:
             self._forget()
             self._storage.delete_tree(aside)
             return
-        # Without its log it is no table; what is left when this is cut short goes when the table is made anew.
+        # Without its log it is no table; if this is interrupted, `create` deletes the rest.
         self._storage.delete_tree(log_directory(self.path))
         self._forget()
         self._storage.delete_tree(self.path)

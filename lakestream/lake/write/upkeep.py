@@ -71,7 +71,7 @@ class Upkeep:
                 return
             try:
                 self._round(woken)
-            except Exception as error:  # the lake cannot be listed, or Spark is gone; the compactor says more about it
+            except Exception as error:  # the lake cannot be listed, or Spark has ended; the compactor reports it
                 if not self._stopping:
                     self._report(Done("all tables", Plan(), failure=str(error).partition("\n")[0]))
 

@@ -151,6 +151,6 @@ def _holds(storage: Storage, path: str, runs: Runs) -> bool:
                 at = np.searchsorted(firsts, seqs, "right") - 1
                 if bool(((at >= 0) & (seqs <= lasts[np.maximum(at, 0)])).any()):
                     return True
-    except FileNotFoundError:  # VACUUM took it
+    except FileNotFoundError:  # deleted by VACUUM
         pass
     return False

@@ -82,7 +82,7 @@ class FlushApi:
         if flushing is not None and flushing.stream is stream:
             if len(flushing.waiting) >= MOST_WAITING:
                 raise ApiError(503, 0, f"more than {MOST_WAITING} flush requests wait for stream {name}")
-            # The one under way may have begun before this request's messages were stored.
+            # The running flush may have begun before this request's messages were stored.
             flushing.waiting.append(reply)
             return
         flushing = self._under_way[name] = _Flushing(stream)
@@ -125,7 +125,7 @@ class FlushApi:
 
     def _staged(self, flushing: _Flushing, served: list[bytes], index: int, seq: int, wrong: str) -> None:
         if flushing.served is not served:
-            return  # they were told already that it failed
+            return  # they were answered already with the failure
         if wrong:
             self._end(flushing, ApiError(503, 0, f"the stream could not be staged: {wrong}"))
             return

@@ -127,7 +127,7 @@ class LakeClones:
         if not clone_request.has_request(self.root, mirror):
             return False
         said = clone_request.withdraw(self.root, mirror)
-        if said.state == clone_request.REFUSED:  # nothing was made, so nothing is to be taken away
+        if said.state == clone_request.REFUSED:  # nothing was made, so nothing has to be removed
             clone_request.settle(self.root, mirror)
         return said.state == clone_request.MADE
 
@@ -179,7 +179,7 @@ class LakeClones:
         async def run() -> None:
             try:
                 result = await asyncio.get_running_loop().run_in_executor(readers, work)
-            except Exception as error:  # deltalake has errors of any kind
+            except Exception as error:  # deltalake raises errors of any kind
                 done(None, error)
             else:
                 done(result, None)
@@ -202,7 +202,7 @@ class LakeClones:
         wanted = policy.of_config(bytes(mirror.config))
         directory = paths.staging(paths.root(self.root), source.name, flushed.uid, mirror.account)
         origin = staging.read_identity(directory)
-        told = (source.name, mirror.account, flushed.uid)  # whoever answers on the bus may not choose another table
+        told = (source.name, mirror.account, flushed.uid)  # the answer on the bus must not choose another table
         if origin is None or (origin.name, origin.account, origin.uid) != told:
             return _Found(never=f"nothing of {source.name} is in the lake")
         config = msgspec.json.decode(origin.config, type=StreamConfig)
@@ -317,7 +317,7 @@ class _Task:
         self._deaf()
         clones = self._clones
         if not (flushed.error or flushed.uid) and clones.clock.now() - self._began < ABSENT_NS:
-            self._later(LOOK_NS, self._flush)  # after a start its own server may not have it yet
+            self._later(LOOK_NS, self._flush)  # after a start its own server may not have opened it yet
             return
         if flushed.error is not None or not flushed.uid.isalnum():
             why = (flushed.error or {}).get("description") or "it does not answer"
@@ -334,7 +334,7 @@ class _Task:
     def _asked(self, found: _Found | None, error: BaseException | None) -> None:
         if self._cancelled.is_set():
             return
-        if found is None:  # whether there is a request is not known, so nothing else may begin
+        if found is None:  # it is unknown whether there is a request, so nothing else may begin
             self._waits(f"the lake can not be asked: {error}")
             self._later(READ_AGAIN_NS, self.begin)
         elif found.never is not None:
@@ -355,7 +355,7 @@ class _Task:
         if found is not None and found.answer is not None:
             self._answered(found.answer)
             return
-        if found is None or found.attended:  # a lake that can not be read for a moment says nothing about that
+        if found is None or found.attended:  # a lake that cannot be read does not tell
             self._attended = now
         if self._bound:
             if now - self._attended > NOBODY_NS:
@@ -384,7 +384,7 @@ class _Task:
             case clone_request.WITHDRAWN:
                 self._end(NotCopied(NO_COMPACTOR))
             case _:
-                if self._bound:  # it is asked for again; else the mirror sees to it that nothing comes of it
+                if self._bound:  # it is requested again, or the mirror discards it
                     clones.settled(self._stream)
                 self._end(NotCopied(said.reason))
 
@@ -424,7 +424,7 @@ def _request(source: StreamSource, origin: StreamIdentity, wanted: StreamPolicy,
         origin=origin.name,
         origin_uid=origin.uid,
         origin_account=origin.account,
-        # What was removed by now has to have left the table; and of a moment it then has all.
+        # Present removals have to be in the table, which then also has all messages of the time.
         through=index,
         as_of_seq=as_of.seq if as_of is not None else 0,
         as_of_ns=as_of.time_ns if as_of is not None else 0,

@@ -40,7 +40,7 @@ def keeps(stream: StreamIdentity) -> bool:
     try:
         return policy.of_config(bytes(stream.config)).keep_table
     except BadPolicy:
-        return False  # the compactor says what is wrong with it
+        return False  # the compactor reports the error
 
 
 def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> None:
@@ -55,19 +55,19 @@ def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> No
     storage, kept = open_storage(lake), keeps(stream)
     before = position.reached(storage, stream) if kept else 0
     damaged = verify.damaged(storage, stream) if before and directory else []
-    # Invariant 10: these files are the last segments that the store has. A table that is not whole is owed all of them.
+    # Invariant 10: these files are the last segments that the store has. A damaged table needs all of them.
     reached = min(before, position.reached(storage, stream)) if kept and not damaged else 0
     owed = [each for each in sealed_in(Files(), directory) if each[2] > reached] if kept and directory else []
     for path, first_index, last_index in owed:
         try:
             staging.stage(path, first_index, last_index, stream, lake)
         except StagingConflict as error:
-            log.error(f"stream {stream.name}: {error}")  # what is there was staged while the stream lived
+            log.error(f"stream {stream.name}: {error}")  # the file there was staged before the deletion
     if damaged:
         log.error(f"stream {stream.name}: {verify.describe(position.own(storage, stream), damaged)}")
         verify.ask(lake, stream, damaged)
     staging.mark_deleted(lake, stream, kept)
-    # The compactor may just have been done with what another replica had staged, and cleared the place.
+    # The compactor may just have compacted another replica's segments and removed the directory.
     missing = staging.missing(lake, stream, [each[2] for each in owed])
     if missing and missing[-1] > position.reached(storage, stream):
         raise OSError(f"what was staged of {stream.name} through entry {missing[-1]} was taken away")

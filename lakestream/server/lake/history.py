@@ -113,7 +113,7 @@ class ThreadHistory:
         if why != self._refusal:
             self._past = None
             if self._table is not None:
-                self._forget(self._table)  # what is known of the table is of another copy of it
+                self._forget(self._table)  # cached data is of another copy of the table
         self._refusal = why
 
     @property
@@ -181,7 +181,7 @@ class ThreadHistory:
             fallback = await self._shared.call(self._fallback)
             if fallback is not None:
                 found = await self._shared.call(lambda: self._ask_fallback(work, fallback))
-                self.damaged = True  # until the keeper has found the table to be whole
+                self.damaged = True  # until the table was verified
                 return found
             if failure is not None:
                 raise failure
@@ -193,7 +193,7 @@ class ThreadHistory:
             return work(fallback)
         except HistoryUnavailable:
             raise
-        except (LakeError, OSError) as error:  # a segment was taken away meanwhile, or is damaged itself
+        except (LakeError, OSError) as error:  # a segment was deleted meanwhile, or is damaged itself
             raise HistoryUnavailable(f"the table is damaged, and so is what is staged: {error}") from error
 
     async def _ask_table(self, work: Callable[[Reading], T]) -> T:
@@ -202,7 +202,7 @@ class ThreadHistory:
             return await self._shared.call(lambda: work(table))
         finally:
             if self._closed or table is not self._table:
-                self._shared.close(table)  # what the read has put into the cache since
+                self._shared.close(table)  # blocks that the read has cached since
 
     def _fallback(self) -> FallbackHistory | None:
         """Return table and staged segments as one history; None while nothing is staged. Blocks."""

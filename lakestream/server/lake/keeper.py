@@ -119,7 +119,7 @@ class LakeKeeper:
         if stream.config.storage == "memory":
             return
         before = self._syncs.get((stream.account, stream.name))
-        if before is not None:  # a replica whose state came from another node
+        if before is not None:  # a replica that installed another node's state
             self.detached(before.stream)
         sync = StreamSync(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
         self._syncs[stream.account, stream.name] = sync
@@ -210,7 +210,7 @@ class LakeKeeper:
         self._answer_waiting(sync, f"stream {identity.name} was deleted")
         if sync.history is not None:
             sync.history.close()
-        if sync.asking:  # that task would stage anew what the compactor then takes away
+        if sync.asking:  # that task would stage segments that the compactor then removes
             sync.on_deleted = lambda: self._mark_deleted(identity, directory, done)
         else:
             self._mark_deleted(identity, directory, done)
@@ -262,7 +262,7 @@ class LakeKeeper:
     def _poll(self) -> None:
         if self._stopped:
             return
-        # First the next look: one stream's trouble must not end it for all.
+        # Schedule the next poll first: an error of one stream must not end it for all.
         self._clock.call_later(self._options.poll_ns, self._poll)
         self._budget = Budget()
         self._look_for_compactor()
@@ -285,14 +285,14 @@ class LakeKeeper:
         """Stage sealed segments and read the position; at most one such task of a stream runs."""
         store = sync.stream.store
         store.seal_if_old()
-        # Cheap for a stream where nothing happens: there may be a thousand of them, each with its retained segments.
+        # Cheap for an idle stream: there may be a thousand of them, each with its staged segments.
         if sync.asking or sync.stream.closed or sync.is_idle(store.left_through, store.sealed_through[0]):
             return
         sealed = list(store.sealed())
         sync.asking = True
         served, sync.waiting = sync.waiting, []
         leads = sync.stream.leading
-        # A copy that a stream began with was never in its log, and its table has it since the log's first entry.
+        # A clone that a stream began with was never in its log; its table has it since the log's first entry.
         left, floor = max(store.left_through, int(store.upkeep.based)), store.local_floor
         applied, budget = store.applied, self._budget
         fresh = bool(sealed) and sealed[-1].last_index > sync.staged_through
@@ -307,7 +307,7 @@ class LakeKeeper:
             if sync.on_deleted is not None:
                 sync.on_deleted()
                 return
-            if sync.waiting:  # they came while this task was under way
+            if sync.waiting:  # they arrived while this task was running
                 self._clock.call_soon(lambda: self._look(sync))
             if found is None:
                 self._failed(sync, error or OSError("no answer"))
@@ -326,7 +326,7 @@ class LakeKeeper:
     def _record_position(self, sync: StreamSync, found: LookResult, left: int) -> None:
         """Record the table's position."""
         position = found.position or 0
-        if position < sync.position:  # an older copy of the lake that the log still reaches: stage anew
+        if position < sync.position:  # an older copy of the lake within reach of the log: stage again
             sync.staged_through = position
         sync.position, sync.held = position, found.held or 0
         if sync.history is not None:

@@ -124,7 +124,7 @@ class StreamSync:
         if behind:
             try:
                 age = max(0, now_ns - (store.time_of(store.live.next_at_or_after(self.last_seq + 1)) or now_ns))
-            except LogError:  # the log says so itself
+            except LogError:  # the log reports the error itself
                 age = 0
         return Lag(behind, age, self.committed_ns)
 
@@ -190,7 +190,7 @@ class StreamSync:
         seen = self._files.version
         whole, trouble = (True, "") if position is None else self._verify(budget)
         if position is not None and self._files.version != seen:
-            # Invariant: what was verified is not older than the position. A repair that came between takes that back.
+            # Invariant: the verified version is not older than the position. A repair in between lowers it.
             position = min(position, self._watch.read() or 0)
         progress = self._watch.progress
         self.last_seq = progress.last_seq if progress is not None else _seq_at(sealed, position or 0, floor)
@@ -222,7 +222,7 @@ class StreamSync:
         """
         if position < left and not _covers(staged, position, left):
             raise OlderLake(self.table, position, left)
-        # Only at first: later the compactor may have been quicker than our looking. A replica may just be behind.
+        # Only the first time: later the compactor may be ahead of our look, and a replica may be behind.
         if not self.checked and not self.stream.replicated:
             if position > applied:
                 raise OlderStore(self.table, position, applied)
@@ -236,7 +236,7 @@ class StreamSync:
             whole = self._files.look(self._watch.epoch, budget)
         except (OSError, ValueError, LakeError) as error:
             self._unchecked += 1
-            if self._unchecked == 1:  # it may just be on its way out
+            if self._unchecked == 1:  # it may be being removed
                 return False, ""
             return False, f"the files of {self.table} cannot be checked: {error}; its stream's segments are kept"
         self._unchecked = 0

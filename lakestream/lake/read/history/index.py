@@ -143,7 +143,7 @@ class TableIndex:
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._by_path: dict[str, FileEntry] = {}
-        self._texts: dict[str, str] = {}  # one copy of each subject that bounds many files
+        self._texts: dict[str, str] = {}  # one object for each subject that bounds several files
 
     def snapshot(self) -> Snapshot:
         """Return the known snapshot without refreshing it; the newest version when there is none."""
@@ -175,7 +175,7 @@ class TableIndex:
         known = snapshot
         for commit in log.commits_after(snapshot.version):
             snapshot = self._apply(snapshot, commit.actions)
-        # Log clean-up may have taken this version's commit, and the next one's too.
+        # Log clean-up may have deleted this version's commit, and the next one's too.
         return self._load() if snapshot is known and not self._storage.exists(log.path(known.version)) else snapshot
 
     def _load(self) -> Snapshot:

@@ -128,7 +128,7 @@ class TablePast:
                     return found
                 found.append(record)
             at += len(some)
-            # As many more as there seems to be room for: a message may have megabytes.
+            # Read as many more as fit by the size so far: a message may have megabytes.
             step = min(4 * step, max(1, (max_bytes - size) * max(len(found), 1) // max(size, 1)))
         return found
 
@@ -156,7 +156,7 @@ class TablePast:
         try:
             try:
                 return self._found(self._commits(), point)
-            except FileNotFoundError:  # log clean-up was quicker
+            except FileNotFoundError:  # log clean-up deleted the commit
                 return self._found(self._commits(), point)
         except NotATable:
             return PointVersion(None, None)
@@ -164,7 +164,7 @@ class TablePast:
     def _found(self, log: CommitLog, point: Point) -> PointVersion:
         newest = log.progress(log.latest)
         if newest is not None and newest.uid != self._uid:
-            self.close()  # it is about to make way for another table, whose versions are counted from 0 again
+            self.close()  # it is being replaced by another table, whose versions begin at 0 again
             return PointVersion(None, None)
         return version_of_point(log, point)
 
@@ -228,7 +228,7 @@ class TablePast:
                 yield _plain(pa.record_batch(found))
         except LakeError:
             raise
-        except Exception as error:  # the query engine's errors have no class of their own
+        except Exception as error:  # the query engine raises bare Exception
             if "Object at location" not in str(error):
                 raise
             raise _gone(self._table, version) from error
