@@ -124,7 +124,7 @@ class Log:
 
     @cached_property
     def _parts(self) -> dict[int, list[str]]:
-        """Paths of the parts of each complete checkpoint, by version, ascending."""
+        """Return the paths of the parts of each complete checkpoint, by version, ascending."""
         found: dict[tuple[int, int], list[str]] = {}
         for name in self._names:
             if match := _CHECKPOINT.match(name):
@@ -152,7 +152,7 @@ class Log:
     def tag(self, version: int) -> str | None:
         """Return what identifies the content of a commit's file; None when there is no such commit.
 
-        A table that was made anew may have the same versions: the tag tells them apart.
+        A table that was created again may have the same versions: the tag tells them apart.
         """
         entry = self._storage.stat(self.path(version))
         return None if entry is None else entry.tag

@@ -146,7 +146,7 @@ class JvmLock:
             self._file = None
 
     def check(self) -> None:
-        """See `Lock.check`: the system does not take a lock away."""
+        """Do nothing: the system never takes a lock away."""
 
 
 class _Terms(msgspec.Struct, frozen=True):

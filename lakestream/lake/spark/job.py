@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
     """Command line parser that reports an error in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """See argparse."""
+        """Print the error in one line and exit with code 2."""
         self.exit(2, f"lakestream: {self.prog}: {message}; see {self.prog} -h\n")
 
 

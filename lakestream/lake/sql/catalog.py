@@ -59,7 +59,7 @@ class State(msgspec.Struct, frozen=True):
 
     version: int | None
     last_seq: int | None
-    tail: int | None
+    uncompacted: int | None
 
 
 class Catalog:
@@ -113,13 +113,13 @@ class Catalog:
 
     def state(self, stream: Stream) -> State:
         """Return the progress of a stream's table, and the number of messages beyond it."""
-        tail = None if self.live_streams is None else self.live_streams.count(stream)
+        uncompacted = None if self.live_streams is None else self.live_streams.count(stream)
         try:
             log = CommitLog(stream.table)
         except NotATable:
-            return State(None, None, tail)
+            return State(None, None, uncompacted)
         progress = log.progress(log.latest)
-        return State(log.latest, None if progress is None else progress.last_seq, tail)
+        return State(log.latest, None if progress is None else progress.last_seq, uncompacted)
 
     def stream(self, name: str) -> Stream:
         """Return the stream, or other table, that a name between backticks means."""

@@ -211,7 +211,7 @@ class Session:
         rows: list[tuple[object, ...]] = []
         for stream in self._catalog.streams():
             state = self._catalog.state(stream)
-            rows.append((f"delta.`{stream.name}`", state.version, state.last_seq, state.tail))
+            rows.append((f"delta.`{stream.name}`", state.version, state.last_seq, state.uncompacted))
         return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
 
     def _history(self, log: CommitLog) -> Result:

@@ -138,8 +138,8 @@ def _asked(path: str) -> TypedTable | None:
     storage = open_storage(path)
     base, _, directory = path.rpartition(f"/{paths.STREAMS}/")
     parent = f"{base}/{paths.SEGMENTS}/{directory}"
-    living = [f"{parent}/{uid}" for uid in storage.directories(parent)]
-    found = [read_identity(each) for each in living if not storage.exists(f"{each}/{paths.DELETED_FILE}")]
+    directories = [f"{parent}/{uid}" for uid in storage.directories(parent)]
+    found = [read_identity(each) for each in directories if not storage.exists(f"{each}/{paths.DELETED_FILE}")]
     newest = max((each for each in found if each is not None), key=lambda each: each.created_ns, default=None)
     if newest is None:
         return None

@@ -95,7 +95,7 @@ class Source:
         self.schema: pa.Schema = pa.schema(kept)
         self.rows: int | None = None
 
-    def _delta(self, tail: str, columns: str) -> Any:
+    def _delta(self, suffix: str, columns: str) -> Any:
         """Query the table by DuckDB, which reads deletion vectors right, as a reader of record batches."""
         from lakestream.lake.sql.session import extension_path
 
@@ -103,7 +103,7 @@ class Source:
         connection.execute(f"LOAD {_quoted(str(extension_path()))}")
         # The positions in the files are the only order that a Delta table has.
         scan = f"delta_scan({_quoted(self.path)}, version={self.version}, filename=true, file_row_number=true)"
-        return connection.execute(f"SELECT {columns} FROM {scan} {tail}").to_arrow_reader(BATCH_ROWS)
+        return connection.execute(f"SELECT {columns} FROM {scan} {suffix}").to_arrow_reader(BATCH_ROWS)
 
     def _open_files(self) -> None:
         import pyarrow.dataset as ds

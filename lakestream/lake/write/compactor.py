@@ -323,8 +323,8 @@ class Compactor:
     def _start(self, trigger: dict[str, Any]) -> StreamingQuery:
         clear_checkpoint(self._checkpoint)
         self._spark.dataSource.register(SegmentsSource)
-        news = self._spark.readStream.format(NAME).option("lake", self._lake).load()
-        writer = news.writeStream.queryName("lakestream").foreachBatch(self._batch)
+        staged = self._spark.readStream.format(NAME).option("lake", self._lake).load()
+        writer = staged.writeStream.queryName("lakestream").foreachBatch(self._batch)
         checkpoint = self._checkpoint
         if self._temporary is not None:
             checkpoint = Path(checkpoint).as_uri()  # wherever Spark's own default file system is
@@ -332,9 +332,9 @@ class Compactor:
             checkpoint = open_storage(checkpoint).spark_path(paths.normalise(checkpoint))
         return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
 
-    def _batch(self, news: DataFrame, number: int) -> None:
+    def _batch(self, staged: DataFrame, number: int) -> None:
         """Compact the streams that a batch names (foreachBatch)."""
-        directories = {row.directory for row in news.select("directory").distinct().collect()}
+        directories = {row.directory for row in staged.select("directory").distinct().collect()}
         with self._busy:
             live, _ = self._scan()
             named = {f"{self._lake}/{directory}" for directory in directories}

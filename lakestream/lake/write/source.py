@@ -44,7 +44,7 @@ class SegmentsSource(DataSource):
         return SegmentsReader(self.options["lake"])
 
 
-class News(InputPartition):
+class NewSegments(InputPartition):
     """Newly staged segments of some streams: (staging directory, after this log index, through that one)."""
 
     def __init__(self, streams: Sequence[tuple[str, int, int]]) -> None:
@@ -78,14 +78,14 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
         """Return one partition, which only carries names."""
-        news = [(name, start.get(name, 0), index) for name, index in sorted(end.items()) if index > start.get(name, 0)]
-        return [News(news)] if news else []
+        new = [(name, start.get(name, 0), index) for name, index in sorted(end.items()) if index > start.get(name, 0)]
+        return [NewSegments(new)] if new else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the newly staged segments."""
         import pyarrow as pa
 
-        assert isinstance(partition, News)
+        assert isinstance(partition, NewSegments)
         rows: list[tuple[str, int, int, int]] = []
         for directory, after, through in partition.streams:
             for each in staging.segments(f"{self._root}/{directory}"):

@@ -38,17 +38,13 @@ class Reading(Protocol):
 
     def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
-    ) -> list[Record]:
-        """See `TableHistory.read`."""
+    ) -> list[Record]: ...
 
-    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
-        """See `TableHistory.read_many`."""
+    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]: ...
 
-    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        """See `TableHistory.last_by_subject`."""
+    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]: ...
 
-    def first_at(self, time_ns: int) -> int:
-        """See `TableHistory.first_at`."""
+    def first_at(self, time_ns: int) -> int: ...
 
 
 class SharedCache:
@@ -105,7 +101,7 @@ class ThreadHistory:
 
     @property
     def refusal(self) -> str:
-        """Reason why the table must not be read now (it is an older copy than the log requires), or ""."""
+        """Return the reason why the table must not be read now (it is an older copy than the log requires), or ""."""
         return self._refusal
 
     @refusal.setter
@@ -118,7 +114,7 @@ class ThreadHistory:
 
     @property
     def damaged(self) -> bool:
-        """True if the table lacks messages that have left the log; they are read from staged segments."""
+        """Return True if the table lacks messages that have left the log; they are read from staged segments."""
         return self._damaged
 
     @damaged.setter

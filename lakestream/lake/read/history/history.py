@@ -387,7 +387,7 @@ class TableHistory:
                 if attempt == 1:
                     self._scan.close()
                 if attempt or seq > snapshot.max_seq:
-                    snapshot = self._index.refresh(anew=attempt > 1)
+                    snapshot = self._index.refresh(from_scratch=attempt > 1)
                 return ask(self._within(snapshot))
             except HistoryUnavailable:
                 raise

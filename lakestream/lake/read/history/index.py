@@ -149,8 +149,8 @@ class TableIndex:
         """Return the known snapshot without refreshing it; the newest version when there is none."""
         return self._snapshot or self.refresh()
 
-    def refresh(self, anew: bool = False) -> Snapshot:
-        """Return the newest version by reading the commits since; `anew`: by reading the whole log.
+    def refresh(self, from_scratch: bool = False) -> Snapshot:
+        """Return the newest version by reading the commits since; `from_scratch`: by reading the whole log.
 
         Raises:
             FileNotFoundError: there is no table.
@@ -158,7 +158,7 @@ class TableIndex:
         """
         with self._lock:
             snapshot = self._snapshot
-            snapshot = self._load() if snapshot is None or anew else self._advance(snapshot)
+            snapshot = self._load() if snapshot is None or from_scratch else self._advance(snapshot)
             self._snapshot = snapshot
             return snapshot
 
