@@ -11,8 +11,6 @@ Spark is imported before a session is asked for.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,9 +30,6 @@ LAKE_SETTING = "spark.lakestream.lake"
 LAKE_VARIABLE = "LAKESTREAM_LAKE"
 
 DEFAULT_LAKE = "data/lake"
-
-_ADDITIONS = ("lakestream.lake.read.datasource", "lakestream.lake.sql.spark_functions")
-"""Modules with a `register(spark, lake)`: the data source `lakestream`, and functions and views."""
 
 
 class LakeNotFound(LakeError):
@@ -80,7 +75,9 @@ def session(
     root = paths.root(os.fspath(lake) if lake is not None else default_lake())
     if paths.is_local(root) and not os.path.isdir(root):
         raise LakeNotFound(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory")
+    from lakestream.lake.read import datasource
     from lakestream.lake.spark import session as sessions
+    from lakestream.lake.sql import spark_functions
 
     spark = sessions.session(
         app,
@@ -93,9 +90,9 @@ def session(
         spark = spark.newSession()
         _activate(spark)
     spark.conf.set(LAKE_SETTING, root)
-    for name in _ADDITIONS:
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(name).register(spark, root)
+    datasource.register(spark, root)
+    spark_functions.register(spark, root)
+    spark_functions.register_views(spark, root)
     return spark
 
 

@@ -69,8 +69,8 @@ class CloneAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     `origin_index` and `origin_version` identify the state of the origin (0: a point in between, and for the index
     unknown); `last_seq`, `last_time_ns` and `floor` (its first sequence) are the origin's at that point. `messages`,
-    `first` and `last` describe the rows. `version` is the version of the mirror's table that has exactly them.
-    `copied`: the rows were copied, the files not shared.
+    `first_row_seq` and `last_row_seq` describe the rows. `version` is the version of the mirror's table that has
+    exactly them. `copied`: the rows were copied, the files not shared.
     """
 
     state: str

@@ -82,14 +82,13 @@ def as_of(spark: SparkSession, stream: str, at: int | datetime | str, lake: str 
 
 
 def register(spark: SparkSession, lake: str) -> None:
-    """Register as_of as a table function, and the typed views, in a session.
+    """Register as_of as a table function in a session.
 
     Args:
         spark: a session with Delta, from a Python program.
         lake: the root of the lake.
     """
     _register(spark, dialect.AS_OF, _AsOf(spark, lake))
-    register_views(spark, lake)
 
 
 def register_rows(spark: SparkSession, lake: str) -> str:
