@@ -178,10 +178,10 @@ def _serve(compactor: Compactor, upkeep: Upkeep | None, interval: float, stop: t
 
 def _has_work(lake: str) -> bool:
     """Return True if the lake may have something to compact, or cannot be checked."""
-    from lakestream.lake.delta import batch as pending
+    from lakestream.lake.delta import batch as batches
 
     try:
-        return pending.has_work(lake)
+        return batches.has_work(lake)
     except StorageFailed:
         raise
     except Exception:  # for instance a damaged table: the compactor reports the stream and continues with the others

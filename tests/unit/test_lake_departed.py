@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import batch as batches
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import time_travel
 from lakestream.lake.delta.departures import DeparturesGone
@@ -242,7 +242,7 @@ def test_moments_ascend_over_the_commits_of_a_stream(tmp_path: Path) -> None:
     ]
     before: Progress | None = None
     for version, footer in enumerate(footers):
-        batch = plan.gather("U", [plan.Part("x", version, footer.last_index, 1)], [footer], before)
+        batch = batches.gather("U", [batches.Part("x", version, footer.last_index, 1)], [footer], before)
         assert batch.progress.moment_ns == 2000
         commit(tmp_path, version, batch.progress, first_ns=footer.last_time)
         before = batch.progress

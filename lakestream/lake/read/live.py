@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import batch as batches
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import segments
 from lakestream.lake.delta.log import log_directory
@@ -195,9 +195,9 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         quarantined = quarantine.find(directory, position)
         if quarantined is not None:
             raise quarantined
-    chosen = plan.choose(path, position, staging.staged_segments(files), _NO_LIMIT)
+    chosen = batches.choose(path, position, staging.staged_segments(files), _NO_LIMIT)
     footers = [segments.footer(part.path) for part in chosen]
-    batch = plan.gather(uid, chosen, footers, before) if chosen else None
+    batch = batches.gather(uid, chosen, footers, before) if chosen else None
     archive = table is not None and table.archive
     drops_ended = archive and batch is not None and not batch.policy.archive
     if batch is not None:
@@ -245,7 +245,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
     )
 
 
-def _departures(batch: plan.Batch | None, before: Progress | None) -> Departures | None:
+def _departures(batch: batches.Batch | None, before: Progress | None) -> Departures | None:
     """Return the departures beyond the table; None without time travel."""
     if batch is not None:
         return batch.departures

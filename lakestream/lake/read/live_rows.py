@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import batch as batches
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import segments
 from lakestream.lake.delta.position import Progress
@@ -119,7 +119,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         """Return SQL conditions of bounded length; a table row for which one of them holds was removed."""
         if self.version is None:
             return []
-        found = plan.deletions(self.position, self.before, self.hidden)
+        found = batches.deletions(self.position, self.before, self.hidden)
         if self.drops_ended:
             found.append(f"{REMOVED_COLUMN} IS NOT NULL")
         return found
@@ -136,7 +136,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         has = REMOVED_COLUMN in self.table_columns
         sql = REMOVED_COLUMN if has else "CAST(NULL AS BIGINT)"
         cases = []
-        for update in plan.updates(self.position, self.before, self.endings):
+        for update in batches.updates(self.position, self.before, self.endings):
             condition = update.condition if has else update.condition.replace(f"{REMOVED_COLUMN} IS NULL", "TRUE")
             cases.append(f"WHEN {condition} THEN {update.value}")
         return f"CASE {' '.join(cases)} ELSE {sql} END" if cases else sql

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import batch as batches
 from lakestream.lake.delta import clones, erasures, policy
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.clones import Clone, CloneRefused, lacks_files
@@ -173,7 +173,7 @@ class CloneMaker:
         self._storage.delete_tree(self._table.path)  # files of an interrupted removal
         clone(self._spark, self._storage.root, point.table, self._table.path, point.version, properties)
         delta = self._table.delta()
-        conditions = [*point.conditions, *plan.deletions(1, None, Dead(runs=point.dead))]
+        conditions = [*point.conditions, *batches.deletions(1, None, Dead(runs=point.dead))]
         if len(conditions) > DELETES:
             conditions = point.conditions
             dead = _dead_frame(self._spark, point.dead)

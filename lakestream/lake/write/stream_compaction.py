@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import batch as batches
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import erasures, policy, position, segments, verify
 from lakestream.lake.delta.batch import Batch
@@ -75,7 +75,7 @@ class Options(msgspec.Struct, frozen=True):
     """
 
     subject_limit: int = SUBJECT_LIMIT
-    commit_bytes: int = plan.COMMIT_BYTES
+    commit_bytes: int = batches.COMMIT_BYTES
     tasks: int = 2
 
 
@@ -190,16 +190,16 @@ class StreamCompaction:
         while not stopping() and outcome.commits != commits:
             if (quarantined := quarantine.find(self._directory, outcome.position)) is not None:
                 raise quarantined
-            parts = plan.choose(
+            parts = batches.choose(
                 self.table, outcome.position, staging.segments(self._directory), self._options.commit_bytes
             )
             if not parts:
                 break
             with self._quarantining(parts):
                 footers = [segments.footer(part.path) for part in parts]
-                count = plan.fitting(footers, self._options.commit_bytes)
+                count = batches.fitting(footers, self._options.commit_bytes)
                 parts, footers = parts[:count], footers[:count]
-                batch = plan.gather(self._identity.uid, parts, footers, self._watch.progress)
+                batch = batches.gather(self._identity.uid, parts, footers, self._watch.progress)
                 self._cleared = False
                 with self._alone():
                     # Again: segments staged after a withdrawal are compacted after the removal of its table.
@@ -269,7 +269,7 @@ class StreamCompaction:
         return found.uid.removeprefix(clone_request.MAKING) == self._identity.uid
 
     @contextmanager
-    def _quarantining(self, parts: list[plan.Part]) -> Iterator[None]:
+    def _quarantining(self, parts: list[batches.Part]) -> Iterator[None]:
         """Context that moves a damaged segment to quarantine, so that its stream stops there until it is replaced.
 
         Raises:
@@ -335,7 +335,7 @@ class StreamCompaction:
             self._append(batch, layout)
         if batch.departures is not None:
             before = self._watch.progress
-            for condition in plan.departures_deleted(batch, before.floor if before else 0):
+            for condition in batches.departures_deleted(batch, before.floor if before else 0):
                 self._table.delta().delete(condition)
         return True
 
@@ -349,22 +349,22 @@ class StreamCompaction:
         progress = self._watch.progress
         assert progress is not None
         dead = departure_files.gone(departure_files.read(self._storage, self.table, progress.last_index))
-        for condition in plan.deletions(progress.last_index, progress, dead):
+        for condition in batches.deletions(progress.last_index, progress, dead):
             self._table.delta().delete(condition)
         self._cleared = True
 
     def _end_rows(self, batch: Batch, position: int, found: ExistingTable) -> None:
         """Delete rows of removed messages; in an archive, mark them."""
         before = self._watch.progress
-        for condition in plan.deletions(position, before, batch.unwritten):
+        for condition in batches.deletions(position, before, batch.unwritten):
             self._table.delta().delete(condition)
-        if runs := plan.erasures(position, before, batch.shredded):
+        if runs := batches.erasures(position, before, batch.shredded):
             erasures.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
         if found.archive and not batch.policy.archive:
             self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
         if batch.policy.archive and not found.archive_column:
             self._table.become_archive()
-        for update in plan.updates(position, before, batch.endings):
+        for update in batches.updates(position, before, batch.endings):
             self._table.delta().update(update.condition, {update.column: update.value})
 
     def _append(self, batch: Batch, layout: Layout) -> None:
