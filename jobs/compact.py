@@ -178,7 +178,7 @@ def _serve(compactor: Compactor, upkeep: Upkeep | None, interval: float, stop: t
 
 def _has_work(lake: str) -> bool:
     """Return True if the lake may have something to compact, or cannot be checked."""
-    from lakestream.lake.delta import batch as batches
+    from lakestream.lake.delta import batches
 
     try:
         return batches.has_work(lake)

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake.delta import batch as batches
-from lakestream.lake.delta import segments
+from lakestream.lake.delta import batches, segments
 from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.delta import batch as batches
+from lakestream.lake.delta import batches, time_travel
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta import time_travel
 from lakestream.lake.delta.departures import DeparturesGone
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.segments import Dead

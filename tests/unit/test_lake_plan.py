@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.lake.delta import batch as batches
-from lakestream.lake.delta.batch import Part
+from lakestream.lake.delta import batches
+from lakestream.lake.delta.batches import Part
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.segments import Dead, Ending
 from lakestream.lake.errors import BadSegment, SegmentGap

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 
-from lakestream.lake.delta import batch as batches
-from lakestream.lake.delta import segments
+from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta.position import PositionWatch, application
 from lakestream.lake.delta.schema import BOUNDS_METADATA, REMOVED_COLUMN, SUBJECT, UID_PROPERTY, Layout
 from lakestream.lake.errors import QuarantinedSegment, SegmentGap

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.delta import batch as batches
+from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta import segments
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
 from lakestream.lake.delta.position import Progress, application

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import batch as batches
+from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta import segments
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import (
     REMOVED_COLUMN,

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.delta import batch as batches
-from lakestream.lake.delta import clones, erasures, policy
+from lakestream.lake.delta import batches, clones, erasures, policy
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.clones import Clone, CloneRefused, lacks_files
 from lakestream.lake.delta.log import Log, log_directory

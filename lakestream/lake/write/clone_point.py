@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.batch import Update
+from lakestream.lake.delta.batches import Update
 from lakestream.lake.delta.clones import CloneRefused
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import PositionWatch, Progress

@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import batch as batches
+from lakestream.lake.delta import batches, erasures, policy, position, segments, verify
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta import erasures, policy, position, segments, verify
-from lakestream.lake.delta.batch import Batch
+from lakestream.lake.delta.batches import Batch
 from lakestream.lake.delta.policy import DEFAULT_BUCKETS, Partition
 from lakestream.lake.delta.position import PositionWatch, application
 from lakestream.lake.delta.schema import (
