@@ -170,6 +170,17 @@ def read_identity(directory: str) -> StreamIdentity | None:
     return msgspec.json.decode(content, type=StreamIdentity)
 
 
+def live_identity(storage: Storage, name_directory: str) -> StreamIdentity | None:
+    """Return the live stream among the staging directories of one name; None when there is none."""
+    found = []
+    for uid in storage.directories(name_directory):
+        if not storage.exists(f"{name_directory}/{uid}/{paths.DELETED_FILE}"):
+            identity = read_identity(f"{name_directory}/{uid}")
+            if identity is not None:
+                found.append(identity)
+    return max(found, key=lambda identity: (identity.created_ns, identity.uid), default=None)
+
+
 def discard(directory: str) -> None:
     """Remove the staging directory of a deleted stream, after its table is gone."""
     storage = open_storage(directory)

@@ -253,14 +253,7 @@ def _departures(batch: batches.Batch | None, before: Progress | None) -> Departu
 
 def _identity(storage: Storage, stream: str, account: str) -> staging.StreamIdentity | None:
     """Return the live stream of this name according to the staging area."""
-    parent = paths.staging(storage.root, stream, "", account).rstrip("/")
-    found = []
-    for uid in storage.directories(parent):
-        if not storage.exists(f"{parent}/{uid}/{paths.DELETED_FILE}"):
-            identity = staging.read_identity(f"{parent}/{uid}")
-            if identity is not None:
-                found.append(identity)
-    return max(found, key=lambda identity: (identity.created_ns, identity.uid), default=None)
+    return staging.live_identity(storage, paths.staging(storage.root, stream, "", account).rstrip("/"))
 
 
 def _was_deleted(storage: Storage, stream: str, account: str) -> bool:

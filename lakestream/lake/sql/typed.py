@@ -19,7 +19,7 @@ from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
 from lakestream.lake.errors import BadPolicy, LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import read_identity
+from lakestream.lake.files.staging import live_identity
 
 if TYPE_CHECKING:
     import duckdb
@@ -137,10 +137,7 @@ def _asked(path: str) -> TypedTable | None:
     """Return what the live stream of a table says in the staging area, if it names a schema."""
     storage = open_storage(path)
     base, _, directory = path.rpartition(f"/{paths.STREAMS}/")
-    parent = f"{base}/{paths.SEGMENTS}/{directory}"
-    directories = [f"{parent}/{uid}" for uid in storage.directories(parent)]
-    found = [read_identity(each) for each in directories if not storage.exists(f"{each}/{paths.DELETED_FILE}")]
-    newest = max((each for each in found if each is not None), key=lambda each: each.created_ns, default=None)
+    newest = live_identity(storage, f"{base}/{paths.SEGMENTS}/{directory}")
     if newest is None:
         return None
     try:

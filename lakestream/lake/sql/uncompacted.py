@@ -105,12 +105,7 @@ class LiveStreams:
 
     def staged(self, base: str, name: str) -> bool:
         """Return True if a directory below segments/ is a live stream's. `base`: the account's root, with a slash."""
-        parent = f"{base}{paths.SEGMENTS}/{name}"
-        return any(
-            staging.read_identity(f"{parent}/{uid}") is not None
-            and not self._storage.exists(f"{parent}/{uid}/{paths.DELETED_FILE}")
-            for uid in self._storage.directories(parent)
-        )
+        return staging.live_identity(self._storage, f"{base}{paths.SEGMENTS}/{name}") is not None
 
     def open(self, stream: Stream, number: int) -> Live | None:
         """Return the stream's live view; None where only a table can be read.
