@@ -182,4 +182,4 @@ def withdraw(root: str, identity: Identity, urls: list[str], log: Logger) -> Non
     try:
         unname_server(open_storage(root), ServerFile(identity.server_id, identity.server_name, urls))
     except (LakeError, OSError) as error:
-        log.error(f"the lake at {root} still names this server: {error}")
+        log.error(f"the lake at {root} still has the address of this server: {error}")

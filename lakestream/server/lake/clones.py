@@ -144,7 +144,7 @@ class LakeClones:
             if error is None:
                 then(bool(made))
                 return
-            self.log.warn(f"stream {stream.name}: it waits for the lake at {self.root}: {error}")
+            self.log.warn(f"stream {stream.name}: clone paused: lake {self.root}: {error}; retrying")
             self.clock.call_later(READ_AGAIN_NS, again)
 
         def again() -> None:
@@ -399,7 +399,7 @@ class _Task:
             if base is not None:
                 self._told(Copied(base))
                 return
-            clones.log.warn(f"stream {stream.name}: its copy of {self._source.name} can not be read yet: {error}")
+            clones.log.warn(f"stream {stream.name}: clone of {self._source.name} cannot be read: {error}; retrying")
             self._later(READ_AGAIN_NS, lambda: self._read(origin))
 
         clones.read(lambda: clones.build(files, directory, table, origin, self._cancelled.is_set), read)

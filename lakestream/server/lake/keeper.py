@@ -45,7 +45,7 @@ LOOK_SECONDS = 10.0
 """Maximum time for which a start waits for the positions of tables. It continues without them (invariant 9)."""
 OLDER_STORE = "the server's store is an older copy than its lake; the server's log says what to do"
 """Error text for clients of a stream whose store is older than its lake."""
-NOT_COMPARED = "its table could not be looked at before it serves, which would show a store that is an older copy"
+NOT_COMPARED = "the table was not compared with the store, so an older copy of the store would go unnoticed"
 
 
 class LakeKeeper:
@@ -142,7 +142,7 @@ class LakeKeeper:
 
         def known(position: int | None, error: BaseException | None) -> None:
             if error is not None:
-                self._log.warn(f"stream {name}: the lake at {self.root} can not be read: {error}")
+                self._log.warn(f"stream {name}: the lake at {self.root} cannot be read: {error}")
             done(position or 0)
 
         self._io.submit(lambda: PositionWatch(table, uid).read(), known)
@@ -228,7 +228,7 @@ class LakeKeeper:
                 done()
             elif not self._stopped:
                 if identity.uid not in self._unmarked:
-                    self._log.error(f"stream {identity.name}: cannot tell the lake yet that it is deleted: {error}")
+                    self._log.error(f"stream {identity.name}: deletion not recorded in the lake: {error}; retrying")
                 self._unmarked[identity.uid] = (identity.account, identity.name), str(error)
                 self._clock.call_later(self._options.poll_ns, lambda: self._mark_deleted(identity, directory, done))
 
