@@ -26,7 +26,7 @@ from lakestream.logging import Logger
 from lakestream.meta.shared import GLOBAL
 from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
-from lakestream.server.lake import deleted_streams as leaving
+from lakestream.server.lake import deleted_streams
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
 from lakestream.server.lake.stream_sync import Grace, Lag, LookResult, StreamSync
@@ -165,8 +165,8 @@ class LakeKeeper:
         self._clones.read(lambda: self.make_base(files, directory, account, name, origin), done)
 
     def keeps(self, create: CreateStream) -> bool:
-        identity = leaving.identity_of(create)
-        if identity is None or not leaving.keeps(identity):
+        identity = deleted_streams.identity_of(create)
+        if identity is None or not deleted_streams.keeps(identity):
             return False
         sync = self._syncs.get((identity.account, identity.name))
         return sync is None or sync.stream.uid != identity.uid or not sync.ahead
@@ -198,7 +198,7 @@ class LakeKeeper:
         return found
 
     def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
-        identity = leaving.identity_of(create)
+        identity = deleted_streams.identity_of(create)
         if identity is None:
             done()
             return
@@ -232,7 +232,7 @@ class LakeKeeper:
                 self._unmarked[identity.uid] = (identity.account, identity.name), str(error)
                 self._clock.call_later(self._options.poll_ns, lambda: self._mark_deleted(identity, directory, done))
 
-        self._io.submit(lambda: leaving.settle(self.root, identity, directory, self._log), settled)
+        self._io.submit(lambda: deleted_streams.settle(self.root, identity, directory, self._log), settled)
 
     # ------------------------------------------------------------------ flushes
     def when_staged(self, stream: Stream, done: Callable[[str], None]) -> None:
