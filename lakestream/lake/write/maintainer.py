@@ -52,12 +52,12 @@ from lakestream.lake.write.maintenance_plan import (
     DataFile,
     Facts,
     Plan,
+    Policy,
     decide,
     decide_bins,
     first_round,
     log_floor,
 )
-from lakestream.lake.write.maintenance_plan import Policy as Policy
 from lakestream.lake.write.rewrite import Rewriter
 from lakestream.lake.write.vacuum import dead_files, with_checksum
 
