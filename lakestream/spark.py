@@ -56,19 +56,19 @@ def session(
 ) -> SparkSession:
     """Return a Spark session in which ``delta.`streams/ORDERS` `` is a table of the lake.
 
-    It is local unless spark-submit started this program. A second call joins the Spark that is there; for another lake
-    it gives a session of its own, with its own temporary views, on the same Spark.
+    It is local unless spark-submit started this program. A second call joins the running Spark; for another lake it
+    returns a session of its own, with its own temporary views, on the same Spark.
 
     Args:
         lake: the lake's root: a directory, a file: URL, or s3://bucket/prefix. `default_lake()` when not given.
         app: the application's name.
         cores: threads that run tasks (2).
         heap_mib: the JVM's heap in MiB (512), at least 450.
-        extra: further Spark settings; they win over lakestream's.
+        extra: further Spark settings; they take precedence over lakestream's.
 
     Raises:
         LakeNotFound: there is no such directory.
-        UnsupportedLake: it is an address of another kind.
+        UnsupportedLake: an address of another kind.
         JavaMissing: no Java 17 or newer.
         JarsMissing: a JAR could not be fetched, or this Spark was started without one.
     """

@@ -67,10 +67,12 @@ def compact(
         str | None,
         typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Write what is staged now, then end; else go on.")] = False,
-    create: Annotated[bool, typer.Option("--create", help="Make an empty lake where there is none.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Compact what is staged now, then exit; by default run until stopped.")
+    ] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the lake if it does not exist.")] = False,
     maintain_every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Look after the tables this often (600); 0: never.")
+        float | None, typer.Option(metavar="SECONDS", help="Interval of table maintenance (600); 0: never.")
     ] = None,
 ) -> None:
     """Move staged segments into the streams' Delta tables, with Spark, in this process's place."""
@@ -82,22 +84,30 @@ def compact(
 def maintain(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[detach MIRROR]", help="Give this stream's table files of its own, then end."),
+        typer.Argument(metavar="[detach MIRROR]", help="Give this mirror's table its own files, then exit."),
     ] = None,
     lake: Annotated[
         str | None,
         typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Do what is due now, then end; else go on.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is due. Needs no Java.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Do what is due now, then exit; by default run until stopped.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is due, change nothing. Needs no Java.")
+    ] = False,
     stream: Annotated[str | None, typer.Option(metavar="NAME", help="Only this stream's table.")] = None,
-    target_mib: Annotated[int | None, typer.Option(metavar="MIB", help="Size of files that OPTIMIZE aims at.")] = None,
-    min_files: Annotated[int | None, typer.Option(metavar="N", help="Small files worth a rewrite.")] = None,
-    retain_hours: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="Age up to which versions stay readable.")
+    target_mib: Annotated[int | None, typer.Option(metavar="MIB", help="Target file size of OPTIMIZE.")] = None,
+    min_files: Annotated[
+        int | None, typer.Option(metavar="N", help="Minimum number of small files to rewrite.")
     ] = None,
-    every: Annotated[float | None, typer.Option(metavar="SECONDS", help="Pause between two rounds.")] = None,
-    account: Annotated[str | None, typer.Option(metavar="NAME", help="Of the stream to detach.")] = None,
+    retain_hours: Annotated[
+        float | None, typer.Option(metavar="HOURS", help="Retention: table versions up to this age stay readable.")
+    ] = None,
+    every: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Pause between two rounds of maintenance.")
+    ] = None,
+    account: Annotated[str | None, typer.Option(metavar="NAME", help="Account of the stream to detach.")] = None,
 ) -> None:
     """OPTIMIZE and VACUUM the streams' Delta tables, and clean their logs, with Spark, in this process's place.
 
@@ -121,17 +131,21 @@ def maintain(
 
 
 def clone(
-    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Whose table.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the clone shall be; nothing may be there.")],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Path of the clone, which must not exist.")],
     lake: Annotated[
         str | None,
         typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="The stream's account.")] = None,
-    version: Annotated[int | None, typer.Option(metavar="N", help="Of this version.")] = None,
-    as_of: Annotated[str | None, typer.Option(metavar="TIME", help="As it was committed at this time.")] = None,
+    version: Annotated[
+        int | None, typer.Option(metavar="N", help="Table version to clone (default: the current one).")
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Clone the version that was current at this time.")
+    ] = None,
 ) -> None:
-    """Make a shallow clone of a stream's Delta table, whose files maintenance then keeps, with Spark."""
+    """Clone a stream's Delta table (shallow clone) with Spark; maintenance keeps the files that the clone needs."""
     values = {"--stream": stream, "--target": target, "--account": account, "--version": version, "--as-of": as_of}
     _become("clone.py", lake, [f"{name}={value}" for name, value in values.items() if value is not None])
 
